@@ -285,7 +285,9 @@ def daemonset(
         "--namespace NAME", "Namespace of the objects.", _namespace, default="provision"
     ),
     selectors: Mapping[str, str] = _selectors,
-    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling the agent's image."),
+    pull_secret: str | None = option(
+        "--pull-secret NAME", "Secret for pulling the agent's image and the drivers."
+    ),
     interval: int = option(
         "--interval SECONDS",
         "Time between two runs on a node.",

@@ -54,6 +54,7 @@ class Agent:
     namespace: str = "provision"
     # Labels of the nodes that run it, besides the system.
     selector: Mapping[str, str] = field(default_factory=dict)
+    # In its namespace: the kubelet pulls its image with it, and the agent the drivers.
     pull_secret: str | None = None
     # Seconds between two looks at a node.
     interval: int = 3600
@@ -167,6 +168,10 @@ def documents(agent: Agent) -> list[Document]:
         {"name": "config", "configMap": {"name": NAME}},
         {"name": "cache", "emptyDir": {}},
     ]
+    if agent.pull_secret:
+        items: list[Document] = [{"key": ".dockerconfigjson", "path": "config.json"}]
+        secret: Document = {"secretName": agent.pull_secret, "items": items, "defaultMode": 0o400}
+        volumes.append({"name": "login", "secret": secret})
     pod = node_pod(
         _container(agent),
         volumes,
@@ -193,6 +198,11 @@ def documents(agent: Agent) -> list[Document]:
 
 
 def _container(agent: Agent) -> Document:
+    login: list[Document] = []
+    mount: list[Document] = []
+    if agent.pull_secret:
+        login.append({"name": "DOCKER_CONFIG", "value": "/login"})
+        mount.append({"name": "login", "mountPath": "/login", "readOnly": True})
     return {
         "name": "agent",
         "image": agent.image,
@@ -201,6 +211,7 @@ def _container(agent: Agent) -> Document:
             {"name": "INTERVAL", "value": str(agent.interval)},
             {"name": "XDG_CACHE_HOME", "value": "/cache"},
             {"name": "TMPDIR", "value": "/cache"},
+            *login,
         ],
         "readinessProbe": {
             "exec": {"command": ["provision", "status", "--check", "--root", "/host"]},
@@ -227,5 +238,6 @@ def _container(agent: Agent) -> Document:
             {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"},
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "cache", "mountPath": "/cache"},
+            *mount,
         ],
     }

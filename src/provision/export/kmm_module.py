@@ -91,13 +91,17 @@ def kmm_files(
     parameters = parameters_of(manifest, configured.options if configured else {})
     module = module_document(manifest, repository, kernels, options, parameters)
     files = {"module.yaml": [module]}
-    if with_credentials and options.pull_secret is not None:
-        login = registry_login(source.settings, repository)
-        secret = secret_document(options.pull_secret, options.namespace, repository.registry, login)
-        files["secret.yaml"] = [secret]
+    namespaces = [options.namespace]
     if agent is not None:
         beside = beside_kmm(agent, keys, repository, manifest.pin.driver, options.namespace)
         files["agent.yaml"] = documents(replace(beside, pull_secret=options.pull_secret))
+        namespaces.append(beside.namespace)
+    if with_credentials and options.pull_secret is not None:
+        login = registry_login(source.settings, repository)
+        files["secret.yaml"] = [
+            secret_document(options.pull_secret, namespace, repository.registry, login)
+            for namespace in dict.fromkeys(namespaces)
+        ]
     return files
 
 

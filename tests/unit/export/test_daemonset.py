@@ -80,6 +80,17 @@ def test_an_agent_beside_kmm_runs_where_that_has_loaded_and_unloads_nothing(
     assert (wanted.version, wanted.flavour) == (driver.version, driver.flavour)
 
 
+def test_the_agent_logs_in_to_the_registry_with_the_secret_for_pulling() -> None:
+    pod = made(pull_secret="pull")["DaemonSet"]["spec"]["template"]["spec"]  # noqa: S106 - a name
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    (container,) = pod["containers"]
+    (folder,) = (one["value"] for one in container["env"] if one["name"] == "DOCKER_CONFIG")
+    (name,) = (one["name"] for one in container["volumeMounts"] if one["mountPath"] == folder)
+    (secret,) = (one["secret"] for one in pod["volumes"] if one["name"] == name)
+    assert secret["secretName"] == "pull"
+    assert secret["items"] == [{"key": ".dockerconfigjson", "path": "config.json"}]
+
+
 def test_a_mistake_would_be_found() -> None:
     document = made()["DaemonSet"]
     document["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privilged"] = True
