@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--base", default=image.BASE, help="what the agent's image is made on")
     parser.add_argument("--key", help="gpg's key that signs the sums and the repositories")
     parser.add_argument("--url", help="where hosts will find the repositories: https://…")
-    parser.add_argument("--previous", type=Path, help="a folder of earlier packages to offer too")
+    parser.add_argument("--previous", type=Path, help="where earlier packages are, to offer too")
     given = parser.parse_args()
     # What tools write on the way has permissions of its own.
     os.umask(0o022)
@@ -66,6 +66,8 @@ def _publisher(given: argparse.Namespace) -> _Publisher | None:
             "Repositories need a key and an address.",
             resolution="Name both, or neither: make dist KEY=FINGERPRINT URL=https://…",
         )
+    if given.previous and not given.previous.is_dir():
+        raise UsageError(f"'{given.previous}' is no folder.", resolution="Name another PREVIOUS.")
     # What takes minutes comes after what can be wrong at once.
     repositories.public_key(given.key)
     return _Publisher(given.key, given.url.rstrip("/"), given.previous)
@@ -109,9 +111,10 @@ def _fill(
         (draft / SUMS).write_text("".join(f"{one}\n" for one in _sums(draft)))
         if publisher is not None:
             say(f"repositories for apt and dnf, signed by {publisher.key}")
-            earlier = publisher.previous.iterdir() if publisher.previous else ()
+            earlier = publisher.previous.rglob("*.*") if publisher.previous else ()
             folder = draft / "repository"
-            packages = [*draft.iterdir(), *earlier]
+            # Of two with one name, the new one is offered.
+            packages = [*earlier, *draft.iterdir()]
             folder.mkdir()
             repositories.make(packages, folder, key=publisher.key, url=publisher.url)
             repositories.sign(draft / SUMS, key=publisher.key)
