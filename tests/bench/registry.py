@@ -263,11 +263,11 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
             examine=lambda digest: verify_signature(client, digest, keys, {}),
         )
         unpacker = Unpacker(draft, strip="opt")
-        unpack_layers(trusted.image, site.folder, unpacker.unpack)
-        verify_files(draft, pin_label=trusted.image.pin.digest)
+        unpack_layers(trusted, site.folder, unpacker.unpack)
+        verify_files(draft, pin_label=trusted.pin.digest)
 
     def plainly() -> None:
-        found = find(client, os.uname().machine).image
+        found = find(client, os.uname().machine)
         unpacker = Unpacker(draft, strip="opt")
         for layer in found.manifest.layers:
             url = f"http://{site.address}/v2/drivers/{_DRIVER}/blobs/{layer.digest}"

@@ -19,7 +19,7 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
-from provision.build.image import EngineBuild, run_build
+from provision.build.image import run_build
 from provision.engine.docker_api import BuildOptions, connect
 from provision.progress import Note, Step, heard_by
 
@@ -125,11 +125,11 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
             removed.extend(set(engine.docker(*unnamed).stdout.split()) - before)
             engine.docker("image", "rm", *removed)
 
-    what = EngineBuild("a test", files, BuildOptions({}, "none"), tmp_path / "log", _fail)
-    with what.log.open("w") as log, heard_by(remove_first_layer):
-        done = run_build(connect(engine.host), what, log)
+    options, path = BuildOptions({}, "none"), tmp_path / "log"
+    with path.open("w") as log, heard_by(remove_first_layer):
+        done = run_build(connect(engine.host), "a test", files, options, log, _fail)
     assert len(removed) == 1
-    assert any("removed meanwhile" in note for note in notes), what.log.read_text()
+    assert any("removed meanwhile" in note for note in notes), path.read_text()
     image = str(done.image_id)
     count = ("--format", "{{len .RootFS.Layers}}")
     layers = engine.docker("image", "inspect", *count, image).stdout
@@ -144,9 +144,9 @@ def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: P
     made = []
     for architecture in ("arm64", "amd64", "arm64"):
         options = BuildOptions({}, "none", platform=f"linux/{architecture}")
-        what = EngineBuild("a test", files, options, tmp_path / "log", _fail)
-        with what.log.open("w") as log:
-            image = str(run_build(connect(engine.host), what, log).image_id)
+        with (tmp_path / "log").open("w") as log:
+            done = run_build(connect(engine.host), "a test", files, options, log, _fail)
+        image = str(done.image_id)
         said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout
         made.append((image, said.strip()))
     assert [said for _, said in made] == ["arm64", "amd64", "arm64"]

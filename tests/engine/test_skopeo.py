@@ -24,7 +24,7 @@ from kit.registry import Guarded, RegistryServer, free_port
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry import skopeo
-from provision.registry.artifact_images import ImageInfo, facts_of, find, unpack_layers
+from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
 from provision.registry.find import tag_of
 from provision.registry.keys import FileSigner
 from provision.registry.manifests import (
@@ -92,7 +92,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def unpacked(
-    image: ImageInfo, folder: Path, *, is_complete: bool = False
+    image: ArtifactImage, folder: Path, *, is_complete: bool = False
 ) -> tuple[int, list[bytes]]:
     folder.mkdir(exist_ok=True)
     content: list[bytes] = []
@@ -111,7 +111,7 @@ def test_what_was_written_is_read(site: Site) -> None:
     repository = site.repository
     assert repository.tags() == (TAG,)
     assert repository.manifest(TAG) == repository.manifest(digest)
-    image = find(repository, "x86_64").image
+    image = find(repository, "x86_64")
     assert (image.pin, image.reference.digest) == (PIN, digest)
     repository.tag(digest, "other")
     assert find_digest(repository, "other") == digest
@@ -120,7 +120,7 @@ def test_what_was_written_is_read(site: Site) -> None:
 
 def test_a_layer_that_the_host_has_is_not_transferred(site: Site, tmp_path: Path) -> None:
     site.have()
-    image = find(site.repository, "x86_64").image
+    image = find(site.repository, "x86_64")
     for is_complete, layers in ((True, 1), (False, 2)):
         before = site.server.sent("skopeo/").size
         received, content = unpacked(image, tmp_path / "layers", is_complete=is_complete)
@@ -144,7 +144,7 @@ def test_what_is_not_there_is_not_found(site: Site) -> None:
 def test_what_was_altered_is_refused(site: Site, tmp_path: Path, part: str) -> None:
     """As someone does who may write to the registry's disk."""
     site.have()
-    image = find(site.repository, "x86_64").image
+    image = find(site.repository, "x86_64")
     manifest = image.manifest
     path = site.stored((manifest.config if part == "config" else manifest.layers[-1]).digest)
     path.write_bytes(path.read_bytes()[:-1] + b"x")

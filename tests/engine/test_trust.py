@@ -205,7 +205,7 @@ def test_skopeos_policy_takes_what_we_signed(fleet: Fleet, skopeo: Skopeo, tmp_p
 def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
     fleet: Fleet, skopeo: Skopeo, tmp_path: Path
 ) -> None:
-    need_programs("zstd", "prlimit")
+    need_programs("zstd")
     name = f"{fleet.address}/zstd/{SMALL_DRIVER}:1"
     source, plain = f"docker://{fleet.by_digest}", f"dir:{tmp_path}/plain"
     packed = f"oci:{tmp_path}/packed:1"

@@ -38,7 +38,7 @@ from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by, report
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
@@ -208,7 +208,7 @@ class Preparation:
         found = self._look_for()
         make: Callable[..., Stored]
         if found is not None:
-            pin = found.image.pin
+            pin = found.pin
             make = partial(store_pulled, self.settings, found, self._consent)
         else:
             resolved = resolve_pin(self.settings, self._request())
@@ -264,16 +264,16 @@ class Preparation:
             # Without an engine, nothing is built.
             self.settings.engine()
             return Forecast(*place, "build", version, reason=reason)
-        pin = found.image.pin
+        pin = found.pin
         if self._keeps(pin):
             reason = "there is no newer one"
             return Forecast(*place, "store", self.artifact.version, reason=reason)
         self._refuse(pin, is_pulled=True)
         if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
             return Forecast(*place, "store", pin.driver.version)
-        return Forecast(*place, "registry", pin.driver.version, str(found.image.reference))
+        return Forecast(*place, "registry", pin.driver.version, str(found.reference))
 
-    def _look_for(self) -> VerifiedImage | None:
+    def _look_for(self) -> ArtifactImage | None:
         options = SearchOptions(self._consent)
         return look_for(self.settings, self._request(), options)
 

@@ -201,11 +201,6 @@ def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templat
 
 def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
     main = directory / f"Dockerfile.{family}.j2"
-    if not main.is_file():
-        raise NotFoundError(
-            f"There is no template '{main}'",
-            resolution="Give the folder that holds the Dockerfile templates.",
-        )
     texts = [main, *sorted((directory / "macros").glob("*.j2"))]
     sources = {str(path.relative_to(directory)): path.read_text() for path in texts}
     # The data of a distro that reach its Dockerfiles, so that the digest covers them.
@@ -432,8 +427,13 @@ def render(
     patches: Mapping[str, bytes],
 ) -> RenderedContext:
     """Render the build context of a Pin."""
-    _check(pin, recipe, templates, patches)
-    variant = _variant(pin, recipe)
+    if templates.digest != pin.template:
+        raise _changed("templates are")
+    for patch in pin.patches:
+        content = patches.get(patch.name)
+        if content is None or hashlib.sha256(content).hexdigest() != patch.sha256:
+            raise _changed(f"patch '{patch.name}' is")
+    variant = variant_of(pin, recipe)
     text = _dockerfile(pin, variant, templates, recipe)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, variant)}
     contents |= templates.helpers_of(scripts_of(variant))
@@ -449,20 +449,6 @@ def render(
     )
 
 
-def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
-    if recipe.name != pin.driver.name:
-        raise ProvisionError(
-            f"The recipe is that of '{recipe.name}', the Pin is for '{pin.driver.name}'",
-            resolution=f"Use the catalogue that has '{pin.driver.name}' (--catalogue).",
-        )
-    if templates.digest != pin.template:
-        raise _changed("templates are")
-    for patch in pin.patches:
-        content = patches.get(patch.name)
-        if content is None or hashlib.sha256(content).hexdigest() != patch.sha256:
-            raise _changed(f"patch '{patch.name}' is")
-
-
 def _changed(what: str) -> ProvisionError:
     return ProvisionError(
         f"The {what} not what the Pin was made from",
@@ -470,23 +456,13 @@ def _changed(what: str) -> ProvisionError:
     )
 
 
-def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource] | None:
-    """Return the variant of a recipe that a Pin is built from; None: no variant fits."""
+def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
+    """Return the variant of a recipe that a Pin is built from."""
     names = source_names(installed_from(pin) or pin.distro)
-    return recipe.variant(names, pin.driver.flavour, pin.driver.version)
-
-
-def _variant(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
-    variant = variant_of(pin, recipe)
-    if variant is not None:
-        return variant
-    driver = pin.driver
-    if driver.flavour not in recipe.flavours:
-        raise NotFoundError(
-            f"The driver '{recipe.name}' has no flavour '{driver.flavour}'",
-            resolution=f"Its flavours: {', '.join(sorted(recipe.flavours))}.",
-        )
-    raise _changed(f"sources for {pin.distro.id} and the version {driver.version} are")
+    variant = recipe.variant(names, pin.driver.flavour, pin.driver.version)
+    if variant is None:
+        raise _changed(f"recipe of '{recipe.name}' is")
+    return variant
 
 
 def _dockerfile(

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -33,7 +33,7 @@ from provision.engine.transfer import read_file
 from provision.errors import ProvisionError
 from provision.files import lock
 from provision.manifest import MANIFEST
-from provision.pin import PIN_LABEL, Pin
+from provision.pin import Pin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Step, report
 
@@ -46,32 +46,28 @@ TOOLS_STAGE = "tools"
 KERNEL_STAGE = "toolchain"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineBuild:
-    """A build by an engine."""
-
-    what: str
-    files: Mapping[str, bytes | Path]
-    options: BuildOptions
-    log: Path
-    failed: Callable[[BuildStream], BuildError]
-
-
-def run_build(engine: Engine, build: EngineBuild, log: IO[str]) -> BuildStream:
+def run_build(
+    engine: Engine,
+    what: str,
+    files: Mapping[str, bytes | Path],
+    options: BuildOptions,
+    log: IO[str],
+    failed: Callable[[BuildStream], BuildError],
+) -> BuildStream:
     """Run a build to its end; return the output of the engine.
 
     A build that loses a layer to another program begins again, with the layers that are left; one
     to which the engine gives a layer of another architecture, without any.
     """
-    with pack(build.files) as context:
+    with pack(files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
-            stream = _attempt(engine, build, context, log)
+            stream = _attempt(engine, context, options, log)
             error = stream.error or ""
             if attempt < _ATTEMPTS and LAYER_LOST.search(error):
                 note = _BEGUN_AGAIN
-            elif build.options.cache and OTHER_PLATFORM.search(error):
+            elif options.cache and OTHER_PLATFORM.search(error):
                 note = _CACHE_IS_WRONG
-                build = replace(build, options=replace(build.options, cache=False))
+                options = replace(options, cache=False)
             else:
                 break
             log.write(f"{error}\n")
@@ -79,22 +75,24 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str]) -> BuildStream:
     if stream.error is not None:
         log.write(f"{stream.error}\n")
         log.flush()
-        raise build.failed(stream)
+        raise failed(stream)
     if stream.image_id is None:
         raise EngineLostError(
-            f"The engine at {engine.host} stopped in the middle of building {build.what}.",
+            f"The engine at {engine.host} stopped in the middle of building {what}.",
             resolution="Check whether it runs (systemctl status docker), and run the command "
             "again: it continues after the last complete step.",
-            details=f"Whole output: {build.log}",
+            details=f"Whole output: {log.name}",
         )
     return stream
 
 
-def _attempt(engine: Engine, build: EngineBuild, context: IO[bytes], log: IO[str]) -> BuildStream:
+def _attempt(
+    engine: Engine, context: IO[bytes], options: BuildOptions, log: IO[str]
+) -> BuildStream:
     """Run the build from its beginning; what the engine still has of it is not run again."""
     stream = BuildStream()
     context.seek(0)
-    for message in engine.build(context, build.options):
+    for message in engine.build(context, options):
         for event in stream.feed(message):
             if isinstance(event, Step):
                 log.write(f"Step {event.number}/{event.total}: {event.text}\n")
@@ -204,29 +202,6 @@ DIGEST_LABEL = "provision.pin.digest"
 
 
 @dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """A build of a Pin."""
-
-    pin: Pin
-    files: Mapping[str, bytes | Path]
-    state: Path
-    # Returns further files of the context, and downloads them if necessary. Called only if
-    # something is built.
-    attach: Callable[[], Mapping[str, Path]] = dict
-    # Returns the files of the context that a container of the toolchain fetches. Its argument
-    # returns the id of the toolchain's image, and builds it if necessary.
-    fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None
-    # Values that can't change the result: jobs, mirrors, proxies.
-    build_args: Mapping[str, str] = field(default_factory=dict)
-    rebuild: bool = False
-
-    @property
-    def log(self) -> Path:
-        """The file that gets the whole output of the build."""
-        return self.state / "logs" / f"{self.pin.driver.name}-{self.pin.short_digest}.log"
-
-
-@dataclass(frozen=True, slots=True)
 class Built:
     """An artifact image that exists now."""
 
@@ -263,83 +238,71 @@ def pin_label(image: Image) -> str:
     return image.labels.get(DIGEST_LABEL, "none")
 
 
-def build(engine: Engine, request: BuildRequest) -> Built:
-    """Build the image of a Pin, unless it exists."""
-    pin = request.pin
-    if not request.rebuild and (image := find(engine, pin)):
-        return _existing(engine, pin, image)
+def build(
+    engine: Engine,
+    pin: Pin,
+    files: Mapping[str, bytes | Path],
+    *,
+    state: Path,
+    attach: Callable[[], Mapping[str, Path]] = dict,
+    fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None,
+    build_args: Mapping[str, str] | None = None,
+    rebuild: bool = False,
+) -> Built:
+    """Build the image of a Pin, unless it exists.
+
+    Args:
+        attach: Returns further files of the context, and downloads them if necessary; called only
+            if something is built.
+        fetch: Returns the files of the context that a container of the toolchain fetches. Its
+            argument returns the id of the toolchain's image, and builds it if necessary.
+        build_args: Values that can't change the result: jobs, mirrors, proxies.
+    """
     waiting = f"Another process is building {pin.image}; waiting for it"
-    with lock(request.state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
-        if not request.rebuild and (image := find(engine, pin)):
-            return _existing(engine, pin, image)
-        return _build(engine, request)
+    with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
+        if not rebuild and (image := find(engine, pin)):
+            if pin.image not in image.tags:
+                engine.tag(image.id, pin.image)
+            return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
+        begun = time.monotonic()
+        files = {**files, **attach()}
+        base = ensure_base(engine, pin.base)
+        options = BuildOptions(
+            # By id, because the name could move between this check and the build.
+            {**(build_args or {}), "BASE_IMAGE": base.id},
+            "none",
+            # The engine may be of another.
+            platform=f"linux/{names_of(pin.kernel.architecture).go}",
+        )
+        path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as log:
 
+            def run(files: Mapping[str, bytes | Path], options: BuildOptions) -> BuildStream:
+                failed = partial(build_error, pin, log=path)
+                return run_build(engine, pin.image, files, options, log, failed)
 
-def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
-    if pin.image not in image.tags:
+            def toolchain() -> str:
+                return run(files, replace(options, target=TOOLS_STAGE)).image_id or ""
+
+            stream = run({**files, **(fetch(toolchain) if fetch else {})}, options)
+        image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
+        before = engine.image(pin.image)
         engine.tag(image.id, pin.image)
-    return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
-
-
-def _build(engine: Engine, request: BuildRequest) -> Built:
-    begun = time.monotonic()
-    pin = request.pin
-    files = {**request.files, **request.attach()}
-    base = ensure_base(engine, pin.base)
-    options = BuildOptions(
-        # By id, because the name could move between this check and the build.
-        {**request.build_args, "BASE_IMAGE": base.id},
-        "none",
-        # The engine may be of another.
-        platform=f"linux/{names_of(pin.kernel.architecture).go}",
-    )
-    whole = EngineBuild(
-        pin.image, files, options, request.log, lambda said: build_error(pin, said, request.log)
-    )
-    request.log.parent.mkdir(parents=True, exist_ok=True)
-    with request.log.open("w", encoding="utf-8") as log:
-
-        def toolchain() -> str:
-            tools = replace(whole, options=replace(options, target=TOOLS_STAGE))
-            return run_build(engine, tools, log).image_id or ""
-
-        fetched = request.fetch(toolchain) if request.fetch else {}
-        stream = run_build(engine, replace(whole, files={**files, **fetched}), log)
-    image = _checked(engine, request, stream, base)
-    before = engine.image(pin.image)
-    engine.tag(image.id, pin.image)
-    # The image that had the name, unless it has another too or a container uses it.
-    if before is not None and before.id != image.id and len(before.tags) == 1:
-        with suppress(ProvisionError):
-            engine.remove(before.id, with_parents=True)
-    remove_layers(engine, layers_of(stream.steps))
-    return Built(
-        image=pin.image,
-        image_id=image.id,
-        size=image.size,
-        built=True,
-        seconds=time.monotonic() - begun,
-        steps=tuple(stream.steps),
-        log=request.log,
-    )
-
-
-def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
-    began_with = next((step.layer for step in stream.steps if is_from(step)), None)
-    if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
-        raise ProvisionError(
-            f"The engine built on the image {began_with}, not on the base image that the Pin "
-            f"names ({request.pin.base.image}, {base.id[:19]}).",
-            resolution="The Dockerfile must begin with 'ARG BASE_IMAGE=…' and 'FROM "
-            "${BASE_IMAGE}': use this version's templates.",
+        # The image that had the name, unless it has another too or a container uses it.
+        if before is not None and before.id != image.id and len(before.tags) == 1:
+            with suppress(ProvisionError):
+                engine.remove(before.id, with_parents=True)
+        remove_layers(engine, layers_of(stream.steps))
+        return Built(
+            image=pin.image,
+            image_id=image.id,
+            size=image.size,
+            built=True,
+            seconds=time.monotonic() - begun,
+            steps=tuple(stream.steps),
+            log=path,
         )
-    image = labelled_image(engine, stream, DIGEST_LABEL, request.pin.digest)
-    if image.labels.get(PIN_LABEL) != request.pin.canonical_json():
-        raise ProvisionError(
-            f"The label {PIN_LABEL} of the new image is not its Pin.",
-            resolution="The Dockerfile must keep the label: use this version's templates.",
-        )
-    return image
 
 
 _SHOWN = 12
@@ -371,23 +334,20 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> Built:
     """Build the image of a Pin, unless it exists."""
     context, engine = render_context(resolved), settings.engine()
-    request = BuildRequest(
-        pin=resolved.pin,
-        files=context.files,
-        attach=lambda: downloaded_files(settings, resolved, context),
-        state=settings.state,
-        # None of these changes the result. An engine elsewhere may have more processors than this
-        # process may use.
-        build_args={
-            "JOBS": str(how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))),
-            **proxies(),
-        },
-        fetch=partial(commit_files, settings, resolved),
-        rebuild=how.rebuild,
-    )
     replaced = find(engine, resolved.pin) if how.rebuild else None
     before = module_sums(settings, replaced) if replaced else {}
-    built = build(engine, request)
+    # An engine elsewhere may have more processors than this process may use.
+    jobs = how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
+    built = build(
+        engine,
+        resolved.pin,
+        context.files,
+        state=settings.state,
+        attach=partial(downloaded_files, settings, resolved, context),
+        fetch=partial(commit_files, settings, resolved),
+        build_args={"JOBS": str(jobs), **proxies()},
+        rebuild=how.rebuild,
+    )
     image = engine.image(built.image_id) if before and built.built else None
     if image is None:
         return built

@@ -448,8 +448,7 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
             str(path), secrets, resolution="Leave it out of driver.toml, and resolve again."
         )
     entry = settings.catalogue.entry(pin.driver.name)
-    variant = variant_of(pin, entry.recipe)
-    if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
+    if recipe_digest(entry.recipe, variant_of(pin, entry.recipe)) != pin.recipe:
         raise ProvisionError(
             f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
             " was made from.",

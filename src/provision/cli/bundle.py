@@ -17,7 +17,6 @@ from provision.fleet.bundle import (
     Chosen,
     Extras,
     ImageSelection,
-    Order,
     RegistryAccess,
     check_room,
     create,
@@ -123,11 +122,10 @@ def create_command(
                 resolution="Add --from HOST, or set [registry] address in"
                 " /etc/provision/provision.toml.",
             )
-        order = Order(where, selection, extras, builds=not artifacts_only)
         # Check the key before the copies.
         signer = None if unsigned or dry_run else private.signer(settings)
         access = RegistryAccess(settings, consent)
-        contents = gather(access, order)
+        contents = gather(access, where, selection, extras.files(), builds=not artifacts_only)
         document = {
             "output": output,
             "artifacts": _documents(contents.chosen),
@@ -143,7 +141,7 @@ def create_command(
             return
         if not wants_json():
             remark(f"The bundle takes about {megabytes(contents.size)}.")
-        files = create(access, order, contents, output, signer)
+        files = create(access, contents, output, signer)
     size = sum(files.values())
     emit(
         {**document, "signed": signer is not None, "files": len(files), "size": size},
@@ -201,7 +199,7 @@ def load_command(
             "signed_by": found.signed_by,
             "artifacts": _documents(images),
             "files": len(found.sums),
-            "for_host": [one.image.reference.digest for one in for_store],
+            "for_host": [one.reference.digest for one in for_store],
             **plain(done),
             "dry_run": dry_run,
         },

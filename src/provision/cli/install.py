@@ -23,7 +23,7 @@ from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
 from provision.store.artifact_lookup import check_age, look_for, may_be_in_store, stored_for
@@ -168,9 +168,9 @@ def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done
     return manifest.pin, entry, done.changes
 
 
-def _pulled(settings: Settings, trusted: VerifiedImage, consent: TrustOverride, way: _Way) -> _Done:
+def _pulled(settings: Settings, trusted: ArtifactImage, consent: TrustOverride, way: _Way) -> _Done:
     """Install an image of a registry or an archive."""
-    pin = trusted.image.pin
+    pin = trusted.pin
     layout = Layout(settings.root, pin.driver.name)
     if way.dry_run:
         check_age(settings, trusted, consent)

@@ -18,7 +18,7 @@ from provision.cli import options
 from provision.cli.options import option
 from provision.cli.output import fields, progress
 from provision.errors import UsageError
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import TrustOverride, connect, examine
 from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.keys import Signer, open_signer, password_line, read_password
@@ -36,7 +36,7 @@ def job(
         yield settings
 
 
-def examined(settings: Settings, image: str, consent: TrustOverride) -> VerifiedImage:
+def examined(settings: Settings, image: str, consent: TrustOverride) -> ArtifactImage:
     """Return the image of a registry or an archive, once its signature is verified."""
     if is_archive_name(image):
         repository = open_archive(settings, Path(image))

@@ -28,7 +28,7 @@ from provision.cli.output import emit, fields, table
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     SearchOptions,
     TrustOverride,
@@ -148,20 +148,20 @@ def pull(
         pulled = None
         if not dry_run:
             pulled = store_pulled(settings, trusted, consent, replace=again)
-    pin = trusted.image.pin
+    pin = trusted.pin
     where = "would be pulled"
     if pulled is not None:
         where = str(pulled.entry) + ("" if pulled.origin == "registry" else " (was there)")
     emit(
         {
-            "reference": str(trusted.image.reference),
+            "reference": str(trusted.reference),
             "digest": pin.digest,
             "driver": pin.driver.name,
             "version": pin.driver.version,
             "kernel": pin.kernel.release,
             "signed_by": trusted.verified.key if trusted.verified else None,
             "facts": trusted.facts,
-            "size": trusted.image.manifest.size,
+            "size": trusted.manifest.size,
             "received": pulled.received if pulled else 0,
             "entry": pulled.entry if pulled else None,
             "changed": pulled.origin == "registry" if pulled else False,
@@ -180,7 +180,7 @@ def pull(
     )
 
 
-def _of_pin(settings: Settings, pin: Pin, consent: TrustOverride) -> VerifiedImage:
+def _of_pin(settings: Settings, pin: Pin, consent: TrustOverride) -> ArtifactImage:
     found = find_pin_in_registries(settings, pin, SearchOptions(consent, connected=connect))
     if found is None:
         addresses = ", ".join(settings.config.registry.addresses) or "none is set"
@@ -280,10 +280,10 @@ def _verified(
         trusted = examine(settings, client.at(parse_reference(name)), {}, consent)
     except ProvisionError as error:
         return {"refused": error.details or error.message}
-    pin = trusted.image.pin
+    pin = trusted.pin
     return {
         "architecture": pin.kernel.architecture,
-        "digest": trusted.image.reference.digest,
+        "digest": trusted.reference.digest,
         "pin": pin.digest,
         "serial": trusted.facts.serial if trusted.facts else None,
         "signed_by": trusted.verified.key if trusted.verified else None,

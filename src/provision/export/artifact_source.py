@@ -75,7 +75,7 @@ class ArtifactSource:
         if "_" not in tag.kernel.removesuffix("x86_64"):
             return tag.kernel
         client = self.connected(self.settings, repository.with_tag(tag.text))
-        return examine(self.settings, client, {}, self.consent).image.pin.kernel.release
+        return examine(self.settings, client, {}, self.consent).pin.kernel.release
 
     def artifact(self, request: DriverRequest, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, sha256_file, write_atomic
 from provision.pin import BasePin, Pin
 from provision.progress import Note, Step, report
-from provision.registry.artifact_images import ImageInfo, VerifiedImage, facts_of, find
+from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.find import BUNDLE_IMAGES, Connect, TrustOverride, check_of, connect, tag_of
 from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
@@ -61,7 +61,7 @@ class ImageSelection:
     # Such as ``debian:12``; empty: all.
     distros: tuple[str, ...] = ()
 
-    def takes(self, image: ImageInfo) -> bool:
+    def takes(self, image: ArtifactImage) -> bool:
         """Return whether an image is selected."""
         pin = image.pin
         distro = f"{pin.distro.id}:{pin.distro.version}"
@@ -89,13 +89,13 @@ class Chosen:
     repository: Repository
     driver: str
     content: Content
-    images: tuple[VerifiedImage, ...]
+    images: tuple[ArtifactImage, ...]
     tags: tuple[str, ...]
 
     @property
     def signature_tags(self) -> tuple[str, ...]:
         """The tags of its signatures."""
-        digests = {self.content.digest, *(str(o.image.reference.digest) for o in self.images)}
+        digests = {self.content.digest, *(str(o.reference.digest) for o in self.images)}
         known = set(self.repository.tags())
         return tuple(tag for tag in sorted(map(signature_tag, digests)) if tag in known)
 
@@ -103,9 +103,9 @@ class Chosen:
         """Return its images as JSON documents."""
         found = []
         for one in self.images:
-            facts = asdict(facts_of(one.image.pin, one.facts.serial if one.facts else 0))
-            facts |= {"digest": one.image.reference.digest, "tags": list(self.tags)}
-            facts |= {"size": one.image.manifest.size}
+            facts = asdict(facts_of(one.pin, one.facts.serial if one.facts else 0))
+            facts |= {"digest": one.reference.digest, "tags": list(self.tags)}
+            facts |= {"size": one.manifest.size}
             found.append(facts | {"signed_by": one.verified.key if one.verified else None})
         return found
 
@@ -157,7 +157,7 @@ def verified(
         except (UntrustedError, NotFoundError) as error:
             refused.append(f"{error.message} {error.details or ''}".strip())
         else:
-            if any(selection.takes(one.image) for one in images):
+            if any(selection.takes(one) for one in images):
                 yield Chosen(repository, driver, content, images, tags)
 
 
@@ -177,7 +177,7 @@ def _by_content(
 
 def _examined(
     client: Repository, content: Content, check: Callable[[str], VerifiedSignature | None] | None
-) -> Iterator[VerifiedImage]:
+) -> Iterator[ArtifactImage]:
     """Yield the images of a manifest or index, each with a verified signature."""
     found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
     contents = [content]
@@ -189,16 +189,16 @@ def _examined(
         yield find(image, "", examine=check, content=one)
 
 
-def _check_names(driver: str, images: tuple[VerifiedImage, ...], tags: tuple[str, ...]) -> None:
+def _check_names(driver: str, images: tuple[ArtifactImage, ...], tags: tuple[str, ...]) -> None:
     """Check that no tag that hosts look for leads to an image of another kind."""
     for one in images:
-        pin = one.image.pin
+        pin = one.pin
         own = tag_of(pin).text
         for tag in tags:
             said = read_tag(tag, [pin.driver.flavour])
             if pin.driver.name != driver or (said and tag != own):
                 raise UntrustedError(
-                    f"'{one.image.reference.with_tag(tag)}' is not copied: it is the image of"
+                    f"'{one.reference.with_tag(tag)}' is not copied: it is the image of"
                     f" {pin.driver.name} {own}."
                 )
 
@@ -209,7 +209,7 @@ def total_size(chosen: tuple[Chosen, ...]) -> int:
         layer.digest: layer.size
         for one in chosen
         for trusted in one.images
-        for layer in trusted.image.manifest.layers
+        for layer in trusted.manifest.layers
     }
     return sum(layers.values())
 
@@ -294,30 +294,30 @@ class Contents:
         return total_size(self.chosen) + files + sum(image.size for _pin, image in self.bases)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The options of a new bundle."""
-
-    # Where the artifacts are: ``host[:port][/prefix]``.
-    registry: str
-    selection: ImageSelection
-    extras: Extras = field(default_factory=Extras)
-    # Whether it has what builds need: packages, sources, base images.
-    builds: bool = True
-
-
-def gather(access: RegistryAccess, order: Order) -> Contents:
+def gather(
+    access: RegistryAccess,
+    address: str,
+    selection: ImageSelection,
+    extras: Mapping[str, Path] | None = None,
+    *,
+    builds: bool = True,
+) -> Contents:
     """Find everything that a bundle is to hold; nothing is written.
 
     Base images come from the engine, and what builds need from this machine's package store.
+
+    Args:
+        address: Where the artifacts are: ``host[:port][/prefix]``.
+        extras: Files that go into it unchanged, by their places.
+        builds: Whether it has what builds need: packages, sources, base images.
     """
-    chosen, refused = choose(access, order.registry, order.selection)
+    chosen, refused = choose(access, address, selection)
     require_all(refused)
-    pins = {one.image.pin.digest: one.image.pin for each in chosen for one in each.images}
-    copies, texts = dict(order.extras.files()), {}
+    pins = {one.pin.digest: one.pin for each in chosen for one in each.images}
+    copies, texts = dict(extras or {}), {}
     bases: tuple[tuple[BasePin, Image], ...] = ()
     missing: list[str] = []
-    if order.builds:
+    if builds:
         store = PackageStore(access.settings.state)
         for pin in pins.values():
             name = f"{PINS}/{pin.driver.name}-{pin.short_digest}.json"
@@ -380,7 +380,7 @@ def _base_images(
 
 
 def create(
-    access: RegistryAccess, order: Order, contents: Contents, output: Path, signer: Signer | None
+    access: RegistryAccess, contents: Contents, output: Path, signer: Signer | None
 ) -> Mapping[str, int]:
     """Write a bundle.
 
@@ -398,7 +398,7 @@ def create(
     _claim(folder)
     with lock(folder / _MARKER):
         (folder / _WORK).mkdir(exist_ok=True)
-        _write_images(folder, access, order, contents)
+        _write_images(folder, access, contents)
         _write_files(folder, contents, access.settings)
         shutil.rmtree(folder / _WORK)
         _tidy(folder, contents)
@@ -443,7 +443,7 @@ def _claim(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: Contents) -> None:
+def _write_images(folder: Path, access: RegistryAccess, contents: Contents) -> None:
     layouts = {driver: folder / BUNDLE_IMAGES / driver for driver in contents.drivers}
     for layout in layouts.values():
         layout.mkdir(parents=True, exist_ok=True)
@@ -452,8 +452,7 @@ def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: 
     for number, one in enumerate(contents.chosen, 1):
         text = f"{one.driver} {', '.join(one.tags)}"
         report(Step(number, len(contents.chosen), text))
-        reference = parse_reference(f"{order.registry}/{one.driver}")
-        registry = connect(access.settings, reference)
+        registry = connect(access.settings, one.repository.reference)
         target = Layout(layouts[one.driver])
         for tag in one.tags:
             copy(registry, one.content.digest, target, tag)

@@ -36,7 +36,7 @@ from provision.fleet.bundle import (
 )
 from provision.host.kernels import find_kernels, machine
 from provision.progress import Note, Step, Transfer, report
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     BUNDLE_IMAGES,
     FOLDER,
@@ -219,8 +219,7 @@ def push_bundle(
             text = f"{one.driver} {', '.join(one.tags)}"
             report(Step(number, len(artifacts), text))
             client = access.client(f"{address}/{one.driver}")
-            images = [each.image for each in one.images]
-            names = [names_for_operators(image.pin, image.labels) for image in images]
+            names = [names_for_operators(image.pin, image.labels) for image in one.images]
             # Set below, where no newer version is there.
             branches = {branch for _own, branch in filter(None, names)}
             missing = [
@@ -232,7 +231,7 @@ def push_bundle(
             # Signatures first: no host sees an unsigned image.
             for tag in (*(one.signature_tags if missing else ()), *missing):
                 copy(Layout(folder / one.driver), tag, target, tag)
-            for image, theirs in zip(images, names, strict=True):
+            for image, theirs in zip(one.images, names, strict=True):
                 # A build that another has replaced has neither.
                 if theirs and {tag_of(image.pin).text, *theirs} & {*one.tags}:
                     digest = str(image.reference.digest)
@@ -259,7 +258,7 @@ def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
 
 def for_host(
     settings: Settings, artifacts: tuple[Chosen, ...], *, all_kernels: bool = False
-) -> tuple[VerifiedImage, ...]:
+) -> tuple[ArtifactImage, ...]:
     """Return the images that a host can use.
 
     Args:
@@ -267,7 +266,7 @@ def for_host(
     """
     kernels = find_kernels(settings.root).bootable
     own = machine(settings.root)
-    pins = ((one, one.image.pin.kernel) for each in artifacts for one in each.images)
+    pins = ((one, one.pin.kernel) for each in artifacts for one in each.images)
     return tuple(
         one
         for one, kernel in pins
@@ -278,7 +277,7 @@ def for_host(
 def store_bundle(
     access: RegistryAccess,
     bundle: Bundle,
-    images: tuple[VerifiedImage, ...],
+    images: tuple[ArtifactImage, ...],
     done: Loaded,
     *,
     with_bases: bool = False,

@@ -17,7 +17,6 @@ from provision.manifest import Manifest
 # The part of a cgroup's path that names a pod by its uid: kubepods…/pod<uid>/ or …-pod<uid>.slice.
 _POD = re.compile(r"kubepods.*[/-]pod([0-9a-f_-]{32,36})(?:[/.]|$)", re.MULTILINE)
 _PERMANENT = "[permanent]"
-_FIELDS = 4
 # IFF_UP: https://docs.kernel.org/networking/netdevices.html, number in <linux/if.h>.
 _IS_UP = 1
 
@@ -125,13 +124,7 @@ def users_of(
 
 
 def _loaded(line: str, modules: Path) -> LoadedModule:
-    fields = line.split()
-    if len(fields) < _FIELDS or not re.fullmatch(r"-|[0-9]{1,9}", fields[2]):
-        raise ProvisionError(
-            f"/proc/modules has a line that can't be understood: '{line}'.",
-            resolution="This is a defect: please report it with this line.",
-        )
-    name, _size, references, users = fields[:_FIELDS]
+    name, _size, references, users, *_ = line.split()
     folder = modules / name
     holders = [user for user in users.split(",") if user not in {"", "-"}]
     return LoadedModule(

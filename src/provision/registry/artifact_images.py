@@ -7,9 +7,6 @@ the signed facts, the image's configuration, and then its layers, all by their d
 from __future__ import annotations
 
 import errno
-import os
-import shutil
-import signal
 import tempfile
 import zlib
 from collections import deque
@@ -39,7 +36,7 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import Reference
 from provision.registry.signatures import Facts, UntrustedError, VerifiedSignature
-from provision.run import find_program, run
+from provision.zstd import decompress
 
 # Limit of a layer's unpacked bytes; a driver has some 1.5 GB.
 LARGEST_CONTENT = 16 << 30
@@ -147,30 +144,19 @@ def damaged(details: str) -> ProvisionError:
     )
 
 
-# A slow machine takes less for a large layer.
-_ZSTD_SECONDS = 900.0
-
-
 @dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """An image of a registry, of which only manifest and configuration were read."""
+class ArtifactImage:
+    """An artifact image of a repository, of which only manifest and configuration were read."""
 
     client: Repository
+    # By its digest, which the bytes of the manifest have.
     reference: Reference
-    # Its manifest, whose bytes have that digest.
     manifest: Manifest
     labels: Mapping[str, str]
     # One of them.
     pin: Pin
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedImage:
-    """An image with the required signature, or one that needs none by the host's settings."""
-
-    image: ImageInfo
     # Its verified signature; None if none is required.
-    verified: VerifiedSignature | None
+    verified: VerifiedSignature | None = None
     # The version that was asked for. Naming a version or branch is consent to it: the image is
     # compared only with earlier ones that would have satisfied the same request.
     request: VersionRequest = field(default_factory=VersionRequest)
@@ -187,7 +173,7 @@ def find(
     *,
     examine: Callable[[str], VerifiedSignature | None] | None = None,
     content: Content | None = None,
-) -> VerifiedImage:
+) -> ArtifactImage:
     """Return the image of a client's reference, once its signature was examined.
 
     Args:
@@ -215,7 +201,7 @@ def find(
             f"'{reference}' is refused: its Pin is not the one that is signed.",
             resolution="Sign it again: provision registry sign",
         )
-    return VerifiedImage(ImageInfo(client, reference, manifest, labels, pin), verified)
+    return ArtifactImage(client, reference, manifest, labels, pin, verified)
 
 
 def _manifest(
@@ -276,7 +262,7 @@ def facts_of(pin: Pin, serial: int) -> Facts:
 
 
 def unpack_layers(
-    image: ImageInfo,
+    image: ArtifactImage,
     folder: Path,
     unpack: Callable[[IO[bytes]], None],
     *,
@@ -322,19 +308,11 @@ def _unpack_layer(
 
 
 def _unzstd(file: Path, name: str) -> Path:
-    """Decompress a layer with the distro's program: Python reads zstd from 3.14 on.
-
-    Its memory (a window of 128 MiB) and its output are limited.
-    """
     target = file.with_name("plain")
-    argv = ["zstd", "--decompress", "--quiet", "--memory=128MB", "-o", str(target), str(file)]
-    if find_program("zstd") and find_program("prlimit"):
-        argv = ["prlimit", f"--fsize={LARGEST_CONTENT}", *argv]
-    done = run(argv, why=f"unpack a layer of {name}", check=False, timeout=_ZSTD_SECONDS)
-    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
-        raise too_much()
-    if done.returncode:
-        if not shutil.disk_usage(file.parent).free:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise damaged(done.stderr.strip())
+    try:
+        decompress(file, target, limit=LARGEST_CONTENT, why=f"unpack a layer of {name}")
+    except ValueError as error:
+        raise damaged(str(error)) from error
+    except OSError as error:
+        raise too_much() if error.errno == errno.EFBIG else error from error
     return target

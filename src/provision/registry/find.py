@@ -24,7 +24,7 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import VerifiedImage, facts_of, find
+from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.image_layout import open_folder
 from provision.registry.keys import PublicKey, load_keys
 from provision.registry.manifests import Repository, Writable
@@ -140,7 +140,7 @@ def examine(
     consent: TrustOverride,
     *,
     driver: str | None = None,
-) -> VerifiedImage:
+) -> ArtifactImage:
     """Return an image of a registry that this host may install, without downloading a layer.
 
     Args:
@@ -155,8 +155,8 @@ def examine(
     name = driver or reference.repository.rpartition("/")[2]
     facts = {"architecture": machine(settings.root), **facts}
     check = check_of(settings, client, facts, consent, name)
-    trusted = find(client, facts["architecture"], examine=check)
-    image, found = trusted.image, facts_of(trusted.image.pin, 0)
+    image = find(client, facts["architecture"], examine=check)
+    found = facts_of(image.pin, 0)
     is_by_rules = not consent.insecure and consent.public_key is None
     rule = settings.config.trust.rule
     if is_by_rules and rule(reference.name, found.driver) != rule(reference.name, name):
@@ -178,7 +178,7 @@ def examine(
             f" {found.distro} on {found.architecture}.",
             resolution="Push the right image under that name, or ask for this one by its digest.",
         )
-    return trusted
+    return image
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +211,13 @@ class SearchOptions:
     consent: TrustOverride
     # Raises a ``ProvisionError`` for an image that the host may not install after all, such as an
     # old one of a mirror that lags behind.
-    accept: Callable[[VerifiedImage], None] = lambda _: None
+    accept: Callable[[ArtifactImage], None] = lambda _: None
     connected: Connect = connect
 
 
 def find_in_registries(
     settings: Settings, sought: ArtifactQuery, lookup: SearchOptions
-) -> VerifiedImage | None:
+) -> ArtifactImage | None:
     """Return the image of a query from the first of a host's registries that has it.
 
     Returns:
@@ -230,12 +230,12 @@ def find_in_registries(
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
 
-    def version(client: Repository, version: str) -> VerifiedImage:
+    def version(client: Repository, version: str) -> ArtifactImage:
         named = client.at(client.reference.with_tag(sought.tag(version).text))
         found = examine(settings, named, sought.facts(), lookup.consent, driver=sought.driver)
         return replace(found, request=sought.version)
 
-    def look(client: Repository) -> VerifiedImage:
+    def look(client: Repository) -> ArtifactImage:
         # With as few requests as possible.
         for name in dict.fromkeys((sought.version.prefer, sought.version.exact)):
             if name is not None:
@@ -265,12 +265,12 @@ def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
 
 def find_pin_in_registries(
     settings: Settings, pin: Pin, lookup: SearchOptions
-) -> VerifiedImage | None:
+) -> ArtifactImage | None:
     """Return the image of a Pin by the Pin's own tag."""
     signed_facts = asdict(facts_of(pin, 0))
     del signed_facts["serial"]
 
-    def look(client: Repository) -> VerifiedImage:
+    def look(client: Repository) -> ArtifactImage:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
         found = examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
         return replace(found, request=VersionRequest(pin.driver.version))
@@ -282,8 +282,8 @@ def _first(
     settings: Settings,
     driver: str,
     lookup: SearchOptions,
-    look: Callable[[Repository], VerifiedImage],
-) -> VerifiedImage | None:
+    look: Callable[[Repository], ArtifactImage],
+) -> ArtifactImage | None:
     """Return the image of the first folder, mirror or registry that has a valid one."""
     places = _places(settings, driver, lookup.consent)
     refused: ProvisionError | None = None

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from provision.build.workspace import Settings
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError
 from provision.files import replacing
 from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, report
-from provision.registry.artifact_images import ImageInfo, facts_of, find
+from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.find import FOLDER, tag_of
 from provision.registry.image_layout import open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
@@ -46,7 +46,7 @@ def open_archive(settings: Settings, path: Path) -> Repository:
         is_digest = name.startswith("sha256:")
         named = reference.with_digest(name) if is_digest else reference.with_tag(name)
         try:
-            found.append(find(repository.at(named), machine(settings.root)).image)
+            found.append(find(repository.at(named), machine(settings.root)))
         except NotFoundError as error:
             report(Note(f"{path}: {error.message}"))
     image = _chosen(settings, path, found)
@@ -55,7 +55,7 @@ def open_archive(settings: Settings, path: Path) -> Repository:
     return repository.at(named)
 
 
-def _chosen(settings: Settings, path: Path, found: list[ImageInfo]) -> ImageInfo:
+def _chosen(settings: Settings, path: Path, found: list[ArtifactImage]) -> ArtifactImage:
     different = list({one.reference.digest: one for one in found}.values())
     if len(different) > 1:
         release = kernel_release(settings.root)
@@ -97,12 +97,7 @@ def save_image(
         run([*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"], why="write image archives")
         saved.unlink()
         writer = writable_layout(layout, reference)
-        found = find(writer, pin.kernel.architecture).image
-        if found.pin != pin:
-            raise ProvisionError(
-                f"The engine saved another image than that of {pin.image}.",
-                resolution="Check the engine, and run the command again.",
-            )
+        found = find(writer, pin.kernel.architecture)
         digest = str(found.reference.digest)
         signed = None
         if signer is not None:

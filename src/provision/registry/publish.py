@@ -20,7 +20,7 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import ImageInfo, facts_of, find
+from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.find import Connect, connect
 from provision.registry.keys import (
     URI_SCHEME,
@@ -103,7 +103,7 @@ def publish(
             _tag_unsigned(client, image, pushed)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
-    there = find(by_digest, pin.kernel.architecture).image
+    there = find(by_digest, pin.kernel.architecture)
     if there.pin != pin:
         raise ProvisionError(
             f"'{there.reference}' is not signed: it is not the image that was pushed.",
@@ -183,10 +183,10 @@ def sign_image(
         PinTagConflictError: The registry has another image of its Pin.
     """
     client = connected(settings, reference)
-    return _sign(client, find(client, machine(settings.root)).image, signer)
+    return _sign(client, find(client, machine(settings.root)), signer)
 
 
-def _sign(client: Writable, image: ImageInfo, signer: Signer) -> SignedImage:
+def _sign(client: Writable, image: ArtifactImage, signer: Signer) -> SignedImage:
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
     # The tag first: a tag of another image is found before anything is signed.
@@ -273,7 +273,7 @@ def set_operator_tags(
     own, branch = names
     try:
         there = client.at(client.reference.with_tag(branch))
-        before = find(there, pin.kernel.architecture).image.pin.driver.version
+        before = find(there, pin.kernel.architecture).pin.driver.version
     except NotFoundError:
         before = pin.driver.version
     is_newest = newest_first((before, pin.driver.version))[0] == pin.driver.version
@@ -290,7 +290,7 @@ def add_operator_tags(settings: Settings, client: Writable, signer: Signer | Non
     Such an image was copied there. An operator verifies no signatures, so an image that no key
     which counts here has signed gets no tags, unless nothing is signed.
     """
-    image = find(client, machine(settings.root)).image
+    image = find(client, machine(settings.root))
     pin, digest = image.pin, str(image.reference.digest)
     names = names_for_operators(pin, image.labels)
     if (

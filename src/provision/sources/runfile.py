@@ -10,6 +10,7 @@ same bytes.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -17,7 +18,6 @@ import json
 import lzma
 import posixpath
 import re
-import signal
 import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,6 @@ from typing import IO, Any
 from provision.elf import Elf, read_elf
 from provision.errors import ProvisionError
 from provision.pin import RunfileSource
-from provision.run import find_program, run
 from provision.sources.nvidia_layout import (
     FILE_LIST,
     MANIFEST,
@@ -40,14 +39,13 @@ from provision.sources.nvidia_layout import (
     parse_manifest,
     place,
 )
+from provision.zstd import decompress
 
 # The largest known head has some 40 kB.
 _MAX_HEAD = 4 << 20
 # Bytes of the tar file inside; today's have 1.3 GB.
 MAX_PAYLOAD = 8 << 30
 _CHUNK = 1 << 20
-_LIMITED = 'ulimit -f "$1" && shift && exec "$@"'
-_ZSTD_SECONDS = 900.0
 _SKIP = re.compile(rb"^skip=\"?([0-9]{1,6})\"?\s*$")
 _FIELD = re.compile(rb"^(targetdir|pkg_version|label)=\"?([^\"\n]{0,200})\"?\s*$")
 _FOLDER = re.compile(r"^NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>[0-9][0-9.]*[0-9])")
@@ -151,31 +149,18 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, name: str, limit: int
 
 
 def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
-    """Decompress with the distro's zstd: Python supports it from 3.14 on."""
     cut = target.with_name(f"{target.name}.zst")
     try:
         _copy(stream, cut, name, limit)
-        argv: list[str | Path] = ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut]
-        if find_program("zstd"):
-            # It has no limit of its own, and some kB may become more than a disk holds. Blocks of
-            # 512 bytes, as every sh counts them.
-            argv = ["sh", "-c", _LIMITED, "sh", str(-(-limit // 512)), *argv]
-        done = run(
-            argv,
-            why=f"unpack {name}",
-            check=False,
-            timeout=_ZSTD_SECONDS,
-        )
+        decompress(cut, target, limit=limit, why=f"unpack {name}")
+    except ValueError as error:
+        raise ProvisionError(
+            f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=str(error)
+        ) from error
+    except OSError as error:
+        raise _too_large(name, limit) if error.errno == errno.EFBIG else error from error
     finally:
         cut.unlink(missing_ok=True)
-    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
-        raise _too_large(name, limit)
-    if done.returncode:
-        raise ProvisionError(
-            f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=done.stderr
-        )
-    if target.stat().st_size > limit:
-        raise _too_large(name, limit)
 
 
 def _too_large(name: str, limit: int) -> ProvisionError:

@@ -25,7 +25,7 @@ from provision.host.facts import read_facts
 from provision.host.kernels import machine
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin, Pin
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
     SearchOptions,
@@ -47,7 +47,7 @@ class MissingArtifactError(NotFoundError):
 
 def look_for(
     settings: Settings, request: DriverRequest, lookup: SearchOptions
-) -> VerifiedImage | None:
+) -> ArtifactImage | None:
     """Return the image of a registry that a host may install instead of building it.
 
     Returns:
@@ -74,7 +74,7 @@ def look_for(
     return found
 
 
-def look_for_pin(settings: Settings, pin: Pin, lookup: SearchOptions) -> VerifiedImage | None:
+def look_for_pin(settings: Settings, pin: Pin, lookup: SearchOptions) -> ArtifactImage | None:
     """Return the image of a Pin from a registry; None: none has it, or none may be asked.
 
     Arguments and errors as ``look_for``.
@@ -185,7 +185,7 @@ class DowngradeError(UntrustedError):
     """A signed artifact that is older than one that this host had."""
 
 
-def check_age(settings: Settings, trusted: VerifiedImage, consent: TrustOverride) -> None:
+def check_age(settings: Settings, trusted: ArtifactImage, consent: TrustOverride) -> None:
     """Check that no artifact for the same request and kernel was signed later."""
     facts = trusted.facts
     if facts is None or consent.allow_downgrade:
@@ -195,7 +195,7 @@ def check_age(settings: Settings, trusted: VerifiedImage, consent: TrustOverride
         is_named = trusted.request.name == facts.version
         names = "" if is_named else f' name it in provision.toml (version = "{facts.version}"), or'
         raise DowngradeError(
-            f"'{trusted.image.reference}' is refused: it was signed before the artifact of"
+            f"'{trusted.reference}' is refused: it was signed before the artifact of"
             f" {facts.driver} for {facts.kernel} that this host has had"
             f" ({_day(facts.serial)}, and {_day(newest)}).",
             resolution="If you did not go back on purpose, the registry serves old images: look"
@@ -203,7 +203,7 @@ def check_age(settings: Settings, trusted: VerifiedImage, consent: TrustOverride
         )
 
 
-def record_serial(layout: Layout, trusted: VerifiedImage) -> None:
+def record_serial(layout: Layout, trusted: ArtifactImage) -> None:
     """Record that a host has an artifact now; the caller holds the driver's lock."""
     if trusted.facts is None:
         return
@@ -236,7 +236,7 @@ def known_serials(layout: Layout) -> dict[str, int]:
     return {str(target): int(serial) for target, serial in found.items()}
 
 
-def _serials_so_far(layout: Layout, trusted: VerifiedImage) -> dict[str, int]:
+def _serials_so_far(layout: Layout, trusted: ArtifactImage) -> dict[str, int]:
     target = _target(trusted)
     return {
         name: serial
@@ -245,9 +245,9 @@ def _serials_so_far(layout: Layout, trusted: VerifiedImage) -> dict[str, int]:
     }
 
 
-def _target(trusted: VerifiedImage) -> str:
+def _target(trusted: ArtifactImage) -> str:
     """Return the name under which serials are recorded, without the version at its end."""
-    pin = trusted.image.pin
+    pin = trusted.pin
     distro = f"{pin.distro.id}:{pin.distro.version}"
     return f"{distro} {pin.kernel.release} {pin.kernel.architecture} {pin.driver.flavour} "
 

@@ -31,7 +31,7 @@ from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import VerifiedImage, unpack_layers
+from provision.registry.artifact_images import ArtifactImage, unpack_layers
 from provision.registry.find import SearchOptions, TrustOverride, host_reference
 from provision.registry.publish import EngineImage, configured_signer, publish
 from provision.store.artifact_lookup import (
@@ -144,7 +144,7 @@ def drafted_image(
     return drafted(layout, pin.short_digest, fill)
 
 
-def _of_pin(settings: Settings, pin: Pin) -> VerifiedImage | None:
+def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
     """Return a registry's image of a Pin that others have built, if the engine has none."""
     if not asks_registries(settings):
         return None
@@ -172,12 +172,12 @@ def _push(settings: Settings, image: EngineImage) -> None:
 
 
 def store_pulled(
-    settings: Settings, trusted: VerifiedImage, consent: TrustOverride, *, replace: bool = False
+    settings: Settings, trusted: ArtifactImage, consent: TrustOverride, *, replace: bool = False
 ) -> Stored:
     """Put the artifact of a registry's image into the store, beside the one that is in use."""
     begun = time.monotonic()
     check_age(settings, trusted, consent)
-    pin = trusted.image.pin
+    pin = trusted.pin
     layout = Layout(settings.root, pin.driver.name)
     entry = layout.entry(pin.short_digest)
     is_there = entry.is_dir()
@@ -205,7 +205,7 @@ def store_pulled(
         try:
             _finish_pulled(settings, trusted, draft)
         except DamagedError:
-            if received >= trusted.image.manifest.size:
+            if received >= trusted.manifest.size:
                 raise
             report(Note("What the store has of it is damaged; pulling all of it"))
             shutil.rmtree(draft)
@@ -223,38 +223,38 @@ def store_pulled(
     return Stored(manifest, entry, origin, _total(begun), received)
 
 
-def verify_pulled(settings: Settings, trusted: VerifiedImage) -> Report:
+def verify_pulled(settings: Settings, trusted: ArtifactImage) -> Report:
     """Download an image's artifact and compare it with its manifest, without keeping it."""
     with scratch(settings.state, "verify") as folder:
         draft = folder / "artifact"
         _unpack(trusted, draft)
-        return verify_artifact(draft, pin_label=trusted.image.pin.digest)
+        return verify_artifact(draft, pin_label=trusted.pin.digest)
 
 
-def unpack_pulled(settings: Settings, trusted: VerifiedImage, folder: Path) -> Manifest:
+def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> Manifest:
     """Download an image's artifact into a new folder, and sign it as this host does."""
     _unpack(trusted, folder)
-    report = verify_artifact(folder, pin_label=trusted.image.pin.digest)
-    manifest = report.require_whole(f"The image '{trusted.image.reference}'")
+    report = verify_artifact(folder, pin_label=trusted.pin.digest)
+    manifest = report.require_whole(f"The image '{trusted.reference}'")
     # The key of [signing] signs only modules of a known origin.
     if trusted.verified is not None:
         sign_for_host(folder, manifest, settings.config.signing, root=settings.root)
     return manifest
 
 
-def _finish_pulled(settings: Settings, trusted: VerifiedImage, draft: Path) -> None:
-    name = str(trusted.image.reference)
+def _finish_pulled(settings: Settings, trusted: ArtifactImage, draft: Path) -> None:
+    name = str(trusted.reference)
     signs = trusted.verified is not None
     if not signs:
         mark_unsigned(draft, name)
         if settings.config.signing.key is not None:
             report(Note(f"This host's key does not sign the modules of {name}: unsigned"))
-    label = trusted.image.pin.digest
+    label = trusted.pin.digest
     finish_draft(settings, draft, name, pin_label=label, signs=signs)
 
 
 def _unpack(
-    trusted: VerifiedImage, draft: Path, shared: Callable[[Path], bool] = lambda _draft: False
+    trusted: ArtifactImage, draft: Path, shared: Callable[[Path], bool] = lambda _draft: False
 ) -> int:
     """Unpack an image's layers into a new folder, which a failure removes.
 
@@ -268,7 +268,7 @@ def _unpack(
     try:
         unpacker = Unpacker(draft, strip=_FOLDER, ignores_others=True)
         received = unpack_layers(
-            trusted.image, draft.parent, unpacker.unpack, is_complete=lambda: shared(draft)
+            trusted, draft.parent, unpacker.unpack, is_complete=lambda: shared(draft)
         )
         _refuse_mark(trusted, draft)
     except BaseException as error:
@@ -279,14 +279,14 @@ def _unpack(
     return received
 
 
-def _refuse_mark(trusted: VerifiedImage, draft: Path) -> None:
+def _refuse_mark(trusted: ArtifactImage, draft: Path) -> None:
     """Refuse an image with the mark of unsigned entries, which only hosts set.
 
     Each run would pull a signed entry with that mark again.
     """
     if os.path.lexists(draft / UNSIGNED):
         raise ProvisionError(
-            f"'{trusted.image.reference}' is refused: it brings the mark of an unsigned artifact.",
+            f"'{trusted.reference}' is refused: it brings the mark of an unsigned artifact.",
             resolution="This is no artifact image that provision built: don't use it.",
         )
 

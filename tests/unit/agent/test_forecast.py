@@ -57,7 +57,7 @@ class Registry:
         if pin is None:
             report(Note(f"registry.example has no {wanted.driver}"))
             return None
-        return SimpleNamespace(image=SimpleNamespace(pin=pin, reference=IMAGE))
+        return SimpleNamespace(pin=pin, reference=IMAGE)
 
 
 @pytest.fixture

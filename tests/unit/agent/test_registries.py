@@ -44,10 +44,10 @@ class Registry:
         self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error
-        return self.pin and SimpleNamespace(image=SimpleNamespace(pin=self.pin))
+        return self.pin and SimpleNamespace(pin=self.pin)
 
     def obtain(self, settings: object, trusted: Any, _consent: object, **more: bool) -> Stored:  # noqa: ANN401
-        resolved = SimpleNamespace(pin=trusted.image.pin)
+        resolved = SimpleNamespace(pin=trusted.pin)
         return replace(self.host.obtain(settings, resolved, **more), origin="registry")
 
 

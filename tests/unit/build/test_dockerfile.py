@@ -161,13 +161,6 @@ def test_a_line_end_is_refused(key: str) -> None:
         rendered(*NVIDIA, {key: (hostile,) if key == "command" else hostile})
 
 
-def test_wrong_recipe_is_refused() -> None:
-    sources = templates()
-    pinned = pin(*NVIDIA, template=sources.digest)
-    with pytest.raises(ProvisionError, match="that of 'onload'"):
-        render(pinned, recipe("onload"), templates=sources, patches={})
-
-
 def test_changed_templates_are_refused() -> None:
     pinned = pin(*NVIDIA, template="0" * 64)
     with pytest.raises(ProvisionError, match="templates are not what the Pin was made from"):

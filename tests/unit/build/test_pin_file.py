@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from kit.fileserver import served
 from provision.build import context_files, image
 from provision.build.context_files import downloaded_files
 from provision.build.dockerfile import load_templates
-from provision.build.image import BuildRequest, Built
+from provision.build.image import Built
 from provision.build.request import BuildSettings
 from provision.build.resolve import pin_document, read_pin, recipe_digest, render_context
 from provision.build.workspace import Settings
@@ -239,9 +240,8 @@ def test_what_fetches_commits_uses_the_network_that_was_named(
         networks.append(network)
         return {}
 
-    def build(_engine: object, request: BuildRequest, **_more: object) -> Built:
-        assert request.fetch is not None
-        request.fetch(lambda: "sha256:tools")
+    def build(*_given: object, fetch: Callable[..., object], **_more: object) -> Built:
+        fetch(lambda: "sha256:tools")
         return Built("demo:1", "sha256:1", 1, built=True)
 
     monkeypatch.setattr(context_files, "ensure_commits", have)

@@ -23,7 +23,6 @@ from provision.fleet.bundle import (
     SIGNATURE,
     SUMS,
     ImageSelection,
-    Order,
     RegistryAccess,
     gather,
     seal,
@@ -76,7 +75,7 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     sought = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
     trusted = find_in_registries(host, sought, SearchOptions(DEFAULT))
     assert trusted is not None
-    assert trusted.image.pin == PIN
+    assert trusted.pin == PIN
     assert trusted.verified is not None
     unsigned(host.root / "media")
     with pytest.raises(UntrustedError):
@@ -192,11 +191,11 @@ def test_what_builds_need_comes_along(
 ) -> None:
     pin = built(NEXT)
     have(registries, settings, pin)
-    order = Order(OLD, ImageSelection(("demo",), (pin.kernel.release,)))
+    selection = ImageSelection(("demo",), (pin.kernel.release,))
     without = using(settings, EngineWithBase(has_base=False))
     access = RegistryAccess(without, DEFAULT, registries.connect)
     with pytest.raises(NotFoundError) as caught:
-        gather(access, order)
+        gather(access, OLD, selection)
     assert "gcc" in str(caught.value.details)
     assert "debian:bookworm@" in str(caught.value.details)
     store = PackageStore(settings.state)
@@ -212,7 +211,7 @@ def test_what_builds_need_comes_along(
         urls={SHA256: ("https://me:secret@mirror.example/gcc.deb",)},
     )
     store.keep("5" * 64, closure)
-    contents = gather(replace(access, settings=using(settings, EngineWithBase)), order)
+    contents = gather(replace(access, settings=using(settings, EngineWithBase)), OLD, selection)
     assert [base for base, _image in contents.bases] == [PIN.base]
     assert "secret" not in "".join(contents.texts.values())
     folder = make()

@@ -122,7 +122,7 @@ def test_a_selection_is_by_driver_kernel_and_distro(
     have(registries, settings, PIN)
     have(registries, settings, NEXT)
     taken, _refused = chosen(registries, settings, selection)
-    found = sorted(one.image.pin.kernel.release for each in taken for one in each.images)
+    found = sorted(one.pin.kernel.release for each in taken for one in each.images)
     assert found == sorted(kernels)
 
 
@@ -179,4 +179,4 @@ def test_an_index_of_architectures_is_taken_whole(
     stored.manifests[digest_of(json.dumps(index).encode())] = json.dumps(index).encode()
     ((whole,), refused) = chosen(registries, settings)
     assert (whole.content.data, refused) == (stored.manifests[tag_of(PIN).text], [])
-    assert [str(one.image.reference.digest) for one in whole.images] == [digest]
+    assert [str(one.reference.digest) for one in whole.images] == [digest]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import MODULE, make_artifact, write
-from provision.errors import ProvisionError
 from provision.kmod.loaded import (
     LoadedModule,
     is_same_build,
@@ -49,11 +48,6 @@ def test_modules_with_their_references_and_holders(tmp_path: Path) -> None:
 
 def test_a_root_that_does_not_run_has_none(tmp_path: Path) -> None:
     assert loaded_modules(tmp_path) == {}
-
-
-def test_a_line_of_another_form_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match="can't be understood: 'what'"):
-        loaded_modules(_machine(tmp_path, "what\n"))
 
 
 def test_modules_that_go_together_do_not_count_as_each_others_users(tmp_path: Path) -> None:

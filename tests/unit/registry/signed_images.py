@@ -22,7 +22,7 @@ from kit.memory_registry import (
     wanted_of,
 )
 from provision.engine.tar_streams import Unpacker
-from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
+from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
 from provision.registry.signatures import (
     ANNOTATION,
     PAYLOAD,
@@ -65,7 +65,7 @@ def pull(
     *keys: ec.EllipticCurvePrivateKey,
     oldest: int = 0,
     wanted: dict[str, str] | None = None,
-) -> VerifiedImage:
+) -> ArtifactImage:
     """Do what a host does: find, verify, unpack."""
     client = registry.client()
     trusted_keys = [public(key) for key in keys or (KEY,)]
@@ -78,7 +78,7 @@ def pull(
     entry = folder / "entry"
     entry.mkdir(parents=True)
     unpacker = Unpacker(entry, strip="opt", ignores_others=True)
-    unpack_layers(trusted.image, folder, unpacker.unpack)
+    unpack_layers(trusted, folder, unpacker.unpack)
     return trusted
 
 

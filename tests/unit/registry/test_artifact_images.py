@@ -13,8 +13,8 @@ from kit.memory_registry import (
     MemoryRegistry,
     digest_of,
 )
+from provision import zstd
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry import artifact_images
 from provision.registry.artifact_images import find
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.run import Completed
@@ -34,7 +34,7 @@ from unit.registry.signed_images import registry as registry  # noqa: PLC0414 - 
 def test_what_is_signed_is_unpacked(registry: MemoryRegistry, tmp_path: Path) -> None:
     trusted = pull(registry, tmp_path)
     assert trusted.facts == FACTS
-    assert trusted.image.pin == PIN
+    assert trusted.pin == PIN
     assert (tmp_path / "entry/driver/manifest.json").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
@@ -50,7 +50,7 @@ def test_an_index_leads_to_the_hosts_architecture(registry: MemoryRegistry, tmp_
     manifests = [entry("arm64", other), entry("amd64", digest)]
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}
     registry.have_manifest(index, "1")
-    assert pull(registry, tmp_path).image.reference.digest == digest
+    assert pull(registry, tmp_path).reference.digest == digest
     with pytest.raises(NotFoundError, match="no image for s390x"):
         find(registry.client(), "s390x")
 
@@ -107,8 +107,8 @@ def test_a_layer_of_zstd_is_left_to_the_distros_program(
         target.write_bytes(layer)
         return Completed(tuple(argv), status, "", stderr)
 
-    monkeypatch.setattr(artifact_images, "run", run)
-    monkeypatch.setattr(artifact_images, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(zstd, "run", run)
+    monkeypatch.setattr(zstd, "find_program", lambda name: f"/usr/bin/{name}")
     if said is None:
         pull(registry, tmp_path)
         assert (tmp_path / "entry/driver/manifest.json").is_file()
@@ -116,7 +116,7 @@ def test_a_layer_of_zstd_is_left_to_the_distros_program(
         with pytest.raises(ProvisionError, match=said):
             pull(registry, tmp_path)
     # Neither bytes nor memory without a limit.
-    assert asked[:2] == ["prlimit", f"--fsize={16 << 30}"]
+    assert str((16 << 30) // 512) in asked[:5]
     assert "--memory=128MB" in asked
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 

@@ -23,7 +23,7 @@ from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.registry.artifact_images import VerifiedImage
+from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
     SearchOptions,
@@ -64,7 +64,7 @@ def test_the_newest_version_is_taken_or_one_of_a_branch(
 
     def taken(wanted: str | None, prefer: str | None = None) -> str:
         sought = replace(SOUGHT, version=VersionRequest(wanted, prefer=prefer))
-        return found(settings, registry, sought).image.pin.driver.version
+        return found(settings, registry, sought).pin.driver.version
 
     assert taken(None) == "2.0~rc1"
     assert taken("1") == "1.10"
@@ -119,7 +119,7 @@ def test_a_name_of_ones_own_may_be_any(
     have(registry, tmp_path, tag="tested")
     reference = parse_reference(f"{ADDRESS}/demo:tested")
     trusted = examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
-    assert trusted.image.pin == make_pin()
+    assert trusted.pin == make_pin()
 
 
 def test_an_image_for_another_machine_is_refused(
@@ -149,7 +149,7 @@ def test_mirrors_are_asked_first_and_stand_in(
         SearchOptions(DEFAULT, connected=connected(registry)),
     )
     assert trusted is not None
-    assert trusted.image.reference.registry == "registry.example"
+    assert trusted.reference.registry == "registry.example"
     assert [note.split(" ", 1)[0] for note in notes] == list(mirrors)
     del settings
 
@@ -162,7 +162,7 @@ def test_a_mirror_in_trouble_does_not_keep_hosts_from_the_registry(
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
 
     registry.hooks.append(failing(error, "m.example"))
-    assert found(host, registry).image.reference.registry == "registry.example"
+    assert found(host, registry).reference.registry == "registry.example"
     del settings
 
 
@@ -173,8 +173,8 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
     registries: list[str] = []
 
-    def accept(trusted: VerifiedImage) -> None:
-        registries.append(trusted.image.reference.registry)
+    def accept(trusted: ArtifactImage) -> None:
+        registries.append(trusted.reference.registry)
         if len(registries) == 1:
             raise DowngradeError("older")
 
@@ -237,7 +237,7 @@ def test_the_policy_says_whether_a_host_builds(
     host = with_recipe(settings, build)
     wanted = DriverRequest("demo", kernel=KERNEL)
 
-    def look() -> VerifiedImage | None:
+    def look() -> ArtifactImage | None:
         return look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
 
     if build == "never":
@@ -268,7 +268,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
         wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
         trusted = look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
         assert trusted is not None
-        assert trusted.image.pin.driver.version == version
+        assert trusted.pin.driver.version == version
 
 
 def test_an_old_image_is_refused_before_it_is_chosen(

@@ -27,7 +27,7 @@ from kit.memory_registry import (
 )
 from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
+from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
 from provision.registry.image_layout import REF_NAME, open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
@@ -68,13 +68,13 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-def pulled(path: Path, folder: Path) -> VerifiedImage:
+def pulled(path: Path, folder: Path) -> ArtifactImage:
     """Do what a host does: find, verify, unpack."""
     repository: Repository = open_layout(open_files(path), REFERENCE)
     name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))
     if name.startswith("sha256:"):
         repository = repository.at(REFERENCE.with_digest(name))
-    image = find(repository, "x86_64").image
+    image = find(repository, "x86_64")
     repository = repository.at(image.reference)
     keys = [public(KEY)]
     trusted = find(
@@ -82,7 +82,7 @@ def pulled(path: Path, folder: Path) -> VerifiedImage:
     )
     (folder / "entry").mkdir(parents=True)
     unpacker = Unpacker(folder / "entry", strip="opt")
-    unpack_layers(trusted.image, folder, unpacker.unpack)
+    unpack_layers(trusted, folder, unpacker.unpack)
     return trusted
 
 
@@ -91,7 +91,7 @@ def test_a_layout_keeps_what_was_signed(layout: Path, tmp_path: Path) -> None:
     assert trusted.facts == FACTS
     assert (tmp_path / "a/entry/driver/manifest.json").is_file()
     archive = written(tmp_path, tar_of(files_in(layout)))
-    assert pulled(archive, tmp_path / "b").image.reference == trusted.image.reference
+    assert pulled(archive, tmp_path / "b").reference == trusted.reference
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:

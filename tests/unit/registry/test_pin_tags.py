@@ -43,7 +43,7 @@ def test_a_pin_leads_to_its_image_whatever_that_is_called(
         settings, pin, SearchOptions(DEFAULT, connected=connected(registry))
     )
     assert trusted is not None
-    assert trusted.image.pin == pin
+    assert trusted.pin == pin
     assert (
         find_pin_in_registries(
             settings, make_pin(version="9"), SearchOptions(DEFAULT, connected=connected(registry))

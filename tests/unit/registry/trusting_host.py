@@ -20,7 +20,7 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.pin import Pin
-from provision.registry.artifact_images import VerifiedImage, facts_of
+from provision.registry.artifact_images import ArtifactImage, facts_of
 from provision.registry.find import (
     ArtifactQuery,
     SearchOptions,
@@ -101,7 +101,7 @@ def found(
     registry: MemoryRegistry,
     sought: ArtifactQuery = SOUGHT,
     consent: TrustOverride = DEFAULT,
-) -> VerifiedImage:
+) -> ArtifactImage:
     trusted = find_in_registries(
         settings, sought, SearchOptions(consent, connected=connected(registry))
     )

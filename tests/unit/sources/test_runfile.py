@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kit.runfile import write_runfile
+from provision import zstd
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.run import Completed
-from provision.sources import runfile
 from provision.sources.runfile import LAYER, repack
 from unit.sources.libraries import library
 from unit.sources.runfiles import (
@@ -113,7 +113,7 @@ def test_zstd_is_left_to_its_own_program(
     other.write_bytes(head + packed)
     status = 0
     blocks = str((8 << 30) // 512)
-    monkeypatch.setattr(runfile, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(zstd, "find_program", lambda name: f"/usr/bin/{name}")
 
     def program(argv: list[str | Path], *, why: str, check: bool, timeout: float) -> Completed:
         assert (why, check) == ("unpack zstd.run", False)
@@ -132,7 +132,7 @@ def test_zstd_is_left_to_its_own_program(
         target.write_bytes(lzma.decompress(whole.read_bytes()[len(head) :]))
         return Completed((), status, "", "zstd: premature end")
 
-    monkeypatch.setattr(runfile, "run", program)
+    monkeypatch.setattr(zstd, "run", program)
     assert rows_of(taken_apart(other, tmp_path)) == rows_of(taken_apart(whole, tmp_path))
     status = 1
     error = refused(other, tmp_path)

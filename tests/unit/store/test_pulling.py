@@ -104,7 +104,7 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     for host, consent in ((open_host, DEFAULT), (settings, TrustOverride(insecure=True))):
         trusted = found(host, registry, consent=consent)
         entry = store_pulled(host, trusted, consent).entry
-        assert unsigned_reference(entry) == str(trusted.image.reference)
+        assert unsigned_reference(entry) == str(trusted.reference)
     # Once it is signed, it is pulled again, and the mark goes.
     have(registry, tmp_path)
     assert store_pulled(settings, found(settings, registry), DEFAULT).origin == "registry"

@@ -26,7 +26,7 @@ from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.progress import heard_by
-from provision.registry.artifact_images import VerifiedImage, find
+from provision.registry.artifact_images import find
 from provision.registry.find import TrustOverride
 from provision.store import staging
 from provision.store.entries import remove
@@ -87,15 +87,10 @@ class Site:
 
     def pull(self, kernel: str, *, replace: bool = False) -> Stored:
         client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
-        image = find(client, "x86_64").image
+        image = find(client, "x86_64")
         self.registry.asked.clear()
         with heard_by(lambda event: self.said.append(str(event))):
-            return store_pulled(
-                self.settings,
-                VerifiedImage(image, None),
-                TrustOverride(insecure=True),
-                replace=replace,
-            )
+            return store_pulled(self.settings, image, TrustOverride(insecure=True), replace=replace)
 
     def blobs(self) -> int:
         """How many layers were asked for since the last pull began."""

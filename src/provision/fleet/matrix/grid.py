@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import provision
@@ -164,21 +164,15 @@ _REASONS = {
 
 def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
     """Return the page of a report; ``time`` is the Unix time of the page."""
-    try:
-        style = (templates / _STYLE).read_text()
-        script = "".join((templates / one).read_text() for one in _SCRIPTS)
-        template = Environment(
-            loader=FileSystemLoader(templates),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        ).get_template(_TEMPLATE)
-    except (OSError, TemplateError) as error:
-        raise NotFoundError(
-            f"The page's template can't be read: {error}.",
-            resolution=f"It belongs to '{templates}': install this version of provision again.",
-        ) from error
+    style = (templates / _STYLE).read_text()
+    script = "".join((templates / one).read_text() for one in _SCRIPTS)
+    template = Environment(
+        loader=FileSystemLoader(templates),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template(_TEMPLATE)
     return template.render(
         style=Markup(style),  # noqa: S704 - our own files, not what a build or a host says
         script=Markup(script),  # noqa: S704 - the same
@@ -234,11 +228,7 @@ def _identity(cell: Cell) -> str:
 
 
 def _shown_time(time: float) -> str:
-    """Return a Unix time for people; a time outside of the calendar as a number."""
-    try:
-        return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (OverflowError, ValueError, OSError):
-        return str(time)
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _policy(style: str, script: str) -> str:

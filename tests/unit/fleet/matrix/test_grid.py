@@ -6,13 +6,10 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.grid import MatrixReport, render_page
 from provision.fleet.matrix.results import FirstError, Result, result_of
@@ -173,8 +170,3 @@ def test_what_a_build_prints_is_only_text(text: str) -> None:
     # The same elements with the same attributes, and nothing more.
     assert [name for name, _ in hostile.elements] == [name for name, _ in plain.elements]
     assert [set(one) for _, one in hostile.elements] == [set(one) for _, one in plain.elements]
-
-
-def test_templates_that_are_not_there_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="template"):
-        render_page(MatrixReport((), (), {}), tmp_path, time=0)
