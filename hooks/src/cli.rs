@@ -2,6 +2,7 @@
 
 pub mod cdi_list;
 pub mod check;
+mod commands;
 mod configure;
 mod help;
 mod install_links;
@@ -9,7 +10,6 @@ pub mod nvidia_cdi_hook;
 pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
-mod program;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -28,7 +28,7 @@ use crate::model::request::ANNOTATION_PREFIX;
 use crate::spec::options::{flag, value, Opt, Words};
 use crate::spec::MAX_CONFIG;
 
-use program::{command, Program, Takes};
+use commands::{command, Program, Takes};
 
 /// The settings; `configure` has another `--config`.
 const CONFIG: Opt = value(&["config"]).keyed("settings");
@@ -127,8 +127,8 @@ fn settings_of(words: &Words) -> Result<Loaded> {
         loaded.settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
         loaded.settings.root = root;
     }
-    if let Some(folder) = words.value("config-dir") {
-        loaded.settings.config_dir = folder.into();
+    if let Some(folder) = words.path("config-dir")? {
+        loaded.settings.config_dir = folder;
         loaded.suspected.clear();
     }
     Ok(loaded)

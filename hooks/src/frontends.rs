@@ -8,11 +8,11 @@
 pub mod amd;
 pub mod cdi;
 pub mod cdi_hook;
+mod find_program;
 pub mod hook;
 pub mod interfaces;
 pub mod nvidia;
 pub mod precreate;
-mod program;
 pub mod runtime;
 pub mod sarus;
 pub mod scheduled;

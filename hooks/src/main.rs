@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use oci_decorator::cli::{self, nvidia_cdi_hook, nvidia_container_cli, nvidia_ctk, nvidia_hook};
-use oci_decorator::frontends::nvidia::programs as nvidia;
+use oci_decorator::frontends::nvidia::runtime_and_hook as nvidia;
 use oci_decorator::frontends::runtime;
 
 fn main() -> ExitCode {

@@ -11,8 +11,8 @@ use rustix::fs::FileType;
 use rustix::process::Pid;
 use serde_json::json;
 
+use super::commands::{command, Program, Takes};
 use super::nvidia_ctk::info::driver_version;
-use super::program::{command, Program, Takes};
 use super::{complain, print};
 use crate::config::nvidia::{Compat, Config, CAPABILITIES as KNOWN_CAPABILITIES};
 use crate::config::settings::{self, Loaded};

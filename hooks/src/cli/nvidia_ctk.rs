@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use super::program::{command, Program, Takes};
+use super::commands::{command, Program, Takes};
 use super::{complain, nvidia_cdi_hook, print};
 use crate::config::nvidia::{self, Place};
 use crate::error::Result;

@@ -11,7 +11,7 @@ use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::hook::MAX_STATE;
 use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
-use crate::frontends::nvidia::programs::run_hook;
+use crate::frontends::nvidia::runtime_and_hook::run_hook;
 use crate::frontends::nvidia::{Nvidia, HOOKS};
 use crate::frontends::{read_input, FrontEndKind};
 use crate::log::printable;

@@ -7,9 +7,9 @@ pub mod csv;
 mod devices;
 pub mod legacy;
 mod mode;
-pub mod programs;
 mod requirements;
 mod rights;
+pub mod runtime_and_hook;
 
 use std::cell::LazyCell;
 use std::path::Path;

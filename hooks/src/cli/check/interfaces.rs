@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 use crate::config::nvidia::{self, Place};
 use crate::config::settings::Loaded;
 use crate::error::{exit, Error};
-use crate::frontends::nvidia::programs::{config_of, NAMES};
+use crate::frontends::nvidia::runtime_and_hook::{config_of, NAMES};
 use crate::frontends::nvidia::{Nvidia, HOOKS};
 use crate::frontends::{runtime, Context, FrontEndKind};
 use crate::log::level::Level;

@@ -10,10 +10,9 @@ use crate::apply::cdi::related::{self, Mode};
 use crate::apply::cdi::transform::Transform;
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
-use crate::cli::{print, root_of, CONFIG_DIR, JSON, ROOT};
+use crate::cli::{print, settings_of, CONFIG_DIR, JSON, ROOT};
 use crate::config::cdi::folder::{DEFAULT, MAX_SIZE};
 use crate::config::cdi::Syntax;
-use crate::config::settings::{self, Settings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::{read_file, read_input};
 use crate::spec::options::{flag, value, Opt, Words};
@@ -75,7 +74,7 @@ pub const TRANSFORM: &[Opt] = &[
 ];
 
 pub fn generate(words: &Words) -> Result<u8> {
-    let settings = settings_of(words)?;
+    let settings = settings_of(words)?.sound()?;
     let namings =
         words.list_of("device-name-strategy", Naming::parse, "index, uuid and type-index")?;
     let enabled_hooks = words.list("enable-hook");
@@ -117,7 +116,7 @@ fn put(words: &Words, syntax: Syntax, document: &serde_json::Value) -> Result<u8
 }
 
 pub fn list(words: &Words) -> Result<u8> {
-    let settings = settings_of(words)?;
+    let settings = settings_of(words)?.sound()?;
     let mut folders = Vec::new();
     for given in words.each("spec-dir") {
         for folder in given.value.split(',').map(str::trim) {
@@ -164,18 +163,6 @@ pub fn transform(words: &Words) -> Result<u8> {
 
 fn is_text(shown: &str, bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::failed(format!("{shown} is not UTF-8")))
-}
-
-fn settings_of(words: &Words) -> Result<Settings> {
-    let mut settings = settings::load(None).sound()?;
-    if let Some(root) = root_of(words)? {
-        settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
-        settings.root = root;
-    }
-    if let Some(folder) = words.path("config-dir")? {
-        settings.config_dir = folder;
-    }
-    Ok(settings)
 }
 
 /// The file to write. `None`: standard output.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Nvidia, HOOKS};
 use crate::config::settings;
 use crate::error::{Error, Result};
-use crate::frontends::program::{candidates, is_executable, PATH};
+use crate::frontends::find_program::{candidates, is_executable, PATH};
 use crate::model::edits::Hook;
 
 const STAGE: &str = "prestart";
