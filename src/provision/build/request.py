@@ -9,6 +9,7 @@ packages. This module loads nothing that builds.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
@@ -69,6 +70,11 @@ class VersionRequest:
 def is_of(version: str, branch: str) -> bool:
     """Return whether a version belongs to a branch: ``535.261.03`` to ``535`` and ``535.261``."""
     return version == branch or version.startswith(f"{branch}.")
+
+
+def is_whole(name: str) -> bool:
+    """Return whether a name may be a version, and not only a branch."""
+    return re.fullmatch(r"[0-9]+(\.[0-9]+)+", name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 
-from provision.build.request import DriverRequest, VersionRequest, is_of
+from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
@@ -32,9 +31,6 @@ from provision.sources.candidates import (
 )
 from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, known_branches, today
 from provision.sources.upstream.vendor_sums import SumRecord
-
-# A version, and not only a branch.
-_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 
 def suitable_versions(
@@ -104,7 +100,7 @@ def choose_version(
     offered = {found.version: found for found in candidates(recipe, flavour, context)}
     name = request.name
     accepted, fitting = suitable_versions(recipe, list(offered), request, kernel)
-    if not accepted and name is not None and _WHOLE.fullmatch(name):
+    if not accepted and name is not None and is_whole(name):
         asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
             return asked

@@ -60,7 +60,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
+def known_placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
+    """Return a text whose placeholders are all known."""
     unknown = sorted(set(_PLACEHOLDER.findall(text)) - known)
     if unknown:
         names = ", ".join(sorted(known))
@@ -71,13 +72,13 @@ def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
 def _fixed_placeholders(text: str) -> str:
     # The number of jobs differs between builds, so no shipped file may depend on it. The source's
     # folder is an absolute path of the build, and these paths are relative.
-    return _placeholders(text, known=PLACEHOLDERS - {"jobs", "source"})
+    return known_placeholders(text, known=PLACEHOLDERS - {"jobs", "source"})
 
 
 Specifiers = Annotated[str, AfterValidator(_specifiers)]
 
 
-Argument = Annotated[str, AfterValidator(_placeholders), AfterValidator(_one_line)]
+Argument = Annotated[str, AfterValidator(known_placeholders), AfterValidator(_one_line)]
 
 
 Template = Annotated[str, AfterValidator(_fixed_placeholders), AfterValidator(_one_line)]
@@ -125,7 +126,7 @@ def public(text: str) -> str:
 
 
 def _url_template(text: str) -> str:
-    filled = _placeholders(text, known=frozenset({"arch", "version"}))
+    filled = known_placeholders(text, known=frozenset({"arch", "version"}))
     if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
         raise ValueError(
             "this is no address such as https://vendor.example/{version}/driver-{arch}.run"

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from provision.catalogue.fields import PublicUrl
+from provision.catalogue.fields import PublicUrl, known_placeholders
 from provision.documents import Frozen
 from provision.pin import PackageName
 
@@ -32,14 +32,9 @@ CHANNELS: Mapping[str, tuple[Maturity, ...]] = {
 # The version of a request that names none; for a driver without kinds of branches, the newest.
 DEFAULT_VERSION = "production"
 
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-
 
 def _address(text: str) -> str:
-    unknown = sorted(set(_PLACEHOLDER.findall(text)) - {"arch"})
-    if unknown:
-        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there is {{arch}}")
-    return text
+    return known_placeholders(text, known=frozenset({"arch"}))
 
 
 def _pattern(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -282,6 +282,26 @@ def cc_version_text(config: str) -> str | None:
     """
     match = re.search(r'^CONFIG_CC_VERSION_TEXT="(.*)"$', config, re.MULTILINE)
     return match[1] if match else None
+
+
+def records(
+    output: bytes, fields: Mapping[str, int], unreadable: Callable[[str], ProvisionError]
+) -> dict[str, list[list[str]]]:
+    """Return the records of a script's listing by their first word, which they lack here.
+
+    Args:
+        fields: How many words a record has, that one included.
+        unreadable: Returns the error for a line that is no record.
+    """
+    found: dict[str, list[list[str]]] = {kind: [] for kind in fields}
+    for line in output.decode(errors="replace").split("\n"):
+        words = line.split("\t")
+        if not line.strip():
+            continue
+        if fields.get(words[0]) != len(words):
+            raise unreadable(line)
+        found[words[0]].append(words[1:])
+    return found
 
 
 def fill(text: str, values: dict[str, str]) -> str:

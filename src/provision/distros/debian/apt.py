@@ -37,6 +37,7 @@ from provision.distros.family import (
     Repository,
     Script,
     Spec,
+    records,
 )
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
@@ -184,14 +185,15 @@ class Apt(Family):
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
-        records = _records(output)
-        installed = {(name, arch) for name, arch, _version in records["installed"]}
-        packages = [_package(record, installed) for record in records["package"]]
+        found = records(output, _FIELDS, _broken)
+        installed = {(name, arch) for name, arch, _version in found["installed"]}
+        packages = [_package(record, installed) for record in found["package"]]
         return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
 
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name."""
-        return {name: version for name, _arch, version in _records(output)["installed"]}
+        found = records(output, _FIELDS, _broken)["installed"]
+        return {name: version for name, _arch, version in found}
 
     def holds_headers(self, name: str) -> bool:
         """Return whether a package of a closure holds headers of the kernel."""
@@ -368,18 +370,6 @@ def source_files(distro: Distro, repositories: Iterable[Repository]) -> Mapping[
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
         }
     return files
-
-
-def _records(output: bytes) -> Mapping[str, list[list[str]]]:
-    records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
-    for line in output.decode(errors="replace").splitlines():
-        words = line.split("\t")
-        if not line.strip():
-            continue
-        if _FIELDS.get(words[0]) != len(words):
-            raise _broken(line)
-        records[words[0]].append(words[1:])
-    return records
 
 
 def _package(record: list[str], installed: set[tuple[str, str]]) -> Package:

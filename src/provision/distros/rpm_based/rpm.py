@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from provision.distros.distro import Distro, Release
-from provision.distros.family import NO_CONFIG, WORK, Failure, Family, Package, Repository
+from provision.distros.family import (
+    NO_CONFIG,
+    WORK,
+    Failure,
+    Family,
+    Package,
+    Repository,
+    records,
+)
 from provision.distros.rpm_based.solver_messages import (
     BAD_SIGNATURE,
     NO_KEYS,
@@ -140,18 +148,6 @@ def bases(repositories: tuple[Repository, ...]) -> str:
     return f"printf '%s\\n' {words} >> origins.txt\n"
 
 
-def _records(output: bytes) -> dict[str, list[list[str]]]:
-    records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
-    for line in output.decode(errors="replace").split("\n"):
-        words = line.split("\t")
-        if not line.strip():
-            continue
-        if _FIELDS.get(words[0]) != len(words):
-            raise _no_listing(line)
-        records[words[0]].append(words[1:])
-    return records
-
-
 def _version(epoch: str, version: str, release: str) -> str:
     edition = f"{version}-{release}"
     return edition if epoch in {"(none)", "0"} else f"{epoch}:{edition}"
@@ -167,18 +163,18 @@ class _Origins:
     bases: Mapping[str, list[str]]
 
     @classmethod
-    def of(cls, records: Mapping[str, list[list[str]]]) -> Self:
+    def of(cls, listed: Mapping[str, list[list[str]]]) -> Self:
         urls: dict[str, list[str]] = {}
-        for (url,) in records["url"]:
+        for (url,) in listed["url"]:
             urls.setdefault(_file_name(url), []).append(url)
         bases: dict[str, list[str]] = {}
-        for repository, url in records["base"]:
+        for repository, url in listed["base"]:
             bases.setdefault(repository, []).append(url.rstrip("/"))
         return cls(
-            installed=frozenset(f"{words[0]}.{words[1]}" for words in records["installed"]),
+            installed=frozenset(f"{words[0]}.{words[1]}" for words in listed["installed"]),
             places={
                 file: (name, _location(place, urls.get(file, ()), bases.get(name, ())))
-                for name, place in records["located"]
+                for name, place in listed["located"]
                 for file in [_file_name(place)]
             },
             urls=urls,
@@ -372,16 +368,17 @@ class RpmFamily(Family):
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
-        records = _records(output)
-        origins = _Origins.of(records)
-        found = [_package(words, origins) for words in records["package"]]
+        listed = records(output, _FIELDS, _no_listing)
+        origins = _Origins.of(listed)
+        found = [_package(words, origins) for words in listed["package"]]
         return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
 
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name."""
+        installed = records(output, _FIELDS, _no_listing)["installed"]
         return {
             name: _version(epoch, version, release)
-            for name, _arch, epoch, version, release in _records(output)["installed"]
+            for name, _arch, epoch, version, release in installed
         }
 
     def holds_headers(self, name: str) -> bool:

@@ -14,6 +14,7 @@ from itertools import groupby, islice
 
 from pydantic import TypeAdapter, ValidationError
 
+from provision.build.request import is_of
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.distros.debian.relations import version_key
@@ -297,8 +298,8 @@ def _versions(
                 found = _latest(offer, count, columns)
             else:
                 # A branch stands for its versions: 535 for 535.261.03.
-                exact = [v for v in offer.versions if v == name]
-                found = exact or [v for v in offer.versions if v.startswith(f"{name}.")]
+                exact = (name,) if name in offer.versions else ()
+                found = list(exact or (v for v in offer.versions if is_of(v, name)))
             if found:
                 used.add(name)
             yield from found

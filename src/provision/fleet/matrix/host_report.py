@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from provision.build.request import is_of
 from provision.build.workspace import default_cache
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.catalogue.upstream import CHANNELS
@@ -103,8 +104,5 @@ def _of_host(results: Iterable[Result], root: Path, config: Config, driver: str)
         result
         for result in results
         if (result.distro, result.flavour) == (distro, flavour)
-        and (
-            branches is None
-            or any(f"{result.version}.".startswith(f"{branch}.") for branch in branches)
-        )
+        and (branches is None or any(is_of(result.version, branch) for branch in branches))
     ]

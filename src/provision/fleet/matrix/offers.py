@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,7 +9,7 @@ from dataclasses import replace
 from provision.build.archive import Archive, required_components
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.request import DriverRequest, choose_distro
+from provision.build.request import DriverRequest, choose_distro, is_of, is_whole
 from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
@@ -32,9 +31,6 @@ from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import SourceContext, candidates, newest_first, unlisted
 from provision.store.availability import distro_kernels
-
-# A version, and not only a branch.
-_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 # Kinds of sources whose versions may be those of packages.
 _PACKAGED = frozenset({"deb", "dkms"})
@@ -173,7 +169,10 @@ def _versions(
         # Hosts get no versions for which the recipe names no kernels.
         known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
-            newest = {branch: _of_branch(known, branch)[:1] for branch in followed.branches}
+            newest = {
+                branch: [version for version in known if is_of(version, branch)][:1]
+                for branch in followed.branches
+            }
             supported = [v for b, found in newest.items() if b not in followed.ended for v in found]
             # Hosts take a version of an ended branch only if there is no other.
             others = [version for found in newest.values() for version in found]
@@ -183,9 +182,9 @@ def _versions(
             # Which source a host takes depends on its kernel.
             for versions in by_source.values():
                 more += [v for v in versions if _has_kernels(recipe, v)][:count]
-        elif found := _of_branch(every, name)[:1]:
-            more += found
-        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, context):
+        elif found := next((version for version in every if is_of(version, name)), None):
+            more.append(found)
+        elif is_whole(name) and unlisted(recipe, flavour, name, context):
             more.append(name)
     taken = candidates(recipe, flavour, replace(context, published=tuple(more)))
     return tuple(offer.version for offer in taken), kinds
@@ -196,10 +195,6 @@ def _has_kernels(recipe: Recipe, version: str) -> bool:
     return not recipe.kernels or any(
         version_matches(version, row.versions) for row in recipe.kernels
     )
-
-
-def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
-    return [version for version in versions if f"{version}.".startswith(f"{branch}.")]
 
 
 def offers_of_results(results: Iterable[Result]) -> Offers:
