@@ -40,7 +40,13 @@ from provision.registry.find import (
 from provision.registry.image_archives import save_image
 from provision.registry.keys import generate_key
 from provision.registry.manifests import Repository
-from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
+from provision.registry.names import (
+    check_push_name,
+    escaped,
+    parse_reference,
+    read_tag,
+    version_of_tag,
+)
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
@@ -238,7 +244,9 @@ def list_images(
             )
         client = connect(settings, parse_reference(f"{where}/{driver}"))
         images = [
-            one for one in _tagged(settings, client, driver) if kernel in {None, one["kernel"]}
+            one
+            for one in _tagged(settings, client, driver)
+            if kernel is None or one["kernel"] == escaped(kernel)
         ]
         labels = {one["version"]: version_of_tag(one["version"]) for one in images}
         ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
@@ -282,6 +290,7 @@ def _verified(
         return {"refused": error.details or error.message}
     pin = trusted.pin
     return {
+        "kernel": pin.kernel.release,
         "architecture": pin.kernel.architecture,
         "digest": trusted.reference.digest,
         "pin": pin.digest,
