@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
-_EXAMPLES = _TEXT.split("## Eight changes")[1].split("\n## ")[0]
+_EXAMPLES = _TEXT.split("## Changes, and")[1].split("\n## ")[0]
 _SECTIONS = dict(re.findall(r"(?ms)^### (.+?)\n(.*?)(?=^### |\Z)", _EXAMPLES))
 # A word with a slash or an ending, and nothing that a reader fills in.
 _FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:md|toml|yml))`")
@@ -35,8 +35,8 @@ def test_the_files_of_an_example_are_there(title: str) -> None:
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
-def test_there_are_eight_examples() -> None:
-    assert len(_SECTIONS) == 8
+def test_there_are_examples() -> None:
+    assert len(_SECTIONS) > 4
 
 
 def test_the_map_names_folders_that_are_there() -> None:
