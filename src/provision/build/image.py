@@ -122,11 +122,6 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
     return image
 
 
-def is_from(step: StepRecord) -> bool:
-    """Return whether a step begins a stage."""
-    return step.instruction.upper().startswith("FROM ")
-
-
 def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
     """Return layers that a build left in the engine in addition to its artifact, the oldest first.
 
@@ -139,7 +134,7 @@ def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[
     layers: list[str] = []
     is_counted = False
     for step in steps:
-        if is_from(step):
+        if step.instruction.upper().startswith("FROM "):
             if step.instruction.lower() == "from scratch":
                 break
             name = step.instruction.rpartition(" ")[2]
@@ -159,22 +154,6 @@ def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:
                 # Another build goes on from it.
                 return False
     return True
-
-
-def seconds_by_part(steps: Iterable[StepRecord], total: float) -> dict[str, float]:
-    """Return seconds by part of the work, and ``total``.
-
-    ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
-    ``modules``: the driver's own build command. ``collect``: collecting the artifact's files and
-    writing its manifest. ``export``: the artifact image. ``engine``: everything else that the
-    engine does.
-    """
-    seconds: dict[str, float] = {}
-    for part, step in _parts(steps):
-        seconds[part] = seconds.get(part, 0.0) + step.seconds
-    accounted = sum(seconds.values())
-    seconds["engine"] = seconds.get("engine", 0.0) + max(0.0, total - accounted)
-    return {**seconds, "total": total}
 
 
 def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
@@ -216,8 +195,19 @@ class Built:
     differing: tuple[str, ...] = ()
 
     def phases(self) -> dict[str, float]:
-        """Return seconds as ``seconds_by_part``; empty for an image that existed."""
-        return seconds_by_part(self.steps, self.seconds) if self.built else {}
+        """Return seconds by part of the work, and ``total``; empty for an image that existed.
+
+        ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
+        ``modules``: the driver's own build command. ``collect``: collecting the artifact's files
+        and writing its manifest. ``export``: the artifact image. ``engine``: all else.
+        """
+        if not self.built:
+            return {}
+        seconds: dict[str, float] = {}
+        for part, step in _parts(self.steps):
+            seconds[part] = seconds.get(part, 0.0) + step.seconds
+        rest = max(0.0, self.seconds - sum(seconds.values()))
+        return {**seconds, "engine": seconds.get("engine", 0.0) + rest, "total": self.seconds}
 
 
 def find(engine: Engine, pin: Pin) -> Image | None:

@@ -189,9 +189,10 @@ def test_what_is_no_pin_says_where_it_is_none(case: Case) -> None:
 def test_another_recipe_is_refused(case: Case) -> None:
     case.write(pin_document(case.pin))
     recipe = case.settings.catalogue.entry("hello").folder / "driver.toml"
-    recipe.write_text(_RECIPE.replace('"make"', '"make", "V=1"'))
-    with pytest.raises(ProvisionError, match="is not what the Pin"):
-        read_pin(case.settings, case.file)
+    for old, new in (('"make"', '"make", "V=1"'), ("flavours.only", "flavours.other")):
+        recipe.write_text(_RECIPE.replace(old, new))
+        with pytest.raises(ProvisionError, match="is not what the Pin"):
+            read_pin(case.settings, case.file)
 
 
 def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
