@@ -167,11 +167,11 @@ def parse_state(data: bytes) -> DriverState:
     try:
         return DriverState.model_validate_json(data)
     except ValidationError as error:
-        if (schema := _schema_of(data)) > SCHEMA:
-            return DriverState(schema_version=schema)
+        read = _readable(data, error) or DriverState()
+        if read.is_newer:
+            return read
         problems = tuple(map(str, mistakes_of(error, DriverState)))
-        read = _readable(data, error)
-        return (read or DriverState()).model_copy(update={"problems": problems})
+        return read.model_copy(update={"problems": problems})
 
 
 def _readable(data: bytes, mistakes: ValidationError) -> DriverState | None:
@@ -188,13 +188,6 @@ def _readable(data: bytes, mistakes: ValidationError) -> DriverState | None:
         return DriverState.model_validate_json(json.dumps(document))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
-
-
-def _schema_of(data: bytes) -> int:
-    try:
-        return int(json.loads(data)["schema"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return 0
 
 
 def store_state(layout: Layout, state: DriverState) -> bool:

@@ -97,11 +97,17 @@ def layout(tmp_path: Path) -> Layout:
 
 def test_artifacts_links_and_memories_of_gone_kernels_go(layout: Layout) -> None:
     gone = make_pin(kernel=GONE).short_digest
-    (planned,) = remove_unneeded(layout.root, Desired(), dry_run=True)
-    assert (planned.digest, planned.size) == (gone, None)
+    other = Layout(layout.root, "other")
+    make_artifact(other.entry(gone), pin=make_pin(kernel=GONE))
+    planned = remove_unneeded(layout.root, Desired(), dry_run=True)
+    assert [(p.driver, p.digest, p.size) for p in planned] == [
+        ("demo", gone, None),
+        ("other", gone, None),
+    ]
     assert layout.entry(gone).is_dir()
-    (removed,) = remove_unneeded(layout.root, Desired())
+    removed, also = remove_unneeded(layout.root, Desired())
     assert (removed.driver, removed.digest, removed.kernel) == ("demo", gone, GONE)
+    assert also.driver == "other"
     assert (removed.size or 0) > 0
     # What 'provision gc' gives as its reason: not that the kernel has newer ones.
     assert "is gone" in removed.reason

@@ -171,8 +171,12 @@ def test_numbers_that_cannot_be_counted_with_are_said(key: str, value: str) -> N
     assert f"kernels.6.1.{key}" in " ".join(state.problems)
 
 
-def test_a_schema_of_any_size_is_a_newer_one() -> None:
-    assert parse_state(f'{{"schema": {10**400}}}'.encode()).is_newer
+@pytest.mark.parametrize("rest", ["", ', "kernels": "in another form"'])
+def test_a_schema_of_any_size_is_a_newer_one(rest: str) -> None:
+    assert parse_state(f'{{"schema": {10**400}{rest}}}'.encode()).is_newer
+    state = parse_state(f'{{"schema": 2{rest}}}'.encode())
+    # Its own values are no mistakes.
+    assert (state.is_newer, state.problems) == (True, ())
 
 
 def test_a_pause_is_computed_in_no_time_whatever_the_file_says() -> None:
