@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -166,11 +167,12 @@ def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
 def _own_answer(settings: Settings, distro: DistroPin, words: Iterable[str]) -> bytes | None:
     """Return what this machine's own apt answers, as of its last update; None: it can't.
 
-    It knows its own release, and no mirror of provision.toml.
+    It knows its own release and architecture, and no mirror of provision.toml.
     """
     here = read_facts(settings.root).distro
     if (
         settings.root != Path("/")
+        or settings.architecture != platform.machine()
         or settings.config.distro(distro.id).archive.mirror
         or (here.id, here.version) != (distro.id, distro.version)
         or find_program("apt-cache") is None

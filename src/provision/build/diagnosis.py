@@ -117,6 +117,13 @@ _CAUSES = (
         is_outside=True,
     ),
     _Cause(
+        r"exec format error$",
+        "{what} could not be built: this machine can't run programs of its architecture.",
+        "Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
+        " qemu-user-static).",
+        is_outside=True,
+    ),
+    _Cause(
         r"[Nn]o space left on device",
         "The engine's disk is full: {what} could not be built.",
         "Make room where the engine keeps its images (docker system df, docker image prune), "
