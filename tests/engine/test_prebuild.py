@@ -119,6 +119,21 @@ def test_two_processes_at_once_build_each_cell_once(site: Site, engine: Engine) 
     assert missing["cells"] == []
 
 
+def test_a_pin_of_a_plan_is_built_and_pushed_by_itself(site: Site, tmp_path: Path) -> None:
+    """As a job of a cluster or a CI does it, with what one machine has planned."""
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(site.fleet.read_text().replace("/drivers", "/planned", 1))
+    plan = site.provision.json("matrix", fleet, "--plan", "--missing")
+    assert (len(plan["cells"]), plan["failed"]) == (len(_KERNELS), [])
+    cell = plan["cells"][0]
+    pin = tmp_path / "pin.json"
+    pin.write_text(json.dumps(cell["pin"]))
+    key = ("--key", site.folder / "fleet.key", "--password-file", site.folder / "password")
+    site.provision.build("--pin", pin, "--sign", "--push", cell["reference"], *key)
+    left = site.provision.json("matrix", fleet, "--list", "--missing")["cells"]
+    assert [one["id"] for one in left] == [one["id"] for one in plan["cells"][1:]]
+
+
 def _document(log: Path) -> dict[str, Any]:
     """The JSON at the end of what a builder printed."""
     text = log.read_text()
