@@ -30,8 +30,9 @@ readonly PACKAGES=cargo,rustc,rustfmt,rust-clippy,gcc,libc6-dev,ca-certificates,
 REPOSITORY=$(cd .. && pwd)
 readonly REPOSITORY
 readonly IN_TREE_TARGET=$REPOSITORY/build/cargo-container
-# The words that choose the target; empty: the compiler's own.
-target=()
+# The words that choose the target. Never none: cargo would give the program's flags to procedural
+# macros too, and a static one is refused. First what Debian's cargo has.
+target=(--target "$(uname -m)-unknown-linux-gnu")
 # Where the program goes.
 output=$REPOSITORY/build
 cargo=
@@ -104,11 +105,13 @@ pick_foreign_target() {
     output=$REPOSITORY/build/$1
 }
 
-# The words for musl, where the compiler has it or can be given it.
+# The words for musl, where the compiler has it or can be given it; else for the compiler's own.
 pick_target() {
-    local beside=${cargo%/*} triple
-    triple=$("$beside/rustc" -vV | sed -n 's/^host: \(.*\)-gnu$/\1-musl/p')
-    [ -n "$triple" ] || return 0
+    local beside=${cargo%/*} own triple
+    own=$("$beside/rustc" -vV | sed -n 's/^host: //p')
+    target=(--target "$own")
+    triple=${own%-gnu}-musl
+    [ "$triple" != "$own-musl" ] || return 0
     if ! has_target "$beside/rustc" "$triple"; then
         [ -x "$beside/rustup" ] || return 0
         say "adding the target $triple (rustup)"
@@ -281,7 +284,7 @@ build() {
     from=${CARGO_TARGET_DIR:-target}
     [ -n "$cargo" ] || from=$IN_TREE_TARGET
     mkdir -p "$output"
-    cp -p "$from/${target[1]:-}/release/oci-decorator" "$output/.oci-decorator"
+    cp -p "$from/${target[1]}/release/oci-decorator" "$output/.oci-decorator"
     mv "$output/.oci-decorator" "$output/oci-decorator"
     ln -sfn oci-decorator "$output/oci-decorator-runtime"
 }

@@ -46,7 +46,8 @@ exec env TMPDIR="$scratch/tests" unshare --mount --pid --fork --kill-child --mou
         "\$@" || exit \$?' sh "\$@"
 END
 chmod 755 "$scratch/runner"
-triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+host=$(rustc -vV | sed -n 's/^host: //p')
+triple=$(echo "$host" | tr 'a-z-' 'A-Z_')
 
 # In the shell within: $1 to $3 stay writable, the rest goes to cargo-mutants.
 # shellcheck disable=SC2016 # Expanded there.
@@ -59,10 +60,11 @@ within='
 '
 # CI: a test that leaves itself out would let mutants survive. Flags: the crate denies warnings, and
 # a mutant may leave a variable unused; cargo-mutants' own cap_lints drops those of config.toml.
+# The target is named, or procedural macros would get the flags too.
 flags='-C target-feature=+crt-static --cap-lints=warn'
 try() {
     status=0
-    env RUSTFLAGS="$flags" "CARGO_TARGET_${triple}_RUNNER=$scratch/runner" CI=true TESTS_QUICK=1 \
+    env RUSTFLAGS="$flags" CARGO_BUILD_TARGET="$host" "CARGO_TARGET_${triple}_RUNNER=$scratch/runner" CI=true TESTS_QUICK=1 \
         PROPTEST_CASES=32 CARGO_NET_OFFLINE=true TMPDIR="$scratch/copies" \
         nice unshare --mount --pid --fork --kill-child --mount-proc \
         sh -c "$within" mutants "$scratch/copies" "$scratch/tests" "$output" \

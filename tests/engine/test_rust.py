@@ -83,7 +83,7 @@ def test_where_there_is_no_musl_the_compilers_own_target_serves(
     tmp_path: Path, *, has_rustup: bool
 ) -> None:
     taken = _toolchain(tmp_path, "99.0.0", has_rustup=has_rustup)
-    assert taken == "the machine's cargo 99.0.0, target its own\n"
+    assert taken == "the machine's cargo 99.0.0, target x86_64-unknown-linux-gnu\n"
 
 
 def test_the_binary_is_static_and_needs_no_loader() -> None:
