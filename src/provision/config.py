@@ -5,6 +5,7 @@ Every key is optional; a host without the file gets the defaults.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal, Self
@@ -22,6 +23,7 @@ from pydantic import (
 from provision.documents import Frozen, load_toml
 from provision.files import in_root
 from provision.pin import AbsolutePath, Name, Sha256, Url, Version
+from provision.shipped import shipped
 
 
 def _address(text: str) -> str:
@@ -599,6 +601,15 @@ class Config(Frozen):
     def distro(self, distro_id: str) -> DistroConfig:
         """Return the settings of a distro, defaults where the file has none."""
         return self.distros.get(distro_id, DistroConfig())
+
+
+def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:
+    """Return the folders with driver folders; a driver in a later one masks an earlier one's.
+
+    Args:
+        configured: ``catalogue`` of provision.toml.
+    """
+    return [shipped("driver_images"), *(in_root(root, folder) for folder in configured)]
 
 
 def load(root: Path = Path("/"), *, name: PurePath = PATH) -> Config:

@@ -46,7 +46,14 @@ class Frozen(BaseModel):
 
     described_in: ClassVar[str | None] = None
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        # A command pays only for the models that it reads.
+        defer_build=True,
+    )
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)

@@ -18,9 +18,8 @@ from pathlib import Path, PurePath
 
 import provision
 from provision.agent.model import Desired
-from provision.catalogue import catalogue_folders
 from provision.config import PATH as CONFIG
-from provision.config import Config, DriverConfig, load
+from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import data_files, find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.build.network_access import use_proxies
-from provision.catalogue import Catalogue, catalogue_folders
-from provision.config import Config, load
+from provision.catalogue import Catalogue
+from provision.config import Config, catalogue_folders, load
 from provision.host.kernels import machine
 
 if TYPE_CHECKING:

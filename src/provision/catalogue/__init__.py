@@ -13,8 +13,6 @@ from provision.catalogue.recipe import Recipe, Variant
 from provision.catalogue.source_models import RecipeSource
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
-from provision.files import in_root
-from provision.shipped import shipped
 
 __all__ = [
     "Catalogue",
@@ -22,23 +20,12 @@ __all__ = [
     "Recipe",
     "RecipeSource",
     "Variant",
-    "catalogue_folders",
     "load_entry",
     "version_matches",
 ]
 
 RECIPE = "driver.toml"
 PATCHES = "patches"
-
-
-def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:
-    """Return the folders with driver folders; a driver in a later one masks an earlier one's.
-
-    Args:
-        configured: Folders from provision.toml, as absolute paths on the host.
-    """
-    own = shipped("driver_images")
-    return [own, *(in_root(root, folder) for folder in configured)]
 
 
 @dataclass(frozen=True, slots=True)

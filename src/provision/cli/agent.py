@@ -26,7 +26,6 @@ from provision.agent.run import (
     would_roll_back,
 )
 from provision.agent.status import NAME_A_DRIVER, Status
-from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.options import argument, command, option
 from provision.cli.output import (
@@ -45,7 +44,6 @@ from provision.cli.output import (
 from provision.errors import ExitCode, UsageError
 from provision.host.kernels import kernels_of_usr
 from provision.store.entries import linked_kernels
-from provision.store.foreign_driver import other_installations
 from provision.store.layout import Layout
 from provision.store.state import IN_USE
 
@@ -263,6 +261,9 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:
     """Return what the host has of the desired drivers that provision did not install."""
+    from provision.build.workspace import load_settings  # noqa: PLC0415 - loads the catalogue
+    from provision.store.foreign_driver import other_installations  # noqa: PLC0415 - as above
+
     settings = load_settings(root, catalogues=catalogues)
     found = other_installations(settings, desired.drivers)
     return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 
-from provision.distros.debian.apt import Apt
 from provision.distros.distro import Distro, Entitlement, Proof, Release
 from provision.distros.family import (
     WORK,
@@ -27,8 +26,6 @@ from provision.distros.known import (
     source_names,
     uses_archive,
 )
-from provision.distros.rpm_based.dnf import Dnf
-from provision.distros.rpm_based.zypper import Zypper
 
 __all__ = [
     "WORK",
@@ -55,9 +52,29 @@ __all__ = [
     "uses_archive",
 ]
 
-_FAMILIES: Mapping[str, Family] = {"apt": Apt(), "dnf": Dnf(), "zypper": Zypper()}
-
 
 def family_of(distro: Distro) -> Family:
-    """Return the module that serves a distro."""
-    return _FAMILIES[distro.family]
+    """Return the module that serves a distro.
+
+    Raises:
+        KeyError: The distro has no package manager: ``tree``.
+    """
+    return _family(distro.family)
+
+
+@cache
+def _family(name: str) -> Family:
+    match name:
+        case "apt":
+            from provision.distros.debian.apt import Apt  # noqa: PLC0415 - most runs build nothing
+
+            return Apt()
+        case "dnf":
+            from provision.distros.rpm_based.dnf import Dnf  # noqa: PLC0415 - as above
+
+            return Dnf()
+        case "zypper":
+            from provision.distros.rpm_based.zypper import Zypper  # noqa: PLC0415 - as above
+
+            return Zypper()
+    raise KeyError(name)

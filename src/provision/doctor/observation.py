@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from provision.catalogue import Catalogue, Recipe, catalogue_folders
-from provision.config import Config, load
+from provision.catalogue import Catalogue, Recipe
+from provision.config import Config, catalogue_folders, load
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from provision import shipped
-from provision.catalogue import Catalogue, catalogue_folders, load_entry
+from provision.catalogue import Catalogue, load_entry
+from provision.config import catalogue_folders
 from provision.errors import ConfigError, NotFoundError
 from provision.shipped import templates_dir
 from unit.recipes import RECIPE

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 
 from kit.artifact import KERNEL, MODULE, make_module, write
-from provision.catalogue import catalogue_folders
+from provision.config import catalogue_folders
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import DeviceNode

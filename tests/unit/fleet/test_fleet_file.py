@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.workspace import Settings
-from provision.catalogue import Catalogue, catalogue_folders
-from provision.config import Config
+from provision.catalogue import Catalogue
+from provision.config import Config, catalogue_folders
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.fleet import prebuild
 from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from kit.artifact import make_artifact, write
-from provision.catalogue import Catalogue, catalogue_folders
+from provision.catalogue import Catalogue
+from provision.config import catalogue_folders
 from provision.kmod.loader import required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 

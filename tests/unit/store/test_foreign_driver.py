@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kit.artifact import write
-from provision.catalogue import Catalogue, Recipe, catalogue_folders
+from provision.catalogue import Catalogue, Recipe
+from provision.config import catalogue_folders
 from provision.errors import NotFoundError
 from provision.store.foreign_driver import foreign_vendor_file
 from unit.cli.outcome import Outcome

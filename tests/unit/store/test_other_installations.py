@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import KERNEL, write
-from provision.catalogue import Catalogue, catalogue_folders
+from provision.catalogue import Catalogue
+from provision.config import catalogue_folders
 from provision.store.foreign_driver import OtherInstallation, other_installation
 
 _UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"

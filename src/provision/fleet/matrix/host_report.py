@@ -8,9 +8,9 @@ from pathlib import Path
 
 from provision.build.request import is_of
 from provision.build.workspace import default_cache
-from provision.catalogue import Catalogue, catalogue_folders
+from provision.catalogue import Catalogue
 from provision.catalogue.upstream import CHANNELS
-from provision.config import Config
+from provision.config import Config, catalogue_folders
 from provision.distros import find_distro
 from provision.errors import ProvisionError
 from provision.fleet.matrix.results import Result, Results, matrix_folder
