@@ -192,8 +192,7 @@ _COLUMN: TypeAdapter[tuple[str, str]] = TypeAdapter(tuple[DistroName, KernelRele
 
 def cell_id(cell: Cell) -> str:
     """Return the name of a cell: ``nvidia/535.261.03/open/debian:12/6.1.0-49-amd64``."""
-    row, column = cell.row, cell.column
-    return f"{row.driver}/{row.version}/{row.flavour}/{column.distro}/{column.kernel}"
+    return "/".join(cell.members().values())
 
 
 def read_cell(text: str) -> Cell:
@@ -382,11 +381,4 @@ def pushed_rows(
 
 def cell_document(cell: Cell) -> dict[str, Any]:
     """Return a cell as a JSON document."""
-    return {
-        "id": cell_id(cell),
-        "driver": cell.row.driver,
-        "version": cell.row.version,
-        "flavour": cell.row.flavour,
-        "distro": cell.column.distro,
-        "kernel": cell.column.kernel,
-    }
+    return {"id": cell_id(cell), **cell.members()}

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby, islice
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -62,6 +63,10 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.row} on {self.column}"
+
+    def members(self) -> dict[str, Any]:
+        """Return driver, version, flavour, distro and kernel by these names."""
+        return asdict(self.row) | asdict(self.column)
 
 
 @dataclass(frozen=True, slots=True)

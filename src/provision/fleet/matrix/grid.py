@@ -80,16 +80,9 @@ class MatrixReport:
 
     def _cell(self, cell: Cell) -> dict[str, Any]:
         result = self.results.get(cell)
-        if result is not None:
-            return result.model_dump(mode="json", by_alias=True)
-        return {
-            "driver": cell.row.driver,
-            "version": cell.row.version,
-            "flavour": cell.row.flavour,
-            "distro": cell.column.distro,
-            "kernel": cell.column.kernel,
-            "state": NOT_BUILT,
-        }
+        if result is None:
+            return {**cell.members(), "state": NOT_BUILT}
+        return result.model_dump(mode="json", by_alias=True)
 
 
 def report_of_cells(cells: Iterable[Cell], results: Results) -> MatrixReport:

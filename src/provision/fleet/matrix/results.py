@@ -138,13 +138,8 @@ class Result(Frozen):
 
 def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 - members of Result
     """Return a new result of a cell; ``more`` are further members."""
-    row, column = cell.row, cell.column
     return Result(
-        driver=row.driver,
-        version=row.version,
-        flavour=row.flavour,
-        distro=column.distro,
-        kernel=column.kernel,
+        **cell.members(),
         state=state,
         finished=int(time.time()),
         made_by=provision.__version__,

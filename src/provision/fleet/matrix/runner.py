@@ -469,16 +469,7 @@ class MatrixRun:
 
 def resolve_cell(settings: Settings, cell: Cell, options: RunOptions) -> Resolved:
     """Return the Pin of a cell, with what its build needs here."""
-    row, column = cell.row, cell.column
-    request = DriverRequest(
-        row.driver,
-        kernel=column.kernel,
-        distro=column.distro,
-        version=row.version,
-        flavour=row.flavour,
-        network=options.network,
-        force=options.force,
-    )
+    request = DriverRequest(**cell.members(), network=options.network, force=options.force)
     return resolve_pin(settings, request)
 
 
