@@ -82,3 +82,9 @@ def heard_by(listener: Listener) -> Iterator[None]:
 def current_listener() -> Listener:
     """Return the listener, for one that passes events on to it."""
     return _listener.get()
+
+
+def short(said: str, width: int) -> str:
+    """Return a text as one line of limited width."""
+    one_line = " ".join(said.split())
+    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"

@@ -19,7 +19,17 @@ from typing import Any
 import click
 
 from provision.errors import ProvisionError, redact
-from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer, heard_by
+from provision.progress import (
+    Event,
+    Listener,
+    Note,
+    Output,
+    Step,
+    Tally,
+    Transfer,
+    heard_by,
+    short,
+)
 
 # A member of a document by its name, or what is made of the whole of it.
 Field = str | Callable[[Any], object]
@@ -286,9 +296,3 @@ def _line_by_line(*, verbose: bool) -> Listener:
                 pass
 
     return show
-
-
-def short(said: str, width: int) -> str:
-    """Return a text as one line of limited width."""
-    one_line = " ".join(said.split())
-    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"

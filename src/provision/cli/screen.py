@@ -12,8 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.text import Text
 
-from provision.cli.output import short
-from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer
+from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer, short
 
 _REFRESHES_PER_SECOND = 8
 # A shorter step gets no line when it ends.
