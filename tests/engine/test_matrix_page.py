@@ -10,9 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
+from provision.build.diagnosis import SourceError
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.grid import MatrixReport, render_page
-from provision.fleet.matrix.results import FirstError, result_of
+from provision.fleet.matrix.results import result_of
 from provision.shipped import templates_dir
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _report() -> MatrixReport:
         phase="build",
         message=f"demo does not compile {HOSTILE}",
         resolution="Add a patch.",
-        first_error=FirstError(file="/source/a.c", line=7, text=f"no member {HOSTILE}"),
+        first_error=SourceError(file="/source/a.c", line=7, text=f"no member {HOSTILE}"),
         errors=2,
         excerpt=("CC a.o", HOSTILE),
         log="/var/cache/provision/logs/demo.log",

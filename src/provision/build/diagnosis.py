@@ -224,13 +224,19 @@ class SourceError:
     """An error that the compiler reports."""
 
     file: str
+    # None: it is about a symbol.
     line: int | None
     text: str
+    # The source text that the compiler shows with it.
     excerpt: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return "\n".join([f"{place}: error: {self.text}", *self.excerpt])
+        return "\n".join([f"{self.place}: error: {self.text}", *self.excerpt])
 
 
 class BuildError(ProvisionError):

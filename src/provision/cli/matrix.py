@@ -36,10 +36,9 @@ from provision.fleet.matrix.grid import (
     report_of_results,
 )
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.fleet.matrix.results import Result, Results, matrix_folder
+from provision.fleet.matrix.results import Outcome, Result, Results, matrix_folder
 from provision.fleet.matrix.runner import (
     MatrixRun,
-    Outcome,
     Retry,
     RunOptions,
     refuse_trouble,
@@ -243,7 +242,8 @@ def _selection(named: Mapping[str, str | None], *, force: bool, only_report: boo
                 f"--{name} is empty.",
                 resolution=f"Write names with commas between them, or leave out --{name}.",
             )
-    return Selection(**lists, force=force)
+    # Whether there are such names is found out where they are looked for.
+    return Selection.model_construct(**lists, force=force)
 
 
 def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Signer | None:

@@ -26,10 +26,18 @@ from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
+from provision.fleet.matrix.cells import (
+    Cell,
+    Column,
+    DistroName,
+    KernelPattern,
+    Planned,
+    Row,
+    Selection,
+    plan_cells,
+)
 from provision.fleet.matrix.offers import find_offers
-from provision.fleet.matrix.results import DistroName, Results
-from provision.fleet.matrix.runner import Outcome
+from provision.fleet.matrix.results import Outcome, Results
 from provision.pin import AbsolutePath, KernelRelease, Name, Pin, Version
 from provision.progress import Note, report
 from provision.registry.find import Connect, connect, tag_of
@@ -48,27 +56,8 @@ from provision.registry.signatures import signature_tag
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"
-_KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
-Kernel = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
 Key = Annotated[str, StringConstraints(pattern=r"^(/|pkcs11:)[^\x00\n]*$")]
 _MOST_CELLS = 10_000
-
-
-class Build(Frozen):
-    """One ``[[builds]]``: drivers, and their kernels."""
-
-    # Names of the catalogue, or ``all``.
-    drivers: tuple[Name, ...] = Field(min_length=1)
-    # Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
-    versions: tuple[Version, ...] = Field(default=("production",), min_length=1)
-    # Names, ``default`` or ``all``.
-    flavours: tuple[Name, ...] = Field(default=("default",), min_length=1)
-    # Such as ``debian:12``; empty: those of the file.
-    distros: tuple[DistroName, ...] = ()
-    # Releases, patterns, ``latest-N`` or ``archive``; empty: those of the file.
-    kernels: tuple[Kernel, ...] = ()
-    # Whether cells are built for kernels that a recipe does not name.
-    force: bool = False
 
 
 class Fleet(Frozen):
@@ -88,8 +77,8 @@ class Fleet(Frozen):
     # Network of the containers that download; None: what provision.toml says.
     network: str | None = None
     distros: tuple[DistroName, ...] = ()
-    kernels: tuple[Kernel, ...] = Field(default=("latest-3",), min_length=1)
-    builds: tuple[Build, ...] = Field(min_length=1)
+    kernels: tuple[KernelPattern, ...] = Field(default=("latest-3",), min_length=1)
+    builds: tuple[Selection, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> Fleet:
@@ -98,20 +87,13 @@ class Fleet(Frozen):
         return self
 
     def selections(self) -> list[Selection]:
-        """Return the selection of each build."""
-        return [
-            Selection(
-                drivers=build.drivers,
-                distros=build.distros or self.distros,
-                kernels=tuple(
-                    _ALL if name == _ARCHIVE else name for name in build.kernels or self.kernels
-                ),
-                flavours=build.flavours,
-                versions=build.versions,
-                force=build.force,
-            )
-            for build in self.builds
-        ]
+        """Return the builds, with what the file says for those that don't."""
+        found = []
+        for build in self.builds:
+            kernels = [_ALL if k == _ARCHIVE else k for k in build.kernels or self.kernels]
+            more = {"distros": build.distros or self.distros, "kernels": tuple(kernels)}
+            found.append(build.model_copy(update=more))
+        return found
 
 
 def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:

@@ -60,7 +60,9 @@ def test_kernels_are_listed_with_what_builds_on_them(
 def test_a_matrix_chooses_from_what_the_archive_has(
     settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
 ) -> None:
-    selection = Selection(("nvidia", "v4l2loopback"), ("debian:12",), flavours=("all",))
+    selection = Selection(
+        drivers=("nvidia", "v4l2loopback"), distros=("debian:12",), flavours=("all",)
+    )
     offers = find_offers(using(settings, engine), selection)
     assert len(index) == 2, "apt is asked for the kernels, and once for all drivers"
     kernels = offers.kernels["debian:12"]
@@ -72,20 +74,24 @@ def test_a_matrix_chooses_from_what_the_archive_has(
     cells = [one.cell for one in plan_cells(selection, offers)]
     assert len(cells) == len(set(cells))
     with pytest.raises(NotFoundError, match="no driver"):
-        find_offers(using(settings, no_engine), Selection(("none",)))
+        find_offers(using(settings, no_engine), Selection(drivers=("none",)))
     with pytest.raises(NotFoundError, match="debian:1"):
-        find_offers(using(settings, no_engine), Selection(("v4l2loopback",), ("debian:1",)))
+        find_offers(
+            using(settings, no_engine), Selection(drivers=("v4l2loopback",), distros=("debian:1",))
+        )
 
 
 def test_kernels_that_can_not_be_listed_have_to_be_named(settings: Settings) -> None:
     named = Selection(
-        ("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",)
+        drivers=("v4l2loopback", "onload"),
+        distros=("flatcar:3227.2.4",),
+        kernels=("5.15.63-flatcar",),
     )
     offers = find_offers(using(settings, no_engine), named)
     assert offers.kernels == {"flatcar:3227.2.4": None}
     assert all(offer.refusal for offer in offers.offers if offer.driver == "v4l2loopback")
     with pytest.raises(NotFoundError, match="could be listed"):
-        find_offers(using(settings, no_engine), replace(named, kernels=("latest",)))
+        find_offers(using(settings, no_engine), named.model_copy(update={"kernels": ("latest",)}))
 
 
 def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> None:

@@ -20,9 +20,9 @@ from provision.config import Config
 from provision.engine.docker_api import Message
 from provision.fleet.matrix import runner
 from provision.fleet.matrix.cells import Planned
+from provision.fleet.matrix.results import Outcome as RunOutcome
 from provision.fleet.matrix.results import Results
 from provision.fleet.matrix.runner import MatrixRun, RunOptions
-from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import FleetRegistry
 from provision.progress import heard_by
 from provision.registry.find import tag_of

@@ -50,13 +50,13 @@ def test_a_build_has_what_the_file_has_for_all(tmp_path: Path) -> None:
         "distros = ['rocky:9']\nkernels = ['latest-2', '6.1.0-*']\nforce = true\n",
     )
     assert fleet.selections() == [
-        Selection(("demo",), ("debian:12",), ("all",)),
+        Selection(drivers=("demo",), distros=("debian:12",), kernels=("all",)),
         Selection(
-            ("other",),
-            ("rocky:9",),
-            ("latest-2", "6.1.0-*"),
-            ("all",),
-            ("535", "lts"),
+            drivers=("other",),
+            distros=("rocky:9",),
+            kernels=("latest-2", "6.1.0-*"),
+            flavours=("all",),
+            versions=("535", "lts"),
             force=True,
         ),
     ]

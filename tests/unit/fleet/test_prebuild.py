@@ -19,10 +19,10 @@ from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.matrix.cells import Planned
+from provision.fleet.matrix.cells import Planned, Selection
+from provision.fleet.matrix.results import Outcome as RunOutcome
 from provision.fleet.matrix.results import result_of
-from provision.fleet.matrix.runner import Outcome as RunOutcome
-from provision.fleet.prebuild import Build, Fleet, fleet_registry, pushed_rows, split_present
+from provision.fleet.prebuild import Fleet, fleet_registry, pushed_rows, split_present
 from provision.pin import PIN_LABEL, Pin
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
@@ -232,7 +232,7 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
 ) -> None:
     """Else the file of authorities that an error asks for would change nothing."""
     config = Config(registry=RegistryConfig(address=address, ca="/etc/ca.pem"))
-    build = Build(drivers=("demo",))
+    build = Selection(drivers=("demo",))
     fleet = Fleet(registry=ADDRESS, unsigned=True, builds=(build,))
     place = fleet_registry(replace(lab.settings, config=config), fleet, None)
     found = connect(place.settings, place.reference(cell("2.0", KERNELS[0]))).ca

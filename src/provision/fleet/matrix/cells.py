@@ -11,17 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby, islice
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from provision.build.request import is_of
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.distros.debian.relations import version_key
+from provision.documents import Frozen
 from provision.errors import NotFoundError, UsageError
 from provision.host.kernels import kernel_series
-from provision.pin import KernelRelease
+from provision.pin import KernelRelease, Name, Version
 
 DEFAULT = "default"
 _LATEST = re.compile(r"latest(?:-([1-9][0-9]{0,3}))?")
@@ -29,6 +30,11 @@ _ALL = "all"
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 8
 _RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
+_KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
+KernelPattern = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
+DistroName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$")
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,20 +85,20 @@ class Planned:
     resolution: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The selection of cells."""
+class Selection(Frozen):
+    """The selection of cells; in a fleet.toml, one ``[[builds]]``."""
 
-    # Names, or ``all``.
-    drivers: tuple[str, ...]
-    # Such as ``debian:12``; empty: the host's.
-    distros: tuple[str, ...] = ()
-    # Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
-    kernels: tuple[str, ...] = ("latest-3",)
-    # Names, ``default`` or ``all``.
-    flavours: tuple[str, ...] = (DEFAULT,)
+    # Names of the catalogue, or ``all``.
+    drivers: tuple[Name, ...] = Field(min_length=1)
     # Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
-    versions: tuple[str, ...] = (DEFAULT_VERSION,)
+    versions: tuple[Version, ...] = Field(default=(DEFAULT_VERSION,), min_length=1)
+    # Names, ``default`` or ``all``.
+    flavours: tuple[Name, ...] = Field(default=(DEFAULT,), min_length=1)
+    # Such as ``debian:12``; empty: those of the file, or the host's.
+    distros: tuple[DistroName, ...] = ()
+    # Releases, patterns (``6.1.0-*``), ``latest``, ``latest-N``, ``all``, ``archive``; empty: those
+    # of the file.
+    kernels: tuple[KernelPattern, ...] = ()
     # Whether cells that the recipe does not support are built.
     force: bool = False
 

@@ -10,16 +10,18 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field
 
 import provision
+from provision.build.diagnosis import SourceError
 from provision.documents import Frozen, load_json
 from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError, redact
 from provision.files import in_root, lock, remove_drafts, write_atomic
-from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.cells import Cell, Column, DistroName, Row
 from provision.host import STORE
 from provision.pin import ImageDigest, KernelRelease, Name, Version
 
@@ -31,31 +33,6 @@ _DAY_S = 24 * 3600
 _LAST_SECOND = 253_402_300_799
 # An older result says little about today's archives.
 UNUSED_DAYS = 365.0
-
-DistroName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$")
-]
-
-
-class FirstError(Frozen):
-    """The first complaint of a compiler.
-
-    Attributes:
-        file: As the compiler names it.
-        line: Line number; None: it is about a symbol.
-        text: The complaint.
-        excerpt: The source text that the compiler shows with it.
-    """
-
-    file: str
-    line: int | None = None
-    text: str
-    excerpt: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return it for terminals; the text of a compiler may contain secrets."""
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return redact(f"{where}: {self.text}")
 
 
 class Result(Frozen):
@@ -102,7 +79,7 @@ class Result(Frozen):
     message: str | None = None
     resolution: str | None = None
     details: str | None = None
-    first_error: FirstError | None = None
+    first_error: SourceError | None = None
     errors: int = Field(default=0, ge=0, le=2**63 - 1)
     instruction: str | None = None
     excerpt: tuple[str, ...] = ()
@@ -127,7 +104,8 @@ class Result(Frozen):
     @property
     def cause(self) -> str:
         """The reason in one line: the compiler's first complaint, or the message."""
-        return str(self.first_error) if self.first_error else redact(self.message or self.state)
+        first = self.first_error
+        return redact(f"{first.place}: {first.text}" if first else self.message or self.state)
 
     @property
     def is_final(self) -> bool:
@@ -150,6 +128,18 @@ def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 
 def matrix_folder(root: Path) -> Path:
     """Return the folder of a host's matrix."""
     return in_root(root, STORE / "matrix")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a run."""
+
+    # Cells that were built in this run, with or without success.
+    built: list[Cell] = field(default_factory=list)
+    unchanged: list[Cell] = field(default_factory=list)
+    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
+    # Cells that the run did not reach.
+    left: list[Cell] = field(default_factory=list)
 
 
 class BusyError(Exception):

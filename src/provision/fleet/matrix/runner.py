@@ -17,9 +17,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.image import (
@@ -42,12 +42,13 @@ from provision.files import LONGEST_WAIT_S, lock, write_atomic
 from provision.fleet.matrix.cells import Cell, Column, Planned
 from provision.fleet.matrix.results import (
     BusyError,
-    FirstError,
+    Outcome,
     Result,
     Results,
     lock_path,
     result_of,
 )
+from provision.fleet.prebuild import FleetRegistry
 from provision.host.kernels import find_kernels
 from provision.progress import (
     Event,
@@ -61,9 +62,6 @@ from provision.progress import (
     heard_by,
     report,
 )
-
-if TYPE_CHECKING:
-    from provision.fleet.prebuild import FleetRegistry
 
 # How long builds may take to stop before the process ends without waiting for them.
 _GRACE_S = 10.0
@@ -166,18 +164,6 @@ class SharedLayers:
 
 class _StoppedError(BaseException):
     """Unwinds a build whose run is to stop."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The outcome of a run."""
-
-    # Cells that were built in this run, with or without success.
-    built: list[Cell] = field(default_factory=list)
-    unchanged: list[Cell] = field(default_factory=list)
-    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
-    # Cells that the run did not reach.
-    left: list[Cell] = field(default_factory=list)
 
 
 class MatrixRun:
@@ -538,9 +524,8 @@ def _of_build(error: BuildError) -> dict[str, Any]:
     }
     if error.source_errors:
         first = error.source_errors[0]
-        said["first_error"] = FirstError(
-            file=first.file,
-            line=first.line,
+        said["first_error"] = replace(
+            first,
             text=redact(first.text[:_LONGEST_LINE]),
             excerpt=tuple(line[:_LONGEST_LINE] for line in first.excerpt),
         )

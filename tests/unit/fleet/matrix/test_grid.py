@@ -10,9 +10,10 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.build.diagnosis import SourceError
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.grid import MatrixReport, render_page
-from provision.fleet.matrix.results import FirstError, Result, result_of
+from provision.fleet.matrix.results import Result, result_of
 from provision.shipped import templates_dir
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
@@ -63,7 +64,7 @@ def failed(cell: Cell, text: str = "no member named 'x'") -> Result:
         phase="build",
         message=f"demo does not compile: {text}",
         resolution="patch it",
-        first_error=FirstError(file="a.c", line=7, text=text, excerpt=(f" 7 | {text}",)),
+        first_error=SourceError(file="a.c", line=7, text=text, excerpt=(f" 7 | {text}",)),
         errors=3,
         instruction="RUN make",
         excerpt=(f"CC a.o {text}",),

@@ -96,7 +96,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_a_matrix_has_what_hosts_would_get(
     settings: Settings, wanted: tuple[str, ...], rows: list[str]
 ) -> None:
-    selection = Selection(("demo",), ("rocky:9.5",), ("all",), versions=wanted)
+    selection = Selection(
+        drivers=("demo",), distros=("rocky:9.5",), kernels=("all",), versions=wanted
+    )
     offers = find_offers(settings, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == rows
 
@@ -115,7 +117,9 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
     text = b'%s[source]\nkind = "dkms"\n%s%s%s' % (head, releases, flavours, end)
     write(tmp_path / "other/demo/driver.toml", text)
     host = load_settings(settings.root, catalogues=[tmp_path / "other"])
-    selection = Selection(("demo",), ("rocky:9",), ("all",), versions=("lts",))
+    selection = Selection(
+        drivers=("demo",), distros=("rocky:9",), kernels=("all",), versions=("lts",)
+    )
     offers = find_offers(host, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
 

@@ -30,8 +30,8 @@ from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.matrix import results, runner
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row
-from provision.fleet.matrix.results import Result, Results
-from provision.fleet.matrix.runner import MatrixRun, Outcome, RunOptions, SharedLayers
+from provision.fleet.matrix.results import Outcome, Result, Results
+from provision.fleet.matrix.runner import MatrixRun, RunOptions, SharedLayers
 from provision.progress import Event, Note, Output, Tally, heard_by, report
 from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.build.diagnosis import SourceError
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fleet.matrix.cells import (
     Cell,
@@ -23,7 +24,7 @@ from provision.fleet.matrix.cells import (
 )
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
 from provision.fleet.matrix.host_report import failures_for, later_kernels
-from provision.fleet.matrix.results import BusyError, FirstError, Result, Results, result_of
+from provision.fleet.matrix.results import BusyError, Result, Results, result_of
 from provision.fleet.matrix.runner import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
@@ -60,7 +61,7 @@ def named(planned: list[Planned]) -> list[str]:
 
 
 def test_each_row_is_in_each_column_and_a_kernels_cells_follow_each_other() -> None:
-    planned = plan_cells(Selection(("made-up",), kernels=("latest",)), OFFERS)
+    planned = plan_cells(Selection(drivers=("made-up",), kernels=("latest",)), OFFERS)
     assert named(planned) == [
         "3.0 6.12.9-amd64",
         "2.1 6.12.9-amd64",
@@ -87,13 +88,15 @@ def test_the_latest_version_is_what_hosts_with_each_of_the_kernels_install() -> 
         ("latest", "latest", ["2.1", "1.9"]),
         ("latest", "latest-2", ["2.1", "2.0", "1.9", "1.8"]),
     ):
-        selection = Selection(("made-up",), kernels=(kernel,), versions=(name,))
+        selection = Selection(drivers=("made-up",), kernels=(kernel,), versions=(name,))
         rows = [one.cell.row.version for one in plan_cells(selection, mixed)]
         assert list(dict.fromkeys(rows)) == found, (kernel, name)
 
 
 def test_what_the_recipe_or_the_distro_lacks_is_not_supported_and_says_why() -> None:
-    selection = Selection(("made-up",), kernels=("all",), versions=("all",), flavours=("all",))
+    selection = Selection(
+        drivers=("made-up",), kernels=("all",), versions=("all",), flavours=("all",)
+    )
     refusals = {str(one.cell): one.refusal for one in plan_cells(selection, OFFERS)}
     assert refusals["made-up 1.9 (plain) on debian:12 6.1.0-47-amd64"] is None
     too_new = refusals["made-up 1.9 (plain) on debian:12 6.12.9-amd64"]
@@ -106,7 +109,7 @@ def test_what_the_recipe_or_the_distro_lacks_is_not_supported_and_says_why() -> 
 
 
 def test_forced_cells_are_built_where_there_is_a_source_for_them() -> None:
-    selection = Selection(("made-up",), kernels=("all",), versions=("all",), force=True)
+    selection = Selection(drivers=("made-up",), kernels=("all",), versions=("all",), force=True)
     built = {str(one.cell.column) for one in plan_cells(selection, OFFERS) if not one.refusal}
     assert built == {f"{DEBIAN} {kernel}" for kernel in KERNELS} | {f"{NEXT} 6.13.1-amd64"}
 
@@ -123,7 +126,9 @@ def test_forced_cells_are_built_where_there_is_a_source_for_them() -> None:
 def test_versions_are_named_by_branch_number_or_age(
     versions: tuple[str, ...], found: list[str]
 ) -> None:
-    planned = plan_cells(Selection(("made-up",), versions=versions, kernels=("latest",)), OFFERS)
+    planned = plan_cells(
+        Selection(drivers=("made-up",), versions=versions, kernels=("latest",)), OFFERS
+    )
     assert list(dict.fromkeys(one.cell.row.version for one in planned)) == found
 
 
@@ -131,7 +136,9 @@ def test_a_driver_without_the_flavour_is_taken_in_its_default_one() -> None:
     more = Offer("small", "only", DEBIAN, ("1",), recipe=MADE_UP)
     no = Offer("small", "only", NEXT, ("1",), recipe=MADE_UP)
     offers = Offers((*OFFERS.offers, more, no), OFFERS.kernels)
-    planned = plan_cells(Selection(("all",), flavours=("other",), kernels=("latest",)), offers)
+    planned = plan_cells(
+        Selection(drivers=("all",), flavours=("other",), kernels=("latest",)), offers
+    )
     rows = {(one.cell.row.driver, one.cell.row.flavour) for one in planned}
     assert rows == {("made-up", "other"), ("small", "only")}
 
@@ -139,9 +146,14 @@ def test_a_driver_without_the_flavour_is_taken_in_its_default_one() -> None:
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
-        (Selection(("made-up",), kernels=("5.10.*", "6.1.0-47-amd64", "no")), ("5.10.*, no",)),
-        (Selection(("made-up",), versions=("7", "1", "8")), ("7, 8", "2.1, 1.9, 1.8")),
-        (Selection(("made-up",), flavours=("none",)), ("none", "(plain)", "(other)")),
+        (
+            Selection.model_construct(
+                drivers=("made-up",), kernels=("5.10.*", "6.1.0-47-amd64", "no")
+            ),
+            ("5.10.*, no",),
+        ),
+        (Selection(drivers=("made-up",), versions=("7", "1", "8")), ("7, 8", "2.1, 1.9, 1.8")),
+        (Selection(drivers=("made-up",), flavours=("none",)), ("none", "(plain)", "(other)")),
     ],
 )
 def test_what_is_nowhere_is_refused_with_what_there_is(
@@ -157,7 +169,7 @@ def test_what_is_nowhere_is_refused_with_what_there_is(
 def test_drivers_that_no_distro_offers_are_not_found() -> None:
     offers = Offers((offer("plain", DEBIAN, refusal="not there"),), {DEBIAN: KERNELS})
     with pytest.raises(NotFoundError, match="No driver is offered"):
-        plan_cells(Selection(("made-up",)), offers)
+        plan_cells(Selection(drivers=("made-up",)), offers)
 
 
 def test_a_kernel_that_no_index_lists_needs_a_single_distro() -> None:
@@ -187,7 +199,7 @@ def test_kernels_are_taken_once_and_the_newest_first(wanted: list[str]) -> None:
 
 
 def failed(where: Cell, *, message: str = "it does not compile") -> Result:
-    error = FirstError(file="a.c", line=3, text="no member named 'x'", excerpt=(" 3 | x",))
+    error = SourceError(file="a.c", line=3, text="no member named 'x'", excerpt=(" 3 | x",))
     return result_of(
         where,
         "failed",
@@ -245,7 +257,7 @@ def test_what_cannot_be_read_is_named_and_built_again(results: Results) -> None:
 
 
 def test_a_result_does_nothing_to_a_terminal() -> None:
-    hostile = FirstError(file="a.c", line=7, text="\x1b]0;title\x07no\u202e")
+    hostile = SourceError(file="a.c", line=7, text="\x1b]0;title\x07no\u202e")
     assert result_of(cell(), "failed", first_error=hostile).cause == "a.c:7: ?]0;title?no?"
     assert result_of(cell(), "failed", message="a\x1bb").cause == "a?b"
 
@@ -320,17 +332,29 @@ def test_a_report_knows_what_was_not_built_yet(results: Results) -> None:
 def test_a_report_of_what_is_known_takes_the_same_words() -> None:
     cells = [cell(v, k) for v in ("1.8", "1.9") for k in KERNELS]
     known = [failed(one) for one in [*cells, cell("3.0", "6.13.1-amd64", NEXT)]]
-    everything = Selection(("all",), kernels=("all",), versions=("all",), flavours=("all",))
+    everything = Selection(drivers=("all",), kernels=("all",), versions=("all",), flavours=("all",))
     assert len(report_of_results(known, everything).columns) == 4
-    few = Selection(("made-up",), (DEBIAN,), ("latest",), ("all",), ("latest",))
+    few = Selection(
+        drivers=("made-up",),
+        distros=(DEBIAN,),
+        kernels=("latest",),
+        flavours=("all",),
+        versions=("latest",),
+    )
     report = report_of_results(known, few)
     assert [row.version for row in report.rows] == ["1.9"]
     assert [column.kernel for column in report.columns] == list(KERNELS[:2])
     # Results are of the release, however a host's os-release calls it.
-    pointed = Selection(("all",), ("debian:12.11",), ("all",), ("all",), ("all",))
+    pointed = Selection(
+        drivers=("all",),
+        distros=("debian:12.11",),
+        kernels=("all",),
+        flavours=("all",),
+        versions=("all",),
+    )
     assert {column.distro for column in report_of_results(known, pointed).columns} == {DEBIAN}
     with pytest.raises(NotFoundError, match="has no result for nvidia on debian:13"):
-        report_of_results(known, Selection(("nvidia",), (NEXT,)))
+        report_of_results(known, Selection(drivers=("nvidia",), distros=(NEXT,)))
 
 
 def test_a_host_is_warned_of_the_newest_version_that_failed() -> None:
@@ -394,7 +418,9 @@ def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:
         result_of(cell("1.9", KERNELS[0]), "built"),
         result_of(cell("1.8", KERNELS[0]), "built"),
     ]
-    wish = Selection(("all",), (), ("all",), versions=("lts",), flavours=("all",))
+    wish = Selection(
+        drivers=("all",), distros=(), kernels=("all",), versions=("lts",), flavours=("all",)
+    )
     with pytest.raises(UsageError, match="which versions lts stands for") as caught:
         report_of_results(known, wish)
     assert "(1.8, 1.9)" in str(caught.value.resolution)
