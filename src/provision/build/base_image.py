@@ -39,9 +39,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 class BaseRequest:
     """The base image that is asked for."""
 
-    distro: str
-    version: str
-    codename: str
+    distro: DistroPin
     architecture: str
     # ``name:tag`` or ``name@digest`` of another image; None: the distro's own.
     reference: str | None = None
@@ -56,7 +54,9 @@ class BaseRequest:
     @property
     def name(self) -> str:
         """The reference to look for."""
-        return self.reference or image_for(self.architecture, f"{self.distro}:{self.codename}")
+        return self.reference or image_for(
+            self.architecture, f"{self.distro.id}:{self.distro.codename}"
+        )
 
 
 def image_for(machine: str, image: str) -> str:
@@ -87,9 +87,7 @@ def base_request(
         image_for(settings.architecture, release.image) if release and release.image else None
     )
     return BaseRequest(
-        distro=distro.id,
-        version=distro.version,
-        codename=distro.codename,
+        distro=distro,
         architecture=settings.architecture,
         reference=reference or configured or published,
         # Not under a name that an admin chose: it stands for something else.
@@ -133,7 +131,7 @@ def find_base(engine: Engine, request: BaseRequest) -> BasePin:
             if request.is_published
             else f"There is no base image '{request.name}' here.",
             resolution=f"Pull it (docker pull {request.name}), or name another with --base or in"
-            f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
+            f" /etc/provision/provision.toml: [distros.{request.distro.id}] base_images.",
         )
     _check_architecture(image, request)
     return base_pin(request.name, _digest(image, name))
@@ -257,7 +255,7 @@ def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "Cmd": ["bash"],
             "Labels": {
-                "org.opencontainers.image.title": f"{request.distro} {request.version}",
+                "org.opencontainers.image.title": f"{request.distro.id} {request.distro.version}",
                 "org.opencontainers.image.description": f"Made by {maker}",
             },
         },

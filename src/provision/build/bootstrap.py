@@ -27,7 +27,7 @@ from provision.build.base_image import (
 from provision.build.network_access import can_hold, netrc_home
 from provision.build.solve import configured_repositories, suites_of
 from provision.build.workspace import Settings
-from provision.distros import Distro, Repository, find_distro, release_of, uses_archive
+from provision.distros import Distro, Repository, release_of, uses_archive
 from provision.distros.debian.suites import binary_keyring
 from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
@@ -37,7 +37,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_signed
 from provision.files import in_root, lock, write_atomic
 from provision.host.facts import read_facts
-from provision.pin import BasePin, DistroPin
+from provision.pin import BasePin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, report
 from provision.run import run, stream
@@ -97,10 +97,10 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
     Nothing is mounted, and no loop device is needed: sfdisk reads the partition table, and debugfs
     copies the files.
     """
-    # It becomes part of an address and of a file's name.
-    if not _VERSION.fullmatch(request.version):
+    version = request.distro.version
+    if not _VERSION.fullmatch(version):
         raise UsageError(
-            f"'{request.version}' is no version of Flatcar.",
+            f"'{version}' is no version of Flatcar.",
             resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
         )
     archive = settings.config.distro(FLATCAR).archive
@@ -110,10 +110,8 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
         image = engine.image(request.name)
         if image is not None:
             return BasePin(image=request.name, digest=image.id)
-        place = release_address(
-            FLATCAR, request.version, request.architecture, mirror=archive.mirror
-        )
-        packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
+        place = release_address(FLATCAR, version, request.architecture, mirror=archive.mirror)
+        packed = settings.state / "developer-containers" / f"{version}.bin.bz2"
         keyring = _keyring(settings, archive.keyring or _KEYRING)
         download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed)
         # Some 6 GB.
@@ -190,15 +188,15 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
         if not request.can_be_made:
             raise
     report(Note(f"There is no image {request.name}; making it"))
-    if request.distro == FLATCAR:
+    if request.distro.id == FLATCAR:
         return ensure_developer_image(settings, request)
-    distro = find_distro(f"{request.distro}:{request.version}")
-    if uses_archive(distro):
-        return _from_archive(settings, request, distro)
-    return _from_repositories(settings, request, distro)
+    if uses_archive(request.distro):
+        return _from_archive(settings, request)
+    return _from_repositories(settings, request)
 
 
-def _from_archive(settings: Settings, request: BaseRequest, distro: DistroPin) -> BasePin:
+def _from_archive(settings: Settings, request: BaseRequest) -> BasePin:
+    distro = request.distro
     suites = [one for one in suites_of(settings, distro) if one.id == distro.codename]
     # Rather not one that may be another's archive.
     suite = min(suites, key=lambda one: one.origin is not None)
@@ -212,8 +210,9 @@ def _from_archive(settings: Settings, request: BaseRequest, distro: DistroPin) -
     return make_apt_base(settings.engine(), request, suite.urls[0], keyring, state=settings.state)
 
 
-def _from_repositories(settings: Settings, request: BaseRequest, distro: DistroPin) -> BasePin:
+def _from_repositories(settings: Settings, request: BaseRequest) -> BasePin:
     """Make a base image from provision.toml's repositories, or from those of such a host."""
+    distro = request.distro
     data, release = release_of(distro)
     own = configured_repositories(settings, distro)
     facts = read_facts(settings.root).distro
@@ -262,7 +261,7 @@ def make_apt_base(
                     *([f"--keyring={keyring}"] if keyring else []),
                     # apt in the image can't read an https mirror without these.
                     *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-                    request.codename,
+                    request.distro.codename,
                     tree,
                     address,
                     *([_SCRIPTS / request.script] if request.script else []),
@@ -399,11 +398,11 @@ def _own_database(tree: Path, database: Path, request: BaseRequest) -> None:
     )
     if done.returncode != 0:
         raise ProvisionError(
-            f"The rpm of {request.distro} {request.version} could not take over the database of the"
-            " packages that were installed.",
+            f"The rpm of {request.distro.id} {request.distro.version} could not take over the"
+            " database of the packages that were installed.",
             resolution="See whether the repositories are of that release. An image that the distro"
             " publishes does without: docker load it, and name it with [distros."
-            f"{request.distro}] base_images in /etc/provision/provision.toml.",
+            f"{request.distro.id}] base_images in /etc/provision/provision.toml.",
             details=done.stderr.strip() or None,
         )
 

@@ -24,12 +24,13 @@ from unit.engine.fake_engine import FakeEngine
 
 _ID = "sha256:" + "a" * 64
 _REGISTRY = "sha256:" + "b" * 64
-_REQUEST = BaseRequest("debian", "12", "bookworm", "x86_64")
+_DEBIAN = find_distro("debian:12")
+_REQUEST = BaseRequest(_DEBIAN, "x86_64")
 _LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
 
 
 def test_a_chosen_digest_is_taken_as_it_is() -> None:
-    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"my/base:1@{_REGISTRY}")
+    request = BaseRequest(_DEBIAN, "x86_64", f"my/base:1@{_REGISTRY}")
     assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
 
 
@@ -40,7 +41,7 @@ def test_a_name_that_is_none_is_refused(name: str, digest: str | None) -> None:
     engine = FakeEngine()
     engine.have(Image(_ID, (reference,), architecture="amd64"))
     with pytest.raises(UsageError, match="no name of a base image"):
-        find_base(engine, BaseRequest("debian", "12", "bookworm", "x86_64", reference))
+        find_base(engine, BaseRequest(_DEBIAN, "x86_64", reference))
 
 
 def test_a_machine_that_no_image_is_for_is_named() -> None:
@@ -54,7 +55,7 @@ def test_a_machine_that_no_image_is_for_is_named() -> None:
 
 @pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, ""])
 def test_a_digest_that_is_none_is_refused(digest: str) -> None:
-    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"debian@{digest}")
+    request = BaseRequest(_DEBIAN, "x86_64", f"debian@{digest}")
     with pytest.raises(UsageError, match="no digest"):
         find_base(FakeEngine(), request)
 
@@ -210,7 +211,7 @@ def test_a_failure_leaves_no_tree_behind(
 def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
     if Path("/proc/sys/fs/binfmt_misc/qemu-s390x").exists():
         pytest.skip("this machine runs programs of it")
-    request = BaseRequest("debian", "12", "bookworm", "s390x")
+    request = BaseRequest(_DEBIAN, "s390x")
     with pytest.raises(UsageError, match="can't be made"):
         make_apt_base(FakeEngine(), request, "http://mirror/debian", state=tmp_path)
 
@@ -269,7 +270,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
 ) -> None:
     engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
-    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    request = BaseRequest(find_distro("rocky:9"), "x86_64", "rocky:9")
     pin = make_rpm_base(engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path)
     assert pin == BasePin(image="rocky:9", digest=_ID)
     dnf, (name, repository), export, taken = installed
@@ -305,7 +306,7 @@ def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
 ) -> None:
     engine = FakeEngine()
     engine.result = Image(_ID, ("leap:15.6",), architecture="amd64")
-    request = BaseRequest("opensuse-leap", "15.6", "leap15.6", "x86_64", "leap:15.6")
+    request = BaseRequest(find_distro("opensuse-leap:15.6"), "x86_64", "leap:15.6")
     make_rpm_base(engine, request, _data("opensuse-leap:15.6"), "15.6", (_OWN,), state=tmp_path)
     programs = [words for words in installed if words[0] in {"rpm", "zypper"}]
     keys, refresh, install = programs
@@ -322,7 +323,7 @@ def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
 ) -> None:
     engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
-    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    request = BaseRequest(find_distro("rocky:9"), "x86_64", "rocky:9")
     own = Path("/etc/yum.repos.d")
     make_rpm_base(engine, request, _data("rocky:9"), "9.6", own, state=tmp_path / "state")
     assert "--setopt=reposdir=/etc/yum.repos.d" in installed[0]
@@ -333,7 +334,7 @@ def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
     installed: list[list[str]], tmp_path: Path
 ) -> None:
     engine = FakeEngine()
-    request = BaseRequest("rocky", "8", "el8", "x86_64", "rocky:8")
+    request = BaseRequest(find_distro("rocky:8"), "x86_64", "rocky:8")
     with pytest.raises(ProvisionError, match="rpm of rocky 8 could not take over") as caught:
         make_rpm_base(engine, request, _data("rocky:8"), "8", (_OWN,), state=tmp_path / "broken")
     assert "base_images" in str(caught.value.resolution)
