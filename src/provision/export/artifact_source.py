@@ -16,7 +16,7 @@ from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.loader import remove_host_files
-from provision.kmod.module_signatures import sign_for_host
+from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
@@ -62,7 +62,7 @@ class ArtifactSource:
         extract(engine, found, folder, state=self.settings.state)
         report = verify_artifact(folder, pin_label=pin_label(found))
         manifest = report.require_whole(f"The image '{image}'")
-        sign_for_host(folder, manifest, self.settings.config.signing, root=self.settings.root)
+        sign_modules(folder, manifest, self.settings.config.signing, root=self.settings.root)
         return manifest
 
     def manifest(self, image: str) -> Manifest:

@@ -6,7 +6,6 @@ Keys may be in files or in tokens.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import ssl
 import tempfile
@@ -31,36 +30,15 @@ from provision.run import run
 _DER_BEGIN = b"\x30"
 
 
-def fingerprint(certificate: Path) -> str:
-    """Return the sha256 of a certificate in DER, by which a Pin identifies a signing key."""
-    return hashlib.sha256(_der(certificate)).hexdigest()
-
-
-def sign_for_host(
-    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
-) -> None:
-    """Sign the modules of an artifact with the host's key, unless its Pin names another key.
-
-    The modules of an image that was made for another host stay as they are. Arguments and errors as
-    ``sign_modules``.
-    """
-    if signing.certificate is None:
-        return
-    pin = manifest.pin
-    # A Pin with a closure or a kernel tree names no key: each host signs with its own key.
-    if pin.is_signed_by_hosts or pin.signing_key == fingerprint(in_root(root, signing.certificate)):
-        sign_modules(entry, manifest, signing, root=root)
-
-
 def is_signed_for_host(
     entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
 ) -> bool:
     """Return whether an entry's modules carry the signatures that this host would give them.
 
-    A Pin with a closure names no key: if provision.toml names another key now, the entry stays the
-    right one, and only its signatures are outdated.
+    A Pin names no key: if provision.toml names another key now, the entry stays the right one, and
+    only its signatures are outdated.
     """
-    if signing.certificate is None or not manifest.pin.closure:
+    if signing.certificate is None:
         return True
     return not verify_signatures(entry, manifest, in_root(root, signing.certificate))
 
@@ -68,7 +46,7 @@ def is_signed_for_host(
 def sign_modules(
     entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
 ) -> tuple[str, ...]:
-    """Sign the modules of an artifact that has not become a store entry yet.
+    """Sign the modules of an artifact that has not become a store entry yet with the host's key.
 
     Args:
         manifest: Its manifest; it stays as it is, because it describes what was built.

@@ -244,11 +244,10 @@ class _Check:
         self._content(path, sha256=file.sha256, size=file.size, mode=file.mode)
 
     def _module(self, path: PurePosixPath, module: Module) -> bool:
-        """Check a module; the build made it without the signature at its end."""
+        """Check a module; the build made it without the signature that the host appends."""
         size, sha256 = module.size, module.sha256
         full = self._artifact / path
-        pin = self._manifest.pin
-        if (pin.signing_key is not None or pin.is_signed_by_hosts) and full.is_file():
+        if full.is_file():
             try:
                 appended = read_signature(full)
             except ValueError as error:

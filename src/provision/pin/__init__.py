@@ -342,9 +342,7 @@ class TreePin(Frozen):
 class Pin(Digested):
     """Everything that can change the artifact.
 
-    Versions of provision without closures wrote ``components``, ``signing_key`` and ``keyring``. No
-    new Pin sets them. They stay because digests are made of the JSON: without them, artifacts in
-    stores could not be read any more, and every other one would get a new name.
+    No Pin sets ``components`` and ``signing_key``. They stay because digests are made of the JSON.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -356,22 +354,17 @@ class Pin(Digested):
     compiler: PackagePin | None
     headers: tuple[PackagePin, ...]
     packages: tuple[PackagePin, ...]
-    # Every package that is installed for the build, by name; empty if only the packages above are
-    # pinned. Addresses are not part of it.
+    # Every package that is installed for the build, by name, without its addresses; empty if the
+    # base image has everything.
     closure: tuple[ClosurePackage, ...] = ()
-    # Components of the archive that the sources need besides ``main``.
-    components: tuple[Name, ...] = ()
+    components: tuple[()] = ()
     # What is built and shipped.
     sources: tuple[Source, ...]
     patches: tuple[FilePin, ...] = ()
     recipe: Sha256
     # Digest of the Dockerfile template, its macros and the collector.
     template: Sha256
-    # Fingerprint of the key that signs the modules; None if they are not signed.
-    signing_key: str | None = None
-    # Sha256 of the keys that verify the build's archive, if they are not the distro's own: the same
-    # version may have other content there.
-    keyring: Sha256 | None = None
+    signing_key: None = None
     # The kernel tree, if the headers are not packaged; the distro is then the kernel's, and the
     # tree names the one whose packages compile.
     tree: TreePin | None = None
@@ -380,19 +373,9 @@ class Pin(Digested):
 
     @model_serializer(mode="wrap")
     def _said_if_any(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty members that older Pins lack, so that their digests stay."""
+        """Leave out what is empty, as the first Pins did, so that their digests stay."""
         data: dict[str, Any] = handler(self)
-        for name in ("keyring", "tree"):
-            if data[name] is None:
-                del data[name]
-        if not data["closure"]:
-            del data["closure"]
-        return data
-
-    @property
-    def is_signed_by_hosts(self) -> bool:
-        """Whether each host signs the modules with its own key, whatever key the Pin names."""
-        return bool(self.closure) or self.tree is not None
+        return {k: v for k, v in data.items() if v or k not in {"closure", "tree"}}
 
     @property
     def image(self) -> str:

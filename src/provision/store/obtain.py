@@ -26,7 +26,7 @@ from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.module_signatures import is_signed_for_host, sign_for_host
+from provision.kmod.module_signatures import is_signed_for_host, sign_modules
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.pin import Pin
@@ -238,7 +238,7 @@ def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> M
     manifest = report.require_whole(f"The image '{trusted.reference}'")
     # The key of [signing] signs only modules of a known origin.
     if trusted.verified is not None:
-        sign_for_host(folder, manifest, settings.config.signing, root=settings.root)
+        sign_modules(folder, manifest, settings.config.signing, root=settings.root)
     return manifest
 
 

@@ -24,7 +24,7 @@ from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.host.facts import selinux
 from provision.kmod.loader import link_modules
-from provision.kmod.module_signatures import sign_for_host
+from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, DriverFile, Manifest
 from provision.progress import Note, report
@@ -47,7 +47,7 @@ def finish_draft(
     report = verify_artifact(draft, pin_label=pin_label)
     manifest = report.require_whole(f"The image '{name}'")
     if signs:
-        sign_for_host(draft, manifest, settings.config.signing, root=settings.root)
+        sign_modules(draft, manifest, settings.config.signing, root=settings.root)
     link_modules(draft)
     label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
     return manifest

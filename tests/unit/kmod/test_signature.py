@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.artifact import MODULE, make_artifact, make_module, make_pin
+from kit.artifact import MODULE, make_artifact, make_module
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_file import (
     MAGIC,
@@ -18,7 +18,7 @@ from provision.kmod.module_file import (
     read_content,
     read_signature,
 )
-from provision.kmod.module_signatures import fingerprint, is_signed
+from provision.kmod.module_signatures import is_signed, verify_signatures
 from provision.kmod.verify import verify_artifact
 
 
@@ -91,40 +91,36 @@ def test_files_are_read_without_their_signature(tmp_path: Path) -> None:
     assert not is_signed(path)
 
 
-def _artifact(folder: Path, content: bytes, *, signing_key: str | None) -> Path:
-    make_artifact(folder, pin=make_pin().model_copy(update={"signing_key": signing_key}))
+def _artifact(folder: Path, content: bytes) -> Path:
+    make_artifact(folder)
     (folder / MODULE).write_bytes(content)
     return folder
 
 
-def test_a_signature_is_no_damage_where_the_pin_has_a_key(tmp_path: Path) -> None:
+def test_the_hosts_signature_is_no_damage(tmp_path: Path) -> None:
     signed = append(make_module(), b"message")
-    assert verify_artifact(_artifact(tmp_path / "a", signed, signing_key="0" * 64)).findings == ()
-    assert (
-        verify_artifact(_artifact(tmp_path / "b", make_module(), signing_key="0" * 64)).findings
-        == ()
-    )
-    (found,) = verify_artifact(_artifact(tmp_path / "c", signed, signing_key=None)).findings
-    assert found.kind == "altered"
+    assert verify_artifact(_artifact(tmp_path / "a", signed)).findings == ()
+    assert verify_artifact(_artifact(tmp_path / "b", make_module())).findings == ()
 
 
 def test_what_is_below_a_signature_still_counts(tmp_path: Path) -> None:
     changed = bytearray(make_module())
     changed[-1] ^= 1
-    artifact = _artifact(tmp_path / "a", append(bytes(changed), b"m"), signing_key="0" * 64)
+    artifact = _artifact(tmp_path / "a", append(bytes(changed), b"m"))
     (found,) = verify_artifact(artifact).findings
     assert (found.kind, "below its signature" in found.message) == ("altered", True)
     broken = append(make_module(), b"m", length=10**6)
-    (found,) = verify_artifact(_artifact(tmp_path / "b", broken, signing_key="0" * 64)).findings
+    (found,) = verify_artifact(_artifact(tmp_path / "b", broken)).findings
     assert (found.kind, found.message) == ("signature", "its signature is longer than the module")
     longer = append(make_module() + b"more", b"m")
-    (found,) = verify_artifact(_artifact(tmp_path / "c", longer, signing_key="0" * 64)).findings
+    (found,) = verify_artifact(_artifact(tmp_path / "c", longer)).findings
     assert found.kind == "altered"
 
 
 def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    manifest = make_artifact(tmp_path)
     with pytest.raises(NotFoundError, match="There is no certificate"):
-        fingerprint(tmp_path / "none.der")
+        verify_signatures(tmp_path, manifest, tmp_path / "none.der")
     (tmp_path / "text.pem").write_text("no certificate")
     with pytest.raises(ProvisionError, match="neither in PEM nor in DER"):
-        fingerprint(tmp_path / "text.pem")
+        verify_signatures(tmp_path, manifest, tmp_path / "text.pem")

@@ -15,14 +15,12 @@ from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, SigningConfig, TrustConfig
-from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
 from provision.kmod import module_signatures
+from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import Finding, verify_artifact
-from provision.manifest import MANIFEST, Manifest
-from provision.pin import ClosurePackage
 from provision.registry.publish import EngineImage
 from provision.store import obtain as obtaining
 from provision.store.entries import mark_unsigned, unsigned_reference
@@ -198,36 +196,15 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
     assert engine.calls == ["name"]
 
 
-def test_the_key_counts_where_the_pin_names_none(
+def test_only_signatures_of_the_hosts_key_count(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = ClosurePackage(
-        name="gcc",
-        version="12-1",
-        arch="x86_64",
-        sha256="0" * 64,
-        size=1,
-        repository="baseos",
-        location="gcc.rpm",
-    )
-    make_artifact(tmp_path / "plain", pin=PIN)
-    closed = PIN.model_copy(update={"closure": (package,)})
-    make_artifact(tmp_path / "closed", pin=closed)
-    plain, with_closure = (
-        load_json(tmp_path / name / MANIFEST, Manifest) for name in ("plain", "closed")
-    )
+    manifest = make_artifact(tmp_path, pin=PIN)
     signing_config = SigningConfig(key="/key", certificate="/certificate")
     signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
     wrong = (Finding("demo.ko", "signature", "is another's"),)
     monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: wrong)
-    assert not module_signatures.is_signed_for_host(
-        tmp_path / "closed", with_closure, signs.config.signing
-    )
-    assert module_signatures.is_signed_for_host(tmp_path / "plain", plain, signs.config.signing)
-    assert module_signatures.is_signed_for_host(
-        tmp_path / "closed", with_closure, settings.config.signing
-    )
+    assert not is_signed_for_host(tmp_path, manifest, signs.config.signing)
+    assert is_signed_for_host(tmp_path, manifest, settings.config.signing)
     monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: ())
-    assert module_signatures.is_signed_for_host(
-        tmp_path / "closed", with_closure, signs.config.signing
-    )
+    assert is_signed_for_host(tmp_path, manifest, signs.config.signing)

@@ -115,7 +115,7 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed: list[Path] = []
-    monkeypatch.setattr(staging, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
+    monkeypatch.setattr(staging, "sign_modules", lambda entry, *_1, **_2: signed.append(entry))
     have(registry, tmp_path, signed=False)
     consent = TrustOverride(insecure=True)
     store_pulled(settings, found(settings, registry, consent=consent), consent)
