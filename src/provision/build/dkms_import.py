@@ -17,7 +17,7 @@ import tomllib
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from pathlib import Path
 from provision.build.archive import Archive
 from provision.build.base_image import base_request, ensure_base
 from provision.build.bootstrap import ensure_distro_base
+from provision.build.dockerfile import fill_shipped
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro, own_kernel
 from provision.build.resolve import kernel_pin
@@ -219,9 +220,9 @@ def _module_problems(variables: Variables, modules: Sequence[BuiltModule]) -> It
             yield f"DEST_MODULE_LOCATION[{index}] is not set"
 
 
-# Both stand in a recipe until its author corrects them. NOASSERTION is SPDX's word for "unknown".
+# Both are in a recipe until its author corrects them. NOASSERTION is SPDX's word for "unknown".
 UNKNOWN_LICENCE = "NOASSERTION"
-_FEATURE = "default"
+_STAND_IN = ArchiveSource(url="https://vendor.example/source.tar.gz", sha256="0" * 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,68 +261,20 @@ def draft_recipe(conf: DkmsConf, origin: Origin) -> Draft:
     devices: dict[str, list[str]] = {}
     for vendor, device in conf.pci:
         devices.setdefault(vendor, []).append(device)
-    flag = "OCI_" + re.sub(r"[^A-Z0-9]+", "_", name.upper())
-    lines = [
-        re.sub(r"[^ -~]", "?", f"# {conf.name} {conf.version}. Made from {conf.path}."),
-        "schema = 1",
-        f"name = {_text(name)}",
-        f"summary = {_text(f'Kernel modules of {conf.name}')}",
-        'vendor = "unknown"',
-        f"homepage = {_text(origin.homepage or 'unknown')}",
-    ]
-    for vendor, found in devices.items():
-        lines += ["", "[[hardware.pci]]", f"vendor = {_text(vendor)}", f"devices = {_list(found)}"]
-    lines += [
-        "",
-        *_source_table(conf, origin),
-        "",
-        "[flavours.dkms]",
-        f"licences = {_list([UNKNOWN_LICENCE])}",
-        "",
-        "[container]",
-        f"activation_flag = {_text(flag)}",
-        f"driver_feature = {_list([_FEATURE])}",
-        "",
-        f"[container.features.{_FEATURE}]",
-        "devices = []",
-    ]
-    text = "\n".join(lines) + "\n"
+    text = fill_shipped(
+        "drivers/driver.toml.j2",
+        title=re.sub(r"[^ -~]", "?", f"{conf.name} {conf.version}. Made from {conf.path}."),
+        name=name,
+        conf=conf,
+        origin=origin,
+        devices=devices,
+        release=origin.release or _STAND_IN,
+        licence=UNKNOWN_LICENCE,
+        flag="OCI_" + re.sub(r"[^A-Z0-9]+", "_", name.upper()),
+    )
     # The text must be readable; mistakes name this command's input.
     parse_json(json.dumps(tomllib.loads(text)), Recipe, name=f"recipe of {origin.name}")
     return Draft(name, text, tuple(_unknown(conf, origin)), tuple(_ignored(conf)))
-
-
-def _text(value: str) -> str:
-    # TOML's basic strings take JSON's escapes, but no pairs of surrogates, and no bare DEL:
-    # https://toml.io/en/v1.0.0#string
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _list(values: Iterable[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]"
-
-
-def _source_table(conf: DkmsConf, origin: Origin) -> list[str]:
-    lines = ["[source]", 'kind = "dkms"']
-    if origin.package is not None:
-        lines.append(f"package = {_text(origin.package)}")
-        if origin.component != "main":
-            lines.append(f"components = {_list([origin.component])}")
-    if origin.packages:
-        lines.append(f"packages = {_list(origin.packages)}")
-    if origin.package is not None:
-        return lines
-    release = origin.release or ArchiveSource(
-        url="https://vendor.example/source.tar.gz", sha256="0" * 64
-    )
-    lines += ["", "[[source.releases]]", f"version = {_text(conf.version)}"]
-    lines += [f"url = {_text(release.url)}"]
-    if isinstance(release, GitSource):
-        lines.append(f"commit = {_text(release.commit)}")
-    lines.append(f"sha256 = {_text(release.sha256)}")
-    if isinstance(release, ArchiveSource) and release.strip != 1:
-        lines.append(f"strip = {release.strip}")
-    return lines
 
 
 def _unknown(conf: DkmsConf, origin: Origin) -> Iterator[str]:

@@ -87,6 +87,15 @@ def label_value(text: str) -> str:
     return f'"{escaped}"'
 
 
+def toml_value(value: object) -> str:
+    """Return a text, or a list of texts, as TOML has it.
+
+    Its basic strings take JSON's escapes, but no pairs of surrogates, and no bare DEL:
+    https://toml.io/en/v1.0.0#string
+    """
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def one_line(text: str) -> str:
     """Return text for people on one line: every run of blanks and line ends as one blank."""
     return " ".join(text.split())
@@ -164,16 +173,16 @@ def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, ob
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # Nothing here is HTML: the filters shell and label quote what comes from data.
+        # Nothing here is HTML: the filters quote what comes from data.
         autoescape=select_autoescape(),
     )
-    environment.filters |= {"shell": shell_word, "label": label_value}
+    environment.filters |= {"shell": shell_word, "label": label_value, "toml": toml_value}
     return environment.get_template(name).render(values)
 
 
-def fill_shipped(name: str, **values: object) -> str:
+def fill_shipped(template: str, /, **values: object) -> str:
     """Return the text of a template that comes with provision, with values in it."""
-    return fill_template(name, {name: (templates_dir() / name).read_text()}, values)
+    return fill_template(template, {template: (templates_dir() / template).read_text()}, values)
 
 
 def template_family(distro_id: str) -> str:
