@@ -184,7 +184,7 @@ def matrix_command(
             signer = _signer(settings, fleet, private) if pushes else None
             registry = fleet_registry(settings, fleet, signer)
         network = network or (fleet.network if fleet else None)
-        planned = chosen or _planned(settings, file, fleet, selection, network)
+        planned = chosen or _planned(settings.with_network(network), file, fleet, selection)
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
             retry=retry,
@@ -197,7 +197,11 @@ def matrix_command(
         if lists or plans:
             if missing and registry is not None:
                 planned, _ = split_present(registry, planned)
-            return _emit_cells(settings, file if lists else None, registry, planned, how)
+            return (
+                _emit_list(file, registry, planned)
+                if file and lists and registry
+                else _emit_plan(settings, registry, planned, how)
+            )
         listed = [one.cell for one in planned]
         present: list[Cell] = []
         if registry is not None:
@@ -257,19 +261,11 @@ def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Sig
 
 
 def _planned(
-    settings: Settings,
-    file: Path | None,
-    fleet: Fleet | None,
-    selection: Selection | None,
-    network: str | None,
+    settings: Settings, file: Path | None, fleet: Fleet | None, selection: Selection | None
 ) -> list[Planned]:
-    settings = settings.with_network(network)
-    if file is not None and fleet is not None:
-        return fleet_cells(settings, file, fleet)
-    if selection is None:
-        return []
-    offers = find_offers(settings, selection)
-    return plan_cells(selection, offers)
+    if selection is not None:
+        return plan_cells(selection, find_offers(settings, selection))
+    return fleet_cells(settings, file, fleet) if file and fleet else []
 
 
 def _built(
@@ -291,21 +287,7 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
         write_atomic(html, render_page(report, templates_dir(), time=time.time()))
 
 
-def _emit_cells(
-    settings: Settings,
-    listed: Path | None,
-    registry: FleetRegistry | None,
-    planned: Sequence[Planned],
-    how: RunOptions,
-) -> int:
-    """Print cells for others to build: commands for the file of a fleet, or else their Pins."""
-    if listed is None or registry is None:
-        return _emit_plan(settings, registry, planned, how)
-    _emit_list(listed, registry, planned)
-    return ExitCode.DONE
-
-
-def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
+def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> int:
     """Print a command for each cell; the commands share only the registry."""
     cells = [
         {
@@ -325,6 +307,7 @@ def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) 
         {"registry": registry.address, "cells": cells, "not_supported": refused},
         each("cells", lambda one: [shlex.join(one["command"])]),
     )
+    return ExitCode.DONE
 
 
 def _emit_plan(
