@@ -161,10 +161,9 @@ def _distro(root: Path) -> str:
             named = ":".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
             break
     try:
-        found = find_distro(named)
+        return find_distro(named).name
     except NotFoundError:
         return named
-    return f"{found.id}:{found.version}"
 
 
 def _files(folder: Path, paths: Iterable[Path]) -> str:

@@ -249,7 +249,7 @@ def _in_image(
     if serving and all(source.is_packaged for source in serving):
         raise NotFoundError(
             f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
-            f" for {distro.id}:{distro.version} has no archive of Debian.",
+            f" for {distro.name} has no archive of Debian.",
             resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )

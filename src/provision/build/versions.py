@@ -224,7 +224,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
     readings = read_upstream(
         settings,
         recipe,
-        distro=f"{distro.id}:{distro.version}",
+        distro=distro.name,
         max_age=MAX_AGE if chosen is None else math.inf,
     )
     _say_troubles(readings)

@@ -87,7 +87,7 @@ def _packages(packages: Any) -> str | None:  # noqa: ANN401 - of a Pin
 def _tree(tree: Any) -> str:  # noqa: ANN401 - of a Pin
     parts = ("tree", "config", "symvers", "compiler")
     digests = [f"{part} sha256:{value}" for part in parts if (value := getattr(tree, part))]
-    toolchain = f"{tree.toolchain.id}:{tree.toolchain.version}" if tree.toolchain else "image"
+    toolchain = tree.toolchain.name if tree.toolchain else "image"
     return "\n".join([f"{tree.kind}, compiled with {toolchain}", *digests])
 
 

@@ -223,7 +223,7 @@ def kernels(
     emit(
         {
             "driver": driver,
-            "distro": f"{chosen.id}:{chosen.version}",
+            "distro": chosen.name,
             "kernels": [
                 {"release": release, "builds": version is not None, "version": version}
                 for release, version in newest.items()
@@ -281,7 +281,7 @@ def _versions(offers: Offers) -> dict[str, Any]:
     return {
         "driver": offers.driver,
         "flavour": offers.flavour,
-        "distro": f"{offers.distro.id}:{offers.distro.version}",
+        "distro": offers.distro.name,
         "asked_for": offers.asked_for,
         "installed": [
             {"kernel": one.kernel, "version": one.version, "running": one.is_running}

@@ -433,7 +433,7 @@ def _python(pin: PythonPin) -> dict[str, Any]:
     return {
         "version": pin.version,
         "package": pin.package,
-        "distro": f"{pin.distro.id}:{pin.distro.version}",
+        "distro": pin.distro.name,
         "machine": pin.architecture,
         "prefix": pin.prefix,
         "digest": pin.digest,

@@ -77,7 +77,7 @@ def release_of(pin: DistroPin) -> tuple[Distro, Release]:
         release = distro.releases[-1].model_copy(update={"version": pin.version})
     if distro is None or release is None:
         raise NotFoundError(
-            f"There are no data of the distro '{pin.id}:{pin.version}'.",
+            f"There are no data of the distro '{pin.name}'.",
             resolution=f"There are {', '.join(known_distros())}.",
         )
     return distro, release
@@ -105,7 +105,7 @@ def source_names(pin: DistroPin) -> tuple[str, ...]:
     A distro that there are no data of is one whose kernels come as trees.
     """
     distro = distro_named(pin.id)
-    return pin.id, f"{pin.id}:{pin.version}", distro.family if distro else "tree"
+    return pin.id, pin.name, distro.family if distro else "tree"
 
 
 def data_files(names: Iterable[str]) -> tuple[str, ...]:

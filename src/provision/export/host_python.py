@@ -216,7 +216,7 @@ def build_context(pin: PythonPin, store: PackageStore) -> dict[str, bytes | Path
         "prefix": pin.prefix,
         "version": pin.version,
         "package": pin.package,
-        "distro": f"{pin.distro.id}:{pin.distro.version}",
+        "distro": pin.distro.name,
         "digest": pin.digest,
     }
     names = {package.location.rpartition("/")[2]: package.sha256 for package in pin.closure}

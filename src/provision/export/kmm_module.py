@@ -210,10 +210,9 @@ def _mappings(
 ) -> list[Document]:
     """Return the image for each kernel; the first mapping that fits counts."""
     pin = manifest.pin
-    distro = f"{pin.distro.id}:{pin.distro.version}"
 
     def tag(kernel: str) -> str:
-        return HostTag(pin.driver.version, pin.driver.flavour, kernel, distro).text
+        return HostTag(pin.driver.version, pin.driver.flavour, kernel, pin.distro.name).text
 
     found = [
         _mapping("literal", one, str(repository.with_tag(tag(one))), options) for one in kernels

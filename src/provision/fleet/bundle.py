@@ -64,10 +64,9 @@ class ImageSelection:
     def takes(self, image: ArtifactImage) -> bool:
         """Return whether an image is selected."""
         pin = image.pin
-        distro = f"{pin.distro.id}:{pin.distro.version}"
         release = pin.kernel.release
         is_kernel = not self.kernels or any(fnmatchcase(release, one) for one in self.kernels)
-        return is_kernel and (not self.distros or distro in self.distros)
+        return is_kernel and (not self.distros or pin.distro.name in self.distros)
 
     def may_take(self, tag: str) -> bool:
         """Return whether a tag may lead to a selected image; the image itself decides."""

@@ -278,6 +278,11 @@ class DistroPin(Frozen):
     version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
     codename: Name
 
+    @property
+    def name(self) -> str:
+        """Its name on command lines and in registries: ``debian:12``."""
+        return f"{self.id}:{self.version}"
+
 
 class BasePin(Frozen):
     """The base image of the build stages."""

@@ -254,7 +254,7 @@ def facts_of(pin: Pin, serial: int) -> Facts:
         driver=pin.driver.name,
         version=pin.driver.version,
         flavour=pin.driver.flavour,
-        distro=f"{pin.distro.id}:{pin.distro.version}",
+        distro=pin.distro.name,
         kernel=pin.kernel.release,
         architecture=pin.kernel.architecture,
         serial=serial,

@@ -253,8 +253,7 @@ def names_for_operators(pin: Pin, labels: Mapping[str, str]) -> tuple[str, str] 
         labels: The image's; without that of operators, it is for none.
     """
     version = labels.get(OPERATOR_LABEL)
-    distro = f"{pin.distro.id}:{pin.distro.version}"
-    return operator_tags(version, pin.kernel.release, distro) if version else None
+    return operator_tags(version, pin.kernel.release, pin.distro.name) if version else None
 
 
 def set_operator_tags(

@@ -254,7 +254,7 @@ def _other_version(
         for name in names
     }
     return NotFoundError(
-        f"The archive of {index.distro.id}:{index.distro.version} has no user space of '{driver}'"
+        f"The archive of {index.distro.name} has no user space of '{driver}'"
         f" {version}: modules and libraries must be of one version.",
         resolution="Take a version that all of them have (--version), or another flavour"
         " (--flavour).",
@@ -264,7 +264,7 @@ def _other_version(
 
 def _missing_package(names: list[str], index: ArchiveIndex) -> NotFoundError:
     return NotFoundError(
-        f"The archive of {index.distro.id}:{index.distro.version} has no package"
+        f"The archive of {index.distro.name} has no package"
         f" {', '.join(names)} for {index.architecture}.",
         resolution="Check the name; if it is in another component of the archive, add that to"
         " 'components' in driver.toml.",

@@ -103,7 +103,7 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     distro = None
     try:
         distro = distro_of_kernel(settings, kernel, request.distro)
-        name = f"{distro.id}:{distro.version}"
+        name = distro.name
     except NotFoundError:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
@@ -248,8 +248,7 @@ def _serials_so_far(layout: Layout, trusted: ArtifactImage) -> dict[str, int]:
 def _target(trusted: ArtifactImage) -> str:
     """Return the name under which serials are recorded, without the version at its end."""
     pin = trusted.pin
-    distro = f"{pin.distro.id}:{pin.distro.version}"
-    return f"{distro} {pin.kernel.release} {pin.kernel.architecture} {pin.driver.flavour} "
+    return f"{pin.distro.name} {pin.kernel.release} {pin.kernel.architecture} {pin.driver.flavour} "
 
 
 def _day(serial: int) -> str:

@@ -135,8 +135,8 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     configured = settings.config.drivers.get(driver) or DriverConfig()
     flavour = chosen_flavour(recipe, request.flavour or configured.flavour)
     distro = choose_distro(settings, request.distro)
-    name = f"{distro.id}:{distro.version}"
-    readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
+    max_age = math.inf if is_offline else 0.0
+    readings = read_upstream(settings, recipe, distro=distro.name, max_age=max_age)
     branches = known_branches(recipe.upstream, readings)
     published = files_of(readings)
     context = SourceContext(

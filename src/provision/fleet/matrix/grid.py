@@ -134,10 +134,9 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Matrix
 
 def _release(name: str) -> str:
     try:
-        found = find_distro(name)
+        return find_distro(name).name
     except ProvisionError:
         return name
-    return f"{found.id}:{found.version}"
 
 
 def _named(drivers: Collection[str]) -> str:

@@ -99,10 +99,9 @@ def _of_host(results: Iterable[Result], root: Path, config: Config, driver: str)
         branches = known_branches(recipe.upstream, said).followed(version, today())
     elif version is not None and version != "latest":
         branches = (version,)
-    distro = f"{pin.id}:{pin.version}"
     return [
         result
         for result in results
-        if (result.distro, result.flavour) == (distro, flavour)
+        if (result.distro, result.flavour) == (pin.name, flavour)
         and (branches is None or any(is_of(result.version, branch) for branch in branches))
     ]

@@ -44,9 +44,8 @@ def find_offers(settings: Settings, selection: Selection) -> Offers:
     found: list[Offer] = []
     kernels: dict[str, tuple[str, ...] | None] = {}
     for distro in distros:
-        name = distro_name(distro)
-        report(Note(f"Querying what {name} offers"))
-        kernels[name] = _kernels(settings, distro, selection.kernels)
+        report(Note(f"Querying what {distro.name} offers"))
+        kernels[distro.name] = _kernels(settings, distro, selection.kernels)
         found += _offers(settings, entries, distro, selection.versions)
     # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
@@ -62,11 +61,6 @@ def ensure_base_images(settings: Settings, planned: Iterable[Planned]) -> None:
         if not has_tree(distro):
             request = base_request(settings, choose_distro(settings, distro))
             ensure_distro_base(settings, request)
-
-
-def distro_name(distro: DistroPin) -> str:
-    """Return the name of a distro on the command line: ``debian:12``."""
-    return f"{distro.id}:{distro.version}"
 
 
 def has_tree(distro: str) -> bool:
@@ -87,8 +81,8 @@ def _kernels(settings: Settings, distro: DistroPin, names: Iterable[str]) -> tup
         return distro_kernels(settings, distro)
     if any(map(has_pattern, names)):
         raise NotFoundError(
-            f"{distro_name(distro)} has no packages of kernels that could be listed.",
-            resolution=f"Name the kernels: --distros {distro_name(distro)} --kernels RELEASE,…",
+            f"{distro.name} has no packages of kernels that could be listed.",
+            resolution=f"Name the kernels: --distros {distro.name} --kernels RELEASE,…",
         )
     return None
 
@@ -97,7 +91,6 @@ def _offers(
     settings: Settings, entries: Iterable[Entry], distro: DistroPin, names: Iterable[str]
 ) -> Iterator[Offer]:
     """Yield what a distro offers; its archive is asked once for all drivers."""
-    name = distro_name(distro)
     has_archive = not has_tree(distro.id) and uses_archive(distro)
     refusals: dict[str, str] = {}
     packaged = []
@@ -124,9 +117,9 @@ def _offers(
                     asked = index if recipe in packaged else None
                     versions, kinds = _versions(recipe, flavour, distro, asked, requested)
                     if not versions and asked is None:
-                        refusal = f"no source of '{recipe.name}' serves {name}"
+                        refusal = f"no source of '{recipe.name}' serves {distro.name}"
                 yield Offer(
-                    recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds
+                    recipe.name, flavour, distro.name, versions, is_default, recipe, refusal, kinds
                 )
 
 
@@ -157,7 +150,7 @@ def _versions(
     A vendor may have published hundreds of versions besides those of the recipe. Only those count
     that a host would get for the requested names.
     """
-    context = SourceContext(distro_name(distro), source_names(distro), index)
+    context = SourceContext(distro.name, source_names(distro), index)
     kinds: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
     for name, followed in requested.items():
