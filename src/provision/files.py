@@ -249,6 +249,12 @@ def is_writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
+def mark_used(path: Path) -> None:
+    """Set a file's time of use to now, if that may be set; garbage collection goes by it."""
+    with suppress(OSError):
+        os.utime(path)
+
+
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a file's content as 64 hexadecimal digits."""
     with path.open("rb") as stream:

@@ -6,12 +6,12 @@ The vendor config and the ld.so.conf.d file are made from it, not from the recip
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from provision.documents import Frozen
+from provision.documents import Frozen, load_json
 from provision.pin import Pin, Sha256
 
 #: The manifest in a store entry and in an artifact.
@@ -272,3 +272,8 @@ class Manifest(Frozen):
     kmm: Module | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+def load_manifest(artifact: Path) -> Manifest:
+    """Read the manifest of a store entry, or of another folder with an artifact."""
+    return load_json(artifact / MANIFEST, Manifest)

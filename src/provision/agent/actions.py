@@ -26,7 +26,6 @@ from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
-from provision.documents import load_json
 from provision.engine.docker_api import EngineLostError
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, as_error
 from provision.files import in_root
@@ -35,7 +34,7 @@ from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
 from provision.kmod.loader import try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
-from provision.manifest import MANIFEST, Manifest
+from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by, report
 from provision.registry.artifact_images import ArtifactImage
@@ -471,7 +470,7 @@ class Actions:
                 if digest and ((entry := layout.entry(digest)) / MANIFEST).is_file():
                     done += unload(
                         entry,
-                        load_json(entry / MANIFEST, Manifest),
+                        load_manifest(entry),
                         options=setting.options if setting else {},
                         root=root,
                     )
@@ -495,7 +494,7 @@ class Actions:
         entry = layout.entry(artifact.digest or "")
         options = self.run.desired.drivers[action.driver].options
         with changing(layout):
-            manifest = load_json(entry / MANIFEST, Manifest)
+            manifest = load_manifest(entry)
             done = load(entry, manifest, options=options, root=root)
             if artifact.known.load_failure is not None:
                 update_state(layout, lambda state: state.changed(action.kernel, load_failure=None))

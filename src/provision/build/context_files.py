@@ -27,7 +27,7 @@ from provision.documents import Frozen, load_json
 from provision.engine.docker_api import Container, ContainerRequest, Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
-from provision.files import lock, write_atomic
+from provision.files import lock, mark_used, write_atomic
 from provision.pin import GitCommit, GitSource, RunfileSource, Sha256, Source
 from provision.progress import Event, Note, Output, Tally, current_listener, heard_by, report
 from provision.sources.runfile import repack
@@ -107,9 +107,7 @@ def ensure_commits(
                     limit=_LIMIT_S,
                 )
                 _fetch(engine, container_request, commit, path, access)
-        # Garbage collection looks at the time of use.
-        with suppress(OSError):
-            path.touch()
+        mark_used(path)
         found[f"git/{path.name}"] = path
     return found
 
@@ -264,9 +262,7 @@ def ensure_parts(
             found = {part: store.whole(one) for part, one in load_json(index, _Index).parts.items()}
             whole = {part: path for part, path in found.items() if path is not None}
             if len(whole) == len(found):
-                # Garbage collection looks at the time of use.
-                with suppress(OSError):
-                    os.utime(index)
+                mark_used(index)
                 return whole
         run = fetch()
         report(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))

@@ -23,7 +23,7 @@ from pydantic import Field
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
-from provision.files import lock, sha256_file, sync_directory, write_atomic
+from provision.files import lock, mark_used, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, report
 
@@ -83,13 +83,12 @@ class PackageStore:
     def whole(self, sha256: str) -> Path | None:
         """Return a file and mark it as used; None: it is missing or damaged.
 
-        Admins copy files here, and disks fail. Garbage collection looks at the time of use.
+        Admins copy files here, and disks fail.
         """
         path = self.path(sha256)
         if not path.is_file() or sha256_file(path) != sha256:
             return None
-        with suppress(OSError):
-            os.utime(path)
+        mark_used(path)
         return path
 
     def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
@@ -182,13 +181,9 @@ class PackageStore:
     def closure(self, key: str) -> Closure | None:
         """Return a solved closure and mark it as used; None: it is missing or damaged."""
         path = self._closure_path(key)
-        try:
-            closure = load_json(path, Closure)
-        except ProvisionError:
-            return None
-        # Garbage collection looks at the time of use.
-        with suppress(OSError):
-            os.utime(path)
+        closure = _readable(path)
+        if closure is not None:
+            mark_used(path)
         return closure
 
     def keep(self, key: str, closure: Closure) -> None:

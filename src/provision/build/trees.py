@@ -13,7 +13,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -27,7 +26,7 @@ from provision.distros.kernel_tree import read_config, release_address, require_
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download, download_summed
-from provision.files import in_root, lock, write_atomic
+from provision.files import in_root, lock, mark_used, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Pin, Sha256, TreePin
@@ -77,10 +76,8 @@ def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) 
         return None
     if size != found.size or fingerprint not in {None, found.fingerprint}:
         return None
-    # Garbage collection looks at the time of use.
-    for used in (path, store.path(found.tree)):
-        with suppress(OSError):
-            os.utime(used)
+    mark_used(path)
+    mark_used(store.path(found.tree))
     return found
 
 

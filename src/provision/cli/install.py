@@ -15,12 +15,11 @@ from provision.cli import options
 from provision.cli.job import build_options, examined, job, target_options, trust_options
 from provision.cli.options import argument, command
 from provision.cli.output import emit, fields, progress, size_of, table
-from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import Report, verify_artifact
-from provision.manifest import MANIFEST, Manifest
+from provision.manifest import load_manifest
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage
@@ -160,7 +159,7 @@ def _in_store(
 def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done | None:
     """Activate an entry of the store, without an engine; None: another key has signed it."""
     verify_entry(layout, entry)
-    manifest = load_json(entry / MANIFEST, Manifest)
+    manifest = load_manifest(entry)
     signing, root = settings.config.signing, settings.root
     if not is_signed_for_host(entry, manifest, signing, root=root):
         return None

@@ -10,7 +10,6 @@ from pathlib import Path
 from provision.build.image import pin_label
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
-from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
@@ -18,7 +17,7 @@ from provision.errors import NotFoundError, UsageError
 from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
-from provision.manifest import MANIFEST, Manifest
+from provision.manifest import Manifest, load_manifest
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
@@ -111,7 +110,7 @@ class ArtifactSource:
         for link in (layout.kernel_link(kernel), layout.current):
             entry = layout.linked(link) if link.is_symlink() else None
             if entry is not None:
-                manifest = load_json(entry / MANIFEST, Manifest)
+                manifest = load_manifest(entry)
                 if manifest.pin.kernel.release == kernel:
                     return entry
         return None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.build.workspace import Settings
-from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
@@ -27,7 +26,7 @@ from provision.kmod.load import (
 from provision.kmod.loaded import loaded_modules
 from provision.kmod.loader import Options
 from provision.kmod.verify import stored_manifest, verify_modules
-from provision.manifest import MANIFEST, Manifest
+from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
 from provision.store.layout import VENDOR_CONFIGS, Layout
 from provision.store.locks import changing, switching
@@ -207,4 +206,4 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
             f"'{link}' points to an artifact that is gone.",
             resolution=f"Install it again: provision install {layout.driver}.",
         )
-    return entry, load_json(entry / MANIFEST, Manifest)
+    return entry, load_manifest(entry)

@@ -15,12 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
-from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module
+from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module, load_manifest
 from provision.progress import Transfer, report
 
 
@@ -98,7 +97,7 @@ def verify_artifact(artifact: Path, *, pin_label: str | None = None) -> Report:
             resolution="Give the folder of a store entry: …/var/lib/provision/DRIVER/DIGEST.",
         )
     try:
-        manifest = load_json(artifact / MANIFEST, Manifest)
+        manifest = load_manifest(artifact)
     except NotFoundError:
         return Report(None, (Finding(str(MANIFEST), "missing", "is missing"),))
     except ConfigError as error:
@@ -115,7 +114,7 @@ def verify_artifact(artifact: Path, *, pin_label: str | None = None) -> Report:
 
 def verify_modules(artifact: Path) -> Report:
     """Compare only an artifact's modules with its manifest, before they are loaded."""
-    manifest = load_json(artifact / MANIFEST, Manifest)
+    manifest = load_manifest(artifact)
     check = _Check(artifact.resolve(), manifest)
     check.pin(None)
     check.modules()
@@ -125,7 +124,7 @@ def verify_modules(artifact: Path) -> Report:
 def stored_manifest(entry: Path) -> Manifest | None:
     """Return the manifest of a store entry; None if it is missing or damaged."""
     try:
-        return load_json(entry / MANIFEST, Manifest)
+        return load_manifest(entry)
     except (OSError, ProvisionError):
         return None
 

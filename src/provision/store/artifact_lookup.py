@@ -17,13 +17,12 @@ from provision.build.versions import follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
-from provision.documents import load_json
-from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import write_atomic
 from provision.host.facts import read_facts
 from provision.host.kernels import machine
-from provision.manifest import MANIFEST, Manifest
+from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin, Pin
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
@@ -146,12 +145,9 @@ def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
         if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
             # Without its registry, a host must not go back to an unsigned artifact.
             continue
-        try:
-            pin = load_json(layout.entry(digest) / MANIFEST, Manifest).pin
-        except (ConfigError, NotFoundError, OSError):
-            continue
-        if _is_of(pin, sought):
-            found[pin.driver.version] = layout.entry(digest)
+        manifest = stored_manifest(layout.entry(digest))
+        if manifest and _is_of(manifest.pin, sought):
+            found[manifest.pin.driver.version] = layout.entry(digest)
     order = [v for v in (sought.version.prefer, *newest_first(found)) if v in found]
     return found[order[0]] if order else None
 

@@ -37,10 +37,9 @@ from provision.config import DriverConfig
 from provision.distros import source_names, uses_archive
 from provision.distros.debian.archive import packaged_kernels
 from provision.distros.debian.relations import compare_versions
-from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.facts import Facts, read_facts
-from provision.manifest import MANIFEST, Manifest
+from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream.queries import (
@@ -205,12 +204,9 @@ def _installed(settings: Settings, driver: str, running: str | None) -> tuple[In
     layout = Layout(settings.root, driver)
     found = []
     for release, digest in sorted(linked_kernels(layout).items()):
-        try:
-            manifest = load_json(layout.entry(digest) / MANIFEST, Manifest)
-        except ProvisionError:
-            # 'provision status' reports damaged entries.
-            continue
-        found.append(Installed(release, manifest.pin.driver.version, release == running))
+        # 'provision status' reports damaged entries.
+        if manifest := stored_manifest(layout.entry(digest)):
+            found.append(Installed(release, manifest.pin.driver.version, release == running))
     return tuple(found)
 
 

@@ -21,11 +21,11 @@ from pathlib import Path, PurePosixPath
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.fields import Installed
-from provision.documents import load_json
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
-from provision.manifest import MANIFEST, Manifest
+from provision.kmod.verify import stored_manifest
+from provision.manifest import Manifest
 from provision.sources.candidates import newest_first
 from provision.store.layout import Layout
 
@@ -196,11 +196,10 @@ def other_installations(settings: Settings, drivers: Iterable[str]) -> list[Othe
     """Return what a host has of drivers that provision did not install."""
     found = []
     for name in drivers:
-        recipe = manifest = None
+        recipe = None
         with suppress(ProvisionError):
             recipe = settings.catalogue.entry(name).recipe
-        with suppress(ProvisionError):
-            manifest = load_json(Layout(settings.root, name).current / MANIFEST, Manifest)
+        manifest = stored_manifest(Layout(settings.root, name).current)
         found.append(other_installation(settings.root, name, recipe, manifest))
     return [one for one in found if one is not None]
 

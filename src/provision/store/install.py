@@ -9,13 +9,13 @@ from pathlib import Path
 
 from provision.build.image import pin_label
 from provision.build.workspace import Settings
-from provision.documents import load_json, parse_json
+from provision.documents import parse_json
 from provision.engine.docker_api import Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
 from provision.kmod.verify import Report, verify_artifact
-from provision.manifest import MANIFEST, Manifest
+from provision.manifest import MANIFEST, Manifest, load_manifest
 from provision.progress import Note, report
 from provision.store.activate import apply, plan, plan_removal
 from provision.store.entries import (
@@ -91,7 +91,7 @@ def activate_entry(
 ) -> Installed:
     """Activate an artifact of the store: links, vendor file, loader configuration."""
     with nullcontext() if dry_run else _switched(layout):
-        manifest = load_json(entry / MANIFEST, Manifest)
+        manifest = load_manifest(entry)
         changes = plan(layout, manifest, replace=replace)
         if not dry_run:
             _apply(layout, changes)

@@ -20,7 +20,6 @@ from provision.build.image import build_image, find, pin_label
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
-from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
@@ -28,7 +27,7 @@ from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host, sign_modules
 from provision.kmod.verify import DamagedError, Report, verify_artifact
-from provision.manifest import MANIFEST, UNSIGNED, Manifest
+from provision.manifest import UNSIGNED, Manifest, load_manifest
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, unpack_layers
@@ -95,7 +94,7 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
         changing(layout),
     ):
         adopt(layout, entry.name, draft, replace=is_there)
-        manifest = load_json(entry / MANIFEST, Manifest)
+        manifest = load_manifest(entry)
     # The build's own total is a part of this one.
     seconds = {("build" if part == "total" else part): s for part, s in built.phases().items()}
     return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
@@ -218,7 +217,7 @@ def store_pulled(
         added = adopt(layout, entry.name, draft, replace=is_there)
         record_serial(layout, trusted)
         # Before garbage collection may remove the entry, which nothing needs yet.
-        manifest = load_json(entry / MANIFEST, Manifest)
+        manifest = load_manifest(entry)
     origin: Origin = "registry" if added else "store"
     return Stored(manifest, entry, origin, _total(begun), received)
 

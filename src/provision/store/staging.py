@@ -20,13 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from provision.build.workspace import Settings
-from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.host.facts import selinux
 from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
-from provision.manifest import MANIFEST, DriverFile, Manifest
+from provision.manifest import DriverFile, Manifest, load_manifest
 from provision.progress import Note, report
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -63,7 +62,7 @@ def complete_from_store(layout: Layout, name: str, draft: Path) -> bool:
         Whether the draft has every file of its manifest now; if not, nothing was added.
     """
     try:
-        manifest = load_json(draft / MANIFEST, Manifest)
+        manifest = load_manifest(draft)
     except ProvisionError:
         # It is in another layer, or damaged; the whole artifact is verified later.
         return False
@@ -124,7 +123,7 @@ def _entries(layout: Layout, name: str) -> Iterator[tuple[Path, Manifest]]:
         if path.name == name or path.is_symlink():
             continue
         with suppress(ProvisionError):
-            yield path, load_json(path / MANIFEST, Manifest)
+            yield path, load_manifest(path)
 
 
 def _link(source: Path, target: Path) -> None:
