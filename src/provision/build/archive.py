@@ -53,14 +53,12 @@ class Archive:
         words: Iterable[str] = (),
         components: Iterable[str] = (),
         reference: str | None = None,
-        network: str | None = None,
         update: bool = False,
     ) -> None:
         self.container: Container | None = None
         self._settings = settings
         self._distro = distro
         self._reference = reference
-        self._network = network
         self._update = update
         self._store = PackageStore(settings.state)
         self._started = ExitStack()
@@ -103,13 +101,7 @@ class Archive:
                 raise
             report(Note(f"{error.message} This machine's own apt is asked instead."))
             return own
-        request = solve_request(
-            self._settings,
-            self._distro,
-            base,
-            repositories=self._readable,
-            network=self._network,
-        )
+        request = solve_request(self._settings, self._distro, base, repositories=self._readable)
         components = [list(repository.components) for repository in self._readable]
         key = closure_key({"asked": request.key, "components": components, "words": words})
         if not self._update and (kept := self._store.answer(key, max_age=_MAX_AGE_S)):

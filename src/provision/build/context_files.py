@@ -346,6 +346,6 @@ def commit_files(
         toolchain,
         commits_of(resolved.pin.sources),
         PackageStore(settings.state),
-        network=resolved.network,
+        network=settings.config.engine.network,
         access=GitAccess(settings.root, settings.state / "git-login"),
     )

@@ -88,6 +88,7 @@ class RequestOptions:
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
+    # For the settings with which the request is made.
     network: str | None = None
     # Whether to try a kernel that the driver is not known to build on.
     force: bool = False

@@ -91,7 +91,6 @@ class Resolved:
     attached: Mapping[str, Path] = field(default_factory=dict)
     # Addresses of the packages of the Pin, by sha256.
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,6 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
     """Decide every input of a build whose packages a distro's solver finds."""
     distro, kernel, refresh = target.distro, request.kernel or "", request.refresh
     version, context = version_context(settings, request, distro)
-    network = request.network or settings.config.engine.network
     with ExitStack() as opened:
         archive = None
         if uses_archive(distro):
@@ -186,7 +184,6 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
                     distro,
                     (target.entry.recipe,),
                     reference=request.base,
-                    network=network,
                     update=refresh,
                 )
             )
@@ -209,7 +206,6 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
             kernel=kernel,
             packages=decision.tools,
             repositories=repositories,
-            network=network,
             toolchain=target.toolchain,
         )
         urls = decision.urls
@@ -237,7 +233,7 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
                 resolution=superseded(needed.distro),
                 details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
             )
-    return Resolved(pin, target.entry, target.templates, urls=urls, network=network)
+    return Resolved(pin, target.entry, target.templates, urls=urls)
 
 
 def _in_image(
@@ -269,8 +265,7 @@ def _in_image(
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
     base = ensure_distro_base(settings, asked)
-    network = request.network or settings.config.engine.network
-    return Resolved(decision.pin(base, None), target.entry, target.templates, network=network)
+    return Resolved(decision.pin(base, None), target.entry, target.templates)
 
 
 def decide(
@@ -430,7 +425,7 @@ def _is_public(url: str) -> bool:
     return not (parts.username or parts.password or parts.query)
 
 
-def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
+def read_pin(settings: Settings, path: Path) -> Resolved:
     """Return the Pin of a file with everything that its build needs here."""
     file = load_json(path, PinFile)
     pin = _pin_of(file, path)
@@ -454,13 +449,12 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
             " was made from.",
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
-    network = network or settings.config.engine.network
     if pin.tree is None:
         templates = load_templates(templates_dir(), pin.distro.id)
-        return Resolved(pin, entry, templates, urls=file.urls, network=network)
+        return Resolved(pin, entry, templates, urls=file.urls)
     templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
     kept = kept_files(settings, pin, pin.tree)
-    return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
+    return Resolved(pin, entry, templates, attached=kept, urls=file.urls)
 
 
 def load_pin(path: Path) -> Pin:

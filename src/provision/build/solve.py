@@ -557,7 +557,6 @@ def solve_request(
     kernel: str = "",
     packages: Iterable[str] = (),
     repositories: tuple[distros.Repository, ...] = (),
-    network: str | None = None,
     toolchain: Toolchain | None = None,
 ) -> SolveRequest:
     """Return the request to a distro's solver, which runs in a container of a base image.
@@ -576,7 +575,7 @@ def solve_request(
         tools=data.build_tools(release, (*packages, *more)),
         repositories=repositories,
         root=settings.root,
-        network=network or settings.config.engine.network,
+        network=settings.config.engine.network,
         toolchain=toolchain,
         archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )

@@ -44,7 +44,7 @@ def resolve_command(
     ),
 ) -> None:
     """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
-    with job(root, catalogues, arch=arch) as settings:
+    with job(root, catalogues, arch=arch, network=target.network) as settings:
         resolved = resolve_pin(settings, target.of(driver))
     pin = resolved.pin
     document = pin_document(pin, resolved.urls)
@@ -142,9 +142,9 @@ def build_command(
         check_push_name(push_to)
     if render is not None:
         _check_folder(render)
-    with job(root, catalogues, arch=arch) as settings:
+    with job(root, catalogues, arch=arch, network=target.network) as settings:
         if pin_file is not None:
-            resolved = read_pin(settings, pin_file, network=target.network)
+            resolved = read_pin(settings, pin_file)
         else:
             resolved = resolve_pin(settings, target.of(str(driver)))
         pin = resolved.pin

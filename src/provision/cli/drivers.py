@@ -218,8 +218,8 @@ def kernels(
 ) -> None:
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
-    with job(root, catalogues) as settings:
-        chosen, newest = list_kernels(settings.with_network(network), request)
+    with job(root, catalogues, network=network) as settings:
+        chosen, newest = list_kernels(settings, request)
     emit(
         {
             "driver": driver,
@@ -256,7 +256,7 @@ def versions(
 
     Without DRIVER, the command shows the drivers of provision.toml.
     """
-    with job(root, catalogues) as settings:
+    with job(root, catalogues, network=network) as settings:
         names = [driver] if driver else list(settings.config.drivers)
         if not names:
             raise UsageError(
@@ -266,7 +266,7 @@ def versions(
             )
         found = [
             list_offers(
-                settings.with_network(network),
+                settings,
                 DriverRequest(name, distro=distro, flavour=flavour),
                 is_offline=offline,
             )
@@ -411,10 +411,8 @@ def import_recipe(
     the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
     container without a network.
     """
-    with job(root) as settings:
-        draft, conf = import_dkms(
-            settings.with_network(network), what, kernel=kernel, distro=distro
-        )
+    with job(root, network=network) as settings:
+        draft, conf = import_dkms(settings, what, kernel=kernel, distro=distro)
         file = None if output is None else write_recipe(draft, output)
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
     if draft.ignored:

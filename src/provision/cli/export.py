@@ -413,8 +413,8 @@ def host_python(
     The command takes Python from the distro's packages and packs it with the C library and
     everything else that it needs into one archive. Unpack it at /.
     """
-    request = PythonRequest(distro, prefix, output, network)
-    with job(root) as settings:
+    request = PythonRequest(distro, prefix, output)
+    with job(root, network=network) as settings:
         if dry_run:
             pin = resolve_python(settings, request)
             would_build = find_image(settings.engine(), pin) is None

@@ -78,7 +78,7 @@ def install_command(
     Every other name is an image of the engine. FILE.tar, or a path that begins with / or ./, is the
     archive of an image and must be signed too.
     """
-    with job(root, catalogues) as settings:
+    with job(root, catalogues, network=target.network) as settings:
         if is_archive_name(what) or names_registry(what):
             pin, entry, changes = _pulled(settings, examined(settings, what, consent), consent, way)
         elif ":" in what or "/" in what:

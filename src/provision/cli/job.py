@@ -28,10 +28,14 @@ from provision.registry.publish import configured_signer
 
 @contextmanager
 def job(
-    root: Path, catalogues: tuple[Path, ...] = (), *, arch: str | None = None
+    root: Path,
+    catalogues: tuple[Path, ...] = (),
+    *,
+    arch: str | None = None,
+    network: str | None = None,
 ) -> Iterator[Settings]:
     """Yield a host's settings, for kernels of an architecture; progress is shown meanwhile."""
-    settings = load_settings(root, catalogues=catalogues, architecture=arch)
+    settings = load_settings(root, catalogues=catalogues, architecture=arch).with_network(network)
     with progress(), closing(settings.connection):
         yield settings
 

@@ -183,14 +183,13 @@ def matrix_command(
             # Check the key before hours of builds.
             signer = _signer(settings, fleet, private) if pushes else None
             registry = fleet_registry(settings, fleet, signer)
-        network = network or (fleet.network if fleet else None)
-        planned = chosen or _planned(settings.with_network(network), file, fleet, selection)
+        connected = settings.with_network(network or (fleet.network if fleet else None))
+        planned = chosen or _planned(connected, file, fleet, selection)
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
             retry=retry,
             keep_images=keep_images,
             keep_going=keep_going,
-            network=network,
             force=force or (fleet is not None and any(build.force for build in fleet.builds)),
             publisher=registry,
         )
@@ -200,7 +199,7 @@ def matrix_command(
             return (
                 _emit_list(file, registry, planned)
                 if file and lists and registry
-                else _emit_plan(settings, registry, planned, how)
+                else _emit_plan(connected, registry, planned, how)
             )
         listed = [one.cell for one in planned]
         present: list[Cell] = []
@@ -208,7 +207,7 @@ def matrix_command(
             planned, present = split_present(registry, planned)
             registry.add_operator_tags(present)
         try:
-            outcome = _built(settings, planned, results, how, present=len(present))
+            outcome = _built(connected, planned, results, how, present=len(present))
         finally:
             report = report_of_cells(listed, results)
             _write_page(html, report)

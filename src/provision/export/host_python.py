@@ -90,7 +90,6 @@ class PythonRequest:
     # The archive, or a folder that gets it under its usual name.
     output: Path
     # Network of the container that downloads; None: what provision.toml says.
-    network: str | None = None
 
     def path(self, pin: PythonPin) -> Path:
         """Return the path of the archive."""
@@ -128,7 +127,7 @@ def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
         tools=_PACKAGES,
         repositories=suites_of(settings, distro),
         root=settings.root,
-        network=request.network or settings.config.engine.network,
+        network=settings.config.engine.network,
         # Neither headers nor a compiler.
         toolchain=Toolchain(cc_version_text=None, packages=()),
     )

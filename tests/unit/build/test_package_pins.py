@@ -172,7 +172,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
 def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
     settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
 ) -> None:
-    resolve_pin(using(settings, engine), replace(REQUEST, network="bridge"))
+    resolve_pin(using(settings, engine).with_network("bridge"), REQUEST)
     (asked,) = solved
     assert {one.id for one in asked.repositories} == {"bookworm", "bookworm-security"}
     assert {one.urls for one in asked.repositories} == {

@@ -248,6 +248,6 @@ def test_what_fetches_commits_uses_the_network_that_was_named(
     monkeypatch.setattr(context_files, "ensure_commits", have)
     monkeypatch.setattr(image, "build", build)
     case.write(pin_document(case.pin))
-    resolved = read_pin(case.settings, case.file, network="host")
-    image.build_image(using(case.settings, FakeEngine()), resolved, BuildSettings())
+    settings = using(case.settings, FakeEngine()).with_network("host")
+    image.build_image(settings, read_pin(settings, case.file), BuildSettings())
     assert networks == ["host"]

@@ -87,8 +87,6 @@ class RunOptions:
     keep_images: bool = False
     # Whether to go on after an error of the machine, such as a full disk.
     keep_going: bool = False
-    # Network of the containers that download; None: what provision.toml says.
-    network: str | None = None
     # Whether cells are built for kernels that a recipe does not name.
     force: bool = False
     # Takes the images of cells; None: only their results are kept.
@@ -455,7 +453,7 @@ class MatrixRun:
 
 def resolve_cell(settings: Settings, cell: Cell, options: RunOptions) -> Resolved:
     """Return the Pin of a cell, with what its build needs here."""
-    request = DriverRequest(**cell.members(), network=options.network, force=options.force)
+    request = DriverRequest(**cell.members(), force=options.force)
     return resolve_pin(settings, request)
 
 
