@@ -123,7 +123,7 @@ class Archive:
         if self.container is None:
             self._started.enter_context(self._store.solving(request.key))
             self.container = self._started.enter_context(solver.start())
-        script = Apt().packages(request.distro, words, request.repositories)
+        script = Apt().packages(request.supply, words)
         files = {**script.files, **request.authorities()}
         return solver.run(self.container, replace(script, files=files))
 

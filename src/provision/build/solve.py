@@ -34,6 +34,7 @@ from provision.distros import (
     Repository,
     Script,
     Spec,
+    Supply,
     family_of,
 )
 from provision.distros.debian.suites import suite_addresses
@@ -79,6 +80,11 @@ class SolveRequest:
     network: str | None = None
     toolchain: Toolchain | None = None
     archive_mirror: str | None = None
+
+    @property
+    def supply(self) -> Supply:
+        """Where packages come from."""
+        return Supply(self.distro, self.release, self.repositories)
 
     @property
     def query(self) -> HeaderQuery:
@@ -305,7 +311,7 @@ class Solver:
         """Return the packaged kernels, the newest first."""
         request = self._request
         report(Note(f"Reading the repositories of {request.distro.name}"))
-        script = self._family.kernels(request.distro, request.release, request.repositories)
+        script = self._family.kernels(request.supply)
         with self.start() as container:
             return self._family.parse_kernels(request.distro, self.run(container, script))
 
@@ -395,9 +401,7 @@ class Solver:
             *([compiler] if compiler else []),
             *(Spec(name) for name in sorted({name for name in tools if name})),
         )
-        script = self._family.solve(
-            request.distro, request.release, specs, request.repositories, config=config
-        )
+        script = self._family.solve(request.supply, specs, config)
         more = {**self._archived, **request.authorities()}
         return replace(script, files={**script.files, **more})
 
@@ -452,7 +456,7 @@ class Solver:
         # Configured repositories exclude all others, unless the archive is configured as well.
         if archive is None or (request.repositories and request.archive_mirror is None):
             raise gone
-        keys = parse_keys(self.run(container, keys_script(request.distro, request.release)))
+        keys = parse_keys(self.run(container, keys_script(request.supply)))
         report(Note(f"The repositories have no headers of {request.kernel}; asking {archive.name}"))
         tried: list[str] = []
         for url in header_addresses(archive, request.kernel, keys, mirror=request.archive_mirror):

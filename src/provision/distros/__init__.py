@@ -14,6 +14,7 @@ from provision.distros.family import (
     Repository,
     Script,
     Spec,
+    Supply,
 )
 from provision.distros.known import (
     all_distros,
@@ -40,6 +41,7 @@ __all__ = [
     "Repository",
     "Script",
     "Spec",
+    "Supply",
     "all_distros",
     "archive_of",
     "data_files",

@@ -73,6 +73,14 @@ class Repository:
     origin: str | None = None
 
 
+class Supply(NamedTuple):
+    """Where packages come from: a release of a distro, or repositories in place of its own."""
+
+    distro: Distro
+    release: Release
+    repositories: tuple[Repository, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """What to run in a container of the base image."""
@@ -187,15 +195,7 @@ class Family(ABC):
         )
 
     @abstractmethod
-    def solve(
-        self,
-        distro: Distro,
-        release: Release,
-        specs: tuple[Spec, ...],
-        repositories: tuple[Repository, ...],
-        *,
-        config: str | None = None,
-    ) -> Script:
+    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what solves for packages, downloads the whole closure and checks signatures.
 
         Args:
@@ -247,9 +247,7 @@ class Family(ABC):
         """Return the error for a script that failed."""
 
     @abstractmethod
-    def kernels(
-        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
-    ) -> Script:
+    def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
 
     @abstractmethod

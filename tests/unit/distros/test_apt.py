@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros import Distro, Failure, Repository, Spec, distro_named, family_of
+from provision.distros import Distro, Failure, Repository, Spec, Supply, distro_named, family_of
 from provision.distros.family import NO_CONFIG
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import answer, samples
@@ -151,7 +151,7 @@ def test_repositories_take_the_place_of_the_base_images_own() -> None:
         Repository("noble", ("http://m.example/ubuntu",), keys={"site.gpg": b"\x99key"}),
         Repository("noble-updates", ("http://m.example/ubuntu",), is_snapshot=True),
     )
-    script = APT.solve(UBUNTU, NOBLE, (Spec("make"),), repositories)
+    script = APT.solve(Supply(UBUNTU, NOBLE, repositories), (Spec("make"),))
     first, second = (script.files[f"sources/0{n}.sources"].decode() for n in (0, 1))
     assert "Suites: noble\nComponents: main universe\n" in first
     assert "Signed-By: /provision/solve/keys/noble-site.gpg\n" in first
@@ -160,11 +160,13 @@ def test_repositories_take_the_place_of_the_base_images_own() -> None:
     assert "Check-Valid-Until: no\n" in second
     assert "Check-Valid-Until" not in first
     assert "Dir::Etc::SourceList=/dev/null" in script.text
-    assert "Dir::Etc::SourceList" not in APT.solve(UBUNTU, NOBLE, (Spec("make"),), ()).text
+    assert "Dir::Etc::SourceList" not in APT.solve(Supply(UBUNTU, NOBLE), (Spec("make"),)).text
 
 
 def test_specs_are_words_of_the_shell() -> None:
-    script = APT.solve(UBUNTU, NOBLE, (Spec("make; reboot"),), (), config="/usr/src/a b/.config")
+    script = APT.solve(
+        Supply(UBUNTU, NOBLE), (Spec("make; reboot"),), config="/usr/src/a b/.config"
+    )
     assert "install 'make; reboot'" in script.text
     assert "'/usr/src/a b/.config'" in script.text
     assert script.config == "config"
@@ -276,7 +278,7 @@ def failure(said: str, *, status: int = 100) -> Failure:
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
-    script = APT.solve(UBUNTU, NOBLE, (Spec("make"),), (), config="/usr/src/K/.config").text
+    script = APT.solve(Supply(UBUNTU, NOBLE), (Spec("make"),), config="/usr/src/K/.config").text
     of_package, _, rest = script.rpartition("if [ ! -s config ] && [ -s /usr/src/K/.config ];")
     assert "dpkg-deb --fsys-tarfile" in of_package
     assert rest.startswith(" then cp /usr/src/K/.config config; fi\n")

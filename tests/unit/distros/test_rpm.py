@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from koji import PathInfo as KojiPaths
 
-from provision.distros import Repository, Spec, distro_named, family_of, find_distro, release_of
+from provision.distros import (
+    Repository,
+    Spec,
+    Supply,
+    distro_named,
+    family_of,
+    find_distro,
+    release_of,
+)
 from provision.distros.distro import Archive
 from provision.distros.family import NO_CONFIG
 from provision.distros.rpm_based import rpm, solver_messages
@@ -123,7 +131,9 @@ def test_whatever_a_container_writes_is_a_closure_or_an_error_of_ours(output: by
 def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None:
     distro, release = release_of(find_distro(name))
     given_ = (Repository("own", ("http://m.example/a", "http://n.example/a"), {"k.asc": b"KEY"}),)
-    script = family_of(distro).solve(distro, release, (Spec("gcc"), Spec("a = b'c")), given_)
+    script = family_of(distro).solve(
+        Supply(distro, release, given_), (Spec("gcc"), Spec("a = b'c"))
+    )
     assert script.files["keys/own-k.asc"] == b"KEY"
     repo = script.files["repos/own.repo"].decode()
     assert "skip_if_unavailable=0" in repo
@@ -134,7 +144,7 @@ def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None
     assert "/provision/solve/keys/*" in script.text
     assert distro.keys[0] not in script.text
     assert "'a = b'\"'\"'c'" in script.text
-    own = family_of(distro).solve(distro, release, (Spec("gcc"),), ())
+    own = family_of(distro).solve(Supply(distro, release), (Spec("gcc"),))
     assert distro.keys[0] in own.text
     assert not own.files
 
@@ -150,8 +160,8 @@ def test_an_index_is_checked_by_the_solver_where_it_has_to_be_signed() -> None:
     distro, release = release_of(find_distro("sles:15.6"))
     assert distro.signed_index
     for text in (
-        Zypper().solve(distro, release, (Spec("gcc"),), (given_[1],)).text,
-        Zypper().kernels(distro, release, (given_[1],)).text,
+        Zypper().solve(Supply(distro, release, (given_[1],)), (Spec("gcc"),)).text,
+        Zypper().kernels(Supply(distro, release, (given_[1],))).text,
     ):
         trust, refresh = text.index("rpm --erase"), text.index("run refresh")
         assert trust < text.index("for key in /provision/solve/keys/*", trust) < refresh
@@ -293,17 +303,17 @@ def test_a_package_of_the_archive_is_asked_for_by_its_path_and_has_its_address()
     assert package.urls == (url,)
     assert package.pinned.repository == "archive"
     distro, release = release_of(find_distro("fedora:43"))
-    text = Dnf().solve(distro, release, (spec, Spec("gcc")), ()).text
+    text = Dnf().solve(Supply(distro, release), (spec, Spec("gcc"))).text
     assert "cp archived/*.rpm packages/" in text
     # Signed by the distro, whatever keys the admin's own repositories have.
     own = (Repository("own", ("http://m",), {"k.asc": b"KEY"}),)
-    assert distro.keys[0] in Dnf().solve(distro, release, (spec,), own).text
-    assert distro.keys[0] not in Dnf().solve(distro, release, (Spec("gcc"),), own).text
+    assert distro.keys[0] in Dnf().solve(Supply(distro, release, own), (spec,)).text
+    assert distro.keys[0] not in Dnf().solve(Supply(distro, release, own), (Spec("gcc"),)).text
 
 
 def test_addresses_in_zyppers_xml_are_taken_out_of_it() -> None:
     distro, release = release_of(find_distro("opensuse-leap:15.6"))
-    text = Zypper().solve(distro, release, (Spec("gcc"),), ()).text
+    text = Zypper().solve(Supply(distro, release), (Spec("gcc"),)).text
     # The ampersand last: an address may have the characters of another entity behind it.
     entities = re.findall(r"s\|(&[a-z]+;)\|", text)
     assert entities == ["&lt;", "&gt;", "&quot;", "&apos;", "&amp;"]
@@ -313,7 +323,7 @@ def test_addresses_in_zyppers_xml_are_taken_out_of_it() -> None:
 def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
     distro, release = release_of(find_distro("opensuse-leap:15.6"))
     for config in ("/usr/src/K/.config", None):
-        text = Zypper().solve(distro, release, (Spec("gcc"),), (), config=config).text
+        text = Zypper().solve(Supply(distro, release), (Spec("gcc"),), config=config).text
         assert text.index("if [ ! -e refreshed ]") < text.index("run refresh")
         assert text.index("run refresh") < text.index(": > refreshed\nfi")
 
@@ -321,7 +331,7 @@ def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
 def test_signatures_are_checked_before_anything_is_believed() -> None:
     """What runs beside it is waited for after it."""
     distro, release = release_of(find_distro("rocky:9"))
-    text = Dnf().solve(distro, release, (Spec("gcc"),), (), config="/usr/src/K/.config").text
+    text = Dnf().solve(Supply(distro, release), (Spec("gcc"),), config="/usr/src/K/.config").text
     checked = text.index("--checksig")
     assert text.index("hashing=$!") < checked < text.index('wait "$hashing"')
     assert text.index("locating=$!") < checked < text.index('wait "$locating"')

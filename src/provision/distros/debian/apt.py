@@ -24,7 +24,7 @@ from provision.distros.debian.archive import (
     parse_packages,
     superseded,
 )
-from provision.distros.distro import Distro, FamilyName, Release
+from provision.distros.distro import Distro, FamilyName
 from provision.distros.family import (
     AUTHORITIES,
     NO_CONFIG,
@@ -37,6 +37,7 @@ from provision.distros.family import (
     Repository,
     Script,
     Spec,
+    Supply,
     records,
 )
 from provision.documents import refusing
@@ -162,24 +163,15 @@ class Apt(Family):
 
     name: FamilyName = "apt"
 
-    def solve(
-        self,
-        distro: Distro,
-        release: Release,
-        specs: tuple[Spec, ...],
-        repositories: tuple[Repository, ...],
-        *,
-        config: str | None = None,
-    ) -> Script:
+    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""
-        del release
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
-        parts = [_prelude(repositories), _SOLVE.replace("@packages@", packages)]
+        parts = [_prelude(supply.repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
         return Script(
             "\n".join(parts),
-            files=source_files(distro, repositories),
+            files=source_files(supply.distro, supply.repositories),
             config="config" if config else None,
         )
 
@@ -223,26 +215,18 @@ class Apt(Family):
                 return failure.error(trouble.what, trouble.resolution, trouble.error)
         return failure.error(*_UNKNOWN)
 
-    def kernels(
-        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
-    ) -> Script:
+    def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        del release
-        return self.packages(distro, (f"{HEADERS}*",), repositories)
+        return self.packages(supply, (f"{HEADERS}*",))
 
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
         return tuple(kernels_of(parse_packages(output), distro))
 
-    def packages(
-        self,
-        distro: Distro,
-        words: Iterable[str],
-        repositories: tuple[Repository, ...],
-    ) -> Script:
+    def packages(self, supply: Supply, words: Iterable[str]) -> Script:
         """Return what answers a question of ``ArchiveIndex``."""
-        text = f"{_prelude(repositories)}\n{{\n{packages_script(words)}\n}} > closure"
-        return Script(text, files=source_files(distro, repositories), folder=None)
+        text = f"{_prelude(supply.repositories)}\n{{\n{packages_script(words)}\n}} > closure"
+        return Script(text, files=source_files(supply.distro, supply.repositories), folder=None)
 
 
 def _prelude(repositories: tuple[Repository, ...]) -> str:

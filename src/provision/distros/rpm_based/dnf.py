@@ -17,15 +17,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from provision.distros.distro import Archive, Distro, FamilyName, Release
-from provision.distros.family import (
-    AUTHORITIES,
-    WORK,
-    Repository,
-    Script,
-    Spec,
-    fill,
-)
+from provision.distros.distro import Archive, Distro, FamilyName
+from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply, fill
 from provision.distros.rpm_based import rpm, solver_messages
 
 # 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
@@ -99,9 +92,9 @@ def archive_of_headers(distro: Distro) -> Archive | None:
     return next((archive for archive in distro.archives if archive.headers is not None), None)
 
 
-def keys_script(distro: Distro, release: Release) -> Script:
+def keys_script(supply: Supply) -> Script:
     """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
-    text = f"set -eu\ncd {WORK}\n{rpm.key_listing(release.keys or distro.keys)}"
+    text = f"set -eu\ncd {WORK}\n{rpm.key_listing(rpm.own_keys(supply))}"
     return Script(text, folder=None)
 
 
@@ -139,49 +132,38 @@ class Dnf(rpm.RpmFamily):
     name: FamilyName = "dnf"
     words = solver_messages.DNF
 
-    def solve(
-        self,
-        distro: Distro,
-        release: Release,
-        specs: tuple[Spec, ...],
-        repositories: tuple[Repository, ...],
-        *,
-        config: str | None = None,
-    ) -> Script:
+    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
         text = "\n".join(
             [
-                _prelude(distro, repositories),
+                _prelude(supply),
                 _DOWNLOAD.replace("@specs@", packages).replace("@archived@", rpm.ARCHIVED),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
-                _ORIGINS.replace("@options@", _words(distro, repositories)),
-                rpm.key_check(_keys(distro, release, specs, repositories)),
+                _ORIGINS.replace("@options@", _words(supply)),
+                rpm.key_check(_keys(supply, specs)),
                 *([rpm.config_copy(config)] if config else []),
                 'wait "$locating"',
-                rpm.bases(repositories) if repositories else _URLS,
+                rpm.bases(supply.repositories) if supply.repositories else _URLS,
                 rpm.listing(),
             ]
         )
         return Script(
             text,
-            files=rpm.repository_files(repositories),
+            files=rpm.repository_files(supply.repositories),
             config="config" if config else None,
             downloaded=rpm.DOWNLOADED,
         )
 
-    def kernels(
-        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
-    ) -> Script:
+    def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        del release
         query = (
             "run --quiet repoquery --provides --whatprovides kernel-devel-uname-r"
             " --whatprovides kernel-uek-devel-uname-r"
         )
-        text = f"{_prelude(distro, repositories)}\n{query} > closure"
-        return Script(text, files=rpm.repository_files(repositories), folder=None)
+        text = f"{_prelude(supply)}\n{query} > closure"
+        return Script(text, files=rpm.repository_files(supply.repositories), folder=None)
 
     def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
@@ -204,36 +186,31 @@ def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
     )
 
 
-def _keys(
-    distro: Distro,
-    release: Release,
-    specs: tuple[Spec, ...],
-    repositories: tuple[Repository, ...],
-) -> tuple[str, ...]:
+def _keys(supply: Supply, specs: tuple[Spec, ...]) -> tuple[str, ...]:
     """Return where the keys of packages lie; what the distro's archive has, it has signed."""
-    named = rpm.key_patterns(distro, release, repositories)
+    named = rpm.key_patterns(supply)
     is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
-    own = (release.keys or distro.keys) if is_archived else ()
+    own = rpm.own_keys(supply) if is_archived else ()
     return tuple(dict.fromkeys((*named, *own)))
 
 
-def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+def _words(supply: Supply) -> str:
     options = [
         f"--setopt=cachedir={WORK}/cache",
         # The same setting of dnf 5 for root; dnf 4 says in a line that it has none.
         f"--setopt=system_cachedir={WORK}/cache",
         "--setopt=keepcache=True",
         "--setopt=install_weak_deps=False",
-        *distro.options,
+        *supply.distro.options,
     ]
-    if repositories:
+    if supply.repositories:
         options += [f"--setopt=reposdir={WORK}/repos"]
     return " ".join(shlex.quote(option) for option in options)
 
 
-def _prelude(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+def _prelude(supply: Supply) -> str:
     return f"""\
 set -eu
 cd {WORK}
 {_TRUST}
-run() {{ dnf {_words(distro, repositories)} $authorities "$@"; }}"""
+run() {{ dnf {_words(supply)} $authorities "$@"; }}"""

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from provision.distros.distro import Distro, Release
 from provision.distros.family import (
     NO_CONFIG,
     WORK,
@@ -26,6 +25,7 @@ from provision.distros.family import (
     Family,
     Package,
     Repository,
+    Supply,
     records,
 )
 from provision.distros.rpm_based.solver_messages import (
@@ -237,11 +237,14 @@ _KEY = re.compile(r"^(?:gpg-pubkey-)?([0-9A-Fa-f]{8,64})(?![0-9A-Za-z])")
 _SHORT = 8
 
 
-def key_patterns(
-    distro: Distro, release: Release, repositories: tuple[Repository, ...]
-) -> tuple[str, ...]:
+def own_keys(supply: Supply) -> tuple[str, ...]:
+    """Return where a distro's own keys lie, as patterns in the container."""
+    return supply.release.keys or supply.distro.keys
+
+
+def key_patterns(supply: Supply) -> tuple[str, ...]:
     """Return where the keys lie that packages must be signed with, as patterns in the container."""
-    own = release.keys or distro.keys
+    own, repositories = own_keys(supply), supply.repositories
     if not repositories:
         return own
     given = any(repository.keys for repository in repositories)

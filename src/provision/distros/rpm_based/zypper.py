@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from provision.distros.distro import Distro, FamilyName, Release
-from provision.distros.family import (
-    AUTHORITIES,
-    WORK,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.distro import Distro, FamilyName
+from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
 from provision.distros.rpm_based import rpm, solver_messages
 from provision.distros.rpm_based.dnf import release_key
 
@@ -37,18 +31,10 @@ class Zypper(rpm.RpmFamily):
     name: FamilyName = "zypper"
     words = solver_messages.ZYPPER
 
-    def solve(
-        self,
-        distro: Distro,
-        release: Release,
-        specs: tuple[Spec, ...],
-        repositories: tuple[Repository, ...],
-        *,
-        config: str | None = None,
-    ) -> Script:
+    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
-        keys = rpm.key_patterns(distro, release, repositories)
+        repositories, keys = supply.repositories, rpm.key_patterns(supply)
         origins = rpm.bases(repositories) if repositories else _URLS
         text = "\n".join(
             [
@@ -71,11 +57,9 @@ class Zypper(rpm.RpmFamily):
             downloaded=rpm.DOWNLOADED,
         )
 
-    def kernels(
-        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
-    ) -> Script:
+    def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        keys = rpm.trusted_keys(rpm.key_patterns(distro, release, repositories))
+        repositories, keys = supply.repositories, rpm.trusted_keys(rpm.key_patterns(supply))
         query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
         text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
         return Script(text, files=rpm.repository_files(repositories), folder=None)
