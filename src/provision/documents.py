@@ -104,6 +104,14 @@ def load_json(path: Path, model: type[ModelT]) -> ModelT:
     return parse_json(_read(path), model, name=str(path))
 
 
+def load_if_readable(path: Path, model: type[ModelT]) -> ModelT | None:
+    """Read a JSON file of our own; None: it is missing or can't be read."""
+    try:
+        return load_json(path, model)
+    except (OSError, ProvisionError):
+        return None
+
+
 def parse_json(
     text: str, model: type[ModelT], *, name: str, resolution: str | None = None
 ) -> ModelT:

@@ -20,7 +20,7 @@ from typing import IO, Literal
 
 from pydantic import Field
 
-from provision.documents import Frozen, load_json
+from provision.documents import Frozen, load_if_readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
 from provision.files import lock, mark_used, sha256_file, sync_directory, write_atomic
@@ -181,7 +181,7 @@ class PackageStore:
     def closure(self, key: str) -> Closure | None:
         """Return a solved closure and mark it as used; None: it is missing or damaged."""
         path = self._closure_path(key)
-        closure = _readable(path)
+        closure = load_if_readable(path, Closure)
         if closure is not None:
             mark_used(path)
         return closure
@@ -234,7 +234,7 @@ class PackageStore:
         gone: list[tuple[Path, int]] = []
         needed: set[str] = set()
         for path, used, size in _entries(self._closures):
-            closure = _readable(path)
+            closure = load_if_readable(path, Closure)
             if closure is None or (closure.kernel not in kept_kernels and used < oldest):
                 gone.append((path, size))
             else:
@@ -326,10 +326,3 @@ def _remove(path: Path) -> None:
 def _last_use(status: os.stat_result) -> float:
     # A copied file may keep its old modification time; its change time is that of the copy.
     return max(status.st_mtime, status.st_ctime)
-
-
-def _readable(path: Path) -> Closure | None:
-    try:
-        return load_json(path, Closure)
-    except ProvisionError:
-        return None

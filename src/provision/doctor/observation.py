@@ -102,8 +102,8 @@ def observe(root: Path = Path("/")) -> Observation:
     config = load(root)
     kernels = find_kernels(root)
     catalogue = Catalogue(catalogue_folders(config.catalogue, root=root))
-    folders = glob_in_root(root, f"{STORE}/*")
-    stored = {path.name for path in folders if _is_installed(Layout(root, path.name))}
+    layouts = [Layout(root, path.name) for path in glob_in_root(root, f"{STORE}/*")]
+    stored = {one.driver for one in layouts if one.current.is_symlink() or linked_kernels(one)}
     names = sorted(stored | set(config.drivers))
     with KernelLog(root, whole=True) as log:
         messages = tuple(log.lines()) if log.is_readable else None
@@ -117,10 +117,6 @@ def observe(root: Path = Path("/")) -> Observation:
         log=messages,
         environment=dict(os.environ),
     )
-
-
-def _is_installed(layout: Layout) -> bool:
-    return layout.current.is_symlink() or bool(linked_kernels(layout))
 
 
 def _driver(root: Path, name: str, running: str | None, catalogue: Catalogue) -> Driver:

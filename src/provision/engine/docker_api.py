@@ -234,7 +234,8 @@ class Engine:
         client = self._client
         label = f"provision.solve={request.owner}"
         with self._translated("start a container"):
-            _remove(client, _left_over(client, label))
+            there = client.containers(all=True, filters={"label": label})
+            _remove(client, [str(one["Id"]) for one in there])
             made = client.create_container(
                 request.image_id,
                 # If this process is killed, it ends by itself, and the engine removes it.
@@ -547,10 +548,6 @@ def _end(client: APIClient, container: str, signal: str) -> None:
     except APIError:
         # The container did not start, or has ended.
         _remove(client, [container])
-
-
-def _left_over(client: APIClient, label: str) -> list[str]:
-    return [str(e["Id"]) for e in client.containers(all=True, filters={"label": label})]
 
 
 def _remove(client: APIClient, containers: Iterable[str]) -> None:

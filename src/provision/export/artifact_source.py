@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest, load_manifest
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
-from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
@@ -146,7 +144,9 @@ def images_of(
     recipe = source.settings.catalogue.entry(driver).recipe
     flavour = choice.flavour or recipe.default_flavour
     client = source.connected(source.settings, repository)
-    tags = [tag for tag in _tags(client, recipe.flavours) if tag.flavour == flavour]
+    found = (read_tag(tag, recipe.flavours) for tag in client.tags())
+    own = (tag for tag in found if tag and tag.flavour == flavour)
+    tags = sorted(own, key=lambda tag: (tag.kernel, tag.text))
     if is_one_distro or choice.distro:
         tags = _of_distro(tags, choice.distro, driver)
     tags = _of_version(tags, choice.version)
@@ -165,11 +165,6 @@ def images_of(
         )
     named = {escaped(kernel) for kernel in choice.kernels}
     return [tag for tag in tags if not named or tag.kernel in named]
-
-
-def _tags(client: Repository, flavours: Iterable[str]) -> list[HostTag]:
-    found = (read_tag(tag, flavours) for tag in client.tags())
-    return sorted((tag for tag in found if tag), key=lambda tag: (tag.kernel, tag.text))
 
 
 def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[HostTag]:

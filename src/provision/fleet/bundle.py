@@ -20,7 +20,7 @@ from pathlib import Path
 from provision.build.package_store import Closure, PackageStore
 from provision.build.resolve import pin_document
 from provision.build.workspace import Settings
-from provision.documents import load_json
+from provision.documents import load_if_readable
 from provision.engine.docker_api import Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, sha256_file, write_atomic
@@ -354,9 +354,8 @@ def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
     """Yield the solved closures of a Pin, without addresses: a mirror's may hold a password."""
     packages = {package.sha256 for package in pin.closure}
     for path in sorted((store.folder / "closures").glob("*.json")):
-        try:
-            closure = load_json(path, Closure)
-        except ProvisionError:
+        closure = load_if_readable(path, Closure)
+        if closure is None:
             continue
         same = {package.sha256 for package in closure.packages} == packages
         if packages and same and closure.kernel == pin.kernel.release:

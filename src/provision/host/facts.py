@@ -61,17 +61,14 @@ def pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
 def _device(folder: Path, address: str) -> PciDevice | None:
     try:
-        vendor, device, kind = (_hex(folder / name) for name in ("vendor", "device", "class"))
+        texts = ((folder / name).read_text() for name in ("vendor", "device", "class"))
+        vendor, device, kind = (text.strip().removeprefix("0x") for text in texts)
     except OSError:
         # The device was unplugged meanwhile.
         return None
     link = folder / "driver"
     driver = link.readlink().name if link.is_symlink() else None
     return PciDevice(address, vendor, device, kind[:_CLASS_DIGITS], driver)
-
-
-def _hex(path: Path) -> str:
-    return path.read_text().strip().removeprefix("0x")
 
 
 # Folders of programs; Flatcar's extensions use /opt/bin.

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.documents import load_if_readable
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
@@ -123,10 +124,7 @@ def verify_modules(artifact: Path) -> Report:
 
 def stored_manifest(entry: Path) -> Manifest | None:
     """Return the manifest of a store entry; None if it is missing or damaged."""
-    try:
-        return load_manifest(entry)
-    except (OSError, ProvisionError):
-        return None
+    return load_if_readable(entry / MANIFEST, Manifest)
 
 
 def files_fingerprint(entry: Path, manifest: Manifest) -> str:

@@ -155,7 +155,8 @@ def _root_changes(
         elif path not in texts and link.is_symlink():
             changes.append(Change("remove", link))
     short = manifest.pin.short_digest if manifest and unit else None
-    if _runs_systemd(layout) and (changes or record.mounted != short):
+    runs_systemd = _is_running_host(layout) and Path("/run/systemd/system").is_dir()
+    if runs_systemd and (changes or record.mounted != short):
         units = [*texts, *earlier]
         changes += [Change("mount", units[0], short or "")] if units else []
     return changes
@@ -173,18 +174,10 @@ def _mount(managed: ManagedFiles, change: Change) -> None:
     managed.store(managed.load().model_copy(update={"mounted": change.value or None}))
 
 
-def _runs_systemd(layout: Layout) -> bool:
-    return _is_running_host(layout) and Path("/run/systemd/system").is_dir()
-
-
 def loads_at_boot(root: Path) -> bool:
     """Return whether a host has the unit that loads drivers at boot, enabled."""
     folders = ("etc/systemd/system", "usr/lib/systemd/system")
     return any(glob_in_root(root, f"{folder}/*.wants/{BOOT_UNIT}") for folder in folders)
-
-
-def _own_modules(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(sorted(module.name for module in manifest.modules))
 
 
 def _sonames(manifest: Manifest) -> dict[str, str]:
@@ -246,7 +239,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     if not layout.entry(short).is_dir():
         changes.append(Change("unpack", layout.entry(short)))
     # Without the boot unit, nothing would load a driver whose in-tree copy may serve the network.
-    own = _own_modules(manifest) if loads_at_boot(layout.root) else ()
+    own = sorted(m.name for m in manifest.modules) if loads_at_boot(layout.root) else ()
     hidden = (*own, *manifest.host.conflicts)
     texts = {
         layout.vendor_config: vendor_config(layout, manifest),

@@ -246,15 +246,12 @@ def _own_links(root: Path, record: Record) -> set[Path]:
 
 def _forget_removed(managed: ManagedFiles) -> None:
     record = managed.load()
-    left = {name: sums for name, sums in record.files.items() if _exists(managed.root, name)}
+    files = record.files.items()
+    left = {name: sums for name, sums in files if in_root(managed.root, name).exists()}
     if left:
         managed.store(record.model_copy(update={"files": left}))
     else:
         managed.path.unlink(missing_ok=True)
-
-
-def _exists(root: Path, name: str) -> bool:
-    return in_root(root, name).exists()
 
 
 def _managed_files(root: Path) -> ManagedFiles:

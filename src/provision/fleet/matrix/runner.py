@@ -25,7 +25,6 @@ from provision.build.diagnosis import BuildError, kind_of
 from provision.build.image import (
     KERNEL_STAGE,
     TOOLS_STAGE,
-    Built,
     build_image,
     find,
     layers_of,
@@ -388,7 +387,9 @@ class MatrixRun:
             return failed_result(cell, error, phase="build", digest=pin.digest)
         if options.publisher is not None:
             options.publisher.publish(cell, engine, built, pin)
-        kept = self._is_kept(cell, built)
+        # An older image stays, and one that this host may install.
+        is_own = (cell.row.driver, cell.column.kernel) in self._own
+        kept = options.keep_images or not built.built or is_own
         if not kept:
             self._note_layers(cell, built.steps)
             with suppress(ProvisionError):
@@ -401,11 +402,6 @@ class MatrixRun:
             image=built.image if kept else None,
             seconds={name: round(taken, 3) for name, taken in built.phases().items()},
         )
-
-    def _is_kept(self, cell: Cell, built: Built) -> bool:
-        """Whether an image stays: it is older, an option keeps it, or this host may install it."""
-        is_own = (cell.row.driver, cell.column.kernel) in self._own
-        return self._options.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
         stages = (KERNEL_STAGE, TOOLS_STAGE)

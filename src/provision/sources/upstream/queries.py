@@ -33,7 +33,7 @@ from provision.catalogue.upstream import (
     UpstreamSource,
 )
 from provision.distros.debian.relations import compare_versions, version_key
-from provision.documents import Frozen, load_json
+from provision.documents import Frozen, load_if_readable
 from provision.errors import ProvisionError
 from provision.fetch import get_small
 from provision.files import write_atomic
@@ -119,7 +119,11 @@ def kept(
     """Return the kept answers of a driver's sources, without asking them."""
     sources = [source for source in upstream.sources if source.serves(distro)]
     return tuple(
-        UpstreamResult(source, source.address(machine), _kept(_file(source, machine, folder)))
+        UpstreamResult(
+            source,
+            source.address(machine),
+            load_if_readable(_file(source, machine, folder), Answer),
+        )
         for source in sources
     )
 
@@ -155,13 +159,6 @@ def _file(source: UpstreamSource, machine: str, folder: Path) -> Path:
     """Return the file of a source's answer; another query has another file."""
     key = json.dumps([source.model_dump(mode="json"), machine], sort_keys=True)
     return folder / "upstream" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-
-
-def _kept(path: Path) -> Answer | None:
-    try:
-        return load_json(path, Answer)
-    except (OSError, ProvisionError):
-        return None
 
 
 def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]:
