@@ -22,8 +22,8 @@ _BITS = {1: 32, _CLASS_64: 64}
 _ORDERS = {1: "<", 2: ">"}
 # e_machine; the numbers are those of <elf.h>.
 _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
-_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
-_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_STRTAB, _DT_SONAME = 5, 14
 _MAX_SEGMENTS = 256
 _MAX_ENTRIES = 4096
 _MAX_TEXT = 4096
@@ -31,18 +31,10 @@ _MAX_TEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """The names and needs of a program or library."""
+    """The class and the name of a program or library."""
 
     bits: int
     soname: str | None = None
-    # Its program interpreter, if any.
-    loader: str | None = None
-    # Names of the libraries that it needs.
-    needed: tuple[str, ...] = ()
-    # Folders to search, also for the needs of its libraries.
-    rpath: str | None = None
-    # Folders to search only for its own needs.
-    runpath: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,31 +134,19 @@ def read_elf(stream: IO[bytes]) -> Elf | None:
             if segment.kind == _PT_DYNAMIC
             for entry in _dynamic(stream, segment, layout, order)
         ]
-        return _described(stream, _BITS[head[4]], segments, entries)
+        return Elf(_BITS[head[4]], _soname(stream, segments, entries))
     except (struct.error, IndexError, KeyError, OverflowError, OSError) as error:
         raise ValueError("a damaged ELF file") from error
 
 
-def _described(
-    stream: IO[bytes], bits: int, segments: Sequence[_Segment], entries: list[tuple[int, int]]
-) -> Elf:
+def _soname(
+    stream: IO[bytes], segments: Sequence[_Segment], entries: list[tuple[int, int]]
+) -> str | None:
     strings = next((value for key, value in entries if key == _DT_STRTAB), None)
-
-    def texts(tag: int) -> tuple[str, ...]:
-        if strings is None:
-            return ()
-        start = _offset(segments, strings)
-        return tuple(_text(stream, start + value) for key, value in entries if key == tag)
-
-    loaders = (_text(stream, s.offset) for s in segments if s.kind == _PT_INTERP)
-    return Elf(
-        bits,
-        soname=next(iter(texts(_DT_SONAME)), None),
-        loader=next(loaders, None),
-        needed=texts(_DT_NEEDED),
-        rpath=next(iter(texts(_DT_RPATH)), None),
-        runpath=next(iter(texts(_DT_RUNPATH)), None),
-    )
+    name = next((value for key, value in entries if key == _DT_SONAME), None)
+    if strings is None or name is None:
+        return None
+    return _text(stream, _offset(segments, strings) + name)
 
 
 def _segments(stream: IO[bytes], head: bytes, layout: _Layout, order: str) -> Iterator[_Segment]:

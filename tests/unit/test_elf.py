@@ -12,23 +12,11 @@ from hypothesis import strategies as st
 
 from kit.artifact import make_module
 from provision.elf import HEAD_SIZE, Elf, elf_bits, elf_machine, elf_section, read_elf
-from unit.elf_files import elf_file
 from unit.sources.libraries import library
 
 
 def _read(data: bytes) -> Elf | None:
     return read_elf(io.BytesIO(data))
-
-
-def test_a_program_asks_for_a_loader_libraries_and_folders() -> None:
-    data = elf_file("libc.so.6", "libm.so.6", loader="/opt/x/lib/ld.so", rpath="/opt/x/lib")
-    assert _read(data) == Elf(
-        64, loader="/opt/x/lib/ld.so", needed=("libc.so.6", "libm.so.6"), rpath="/opt/x/lib"
-    )
-
-
-def test_a_library_may_ask_for_nothing() -> None:
-    assert _read(elf_file(runpath="$ORIGIN")) == Elf(64, runpath="$ORIGIN")
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -38,7 +26,7 @@ def test_a_library_has_a_name(bits: int) -> None:
 
 
 def test_a_file_that_ends_early_is_damaged() -> None:
-    data = elf_file("libc.so.6", loader="/ld.so")
+    data = library("libx.so.1")
     for size in range(6, len(data), 7):
         with pytest.raises(ValueError, match="ELF file"):
             _read(data[:size])

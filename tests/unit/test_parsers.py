@@ -40,7 +40,6 @@ from provision.sources.runfile import read_head
 from provision.sources.upstream.vendor_sums import parse_sums
 from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
-from unit.elf_files import elf_file
 from unit.fake_archive import answer, stanza
 from unit.recipes import RECIPE
 from unit.sources.libraries import library
@@ -124,11 +123,6 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "NVIDIA's file list": (_text(parse_file_list), b"[]", ProvisionError),
     "a .run file": (lambda d: read_head(io.BytesIO(b"#!" + d), "a"), b"", ProvisionError),
     "a library": (lambda d: read_elf(io.BytesIO(d)), library("libx.so.1", bits=32), ValueError),
-    "a program": (
-        lambda d: read_elf(io.BytesIO(d)),
-        elf_file("libc.so.6", loader="/ld.so", rpath="/lib"),
-        ValueError,
-    ),
     "relations": (_text(parse_depends), b"gcc (>= 12) | clang, make", ProvisionError),
     "sources.list": (
         _text(lambda text: list(parse_list(text, origin="f"))),
