@@ -56,6 +56,12 @@ class Frozen(BaseModel):
     )
 
 
+class Foreign(BaseModel):
+    """Base of the models of foreign documents: strict types, further members are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
+
+
 ModelT = TypeVar("ModelT", bound=Frozen)
 
 

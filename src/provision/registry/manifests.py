@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from provision.documents import refusing
+from provision.documents import Foreign, refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ImageDigest
 from provision.pin.architectures import MACHINE_OF_GO
@@ -60,12 +60,6 @@ class Content:
 
     data: bytes
     digest: str
-
-
-class Foreign(BaseModel):
-    """Base of foreign documents: unknown members are ignored, known ones must be valid."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
 class Platform(Foreign):

@@ -17,11 +17,11 @@ from typing import Annotated
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter
 
 from provision.catalogue.upstream import Maturity, Redistributables
 from provision.distros.debian.relations import upstream_version, version_key
-from provision.documents import Frozen, refusing
+from provision.documents import Foreign, Frozen, refusing
 from provision.errors import ProvisionError
 from provision.pin import Commit, Sha256
 
@@ -64,17 +64,11 @@ def _version(text: str) -> str:
     return text
 
 
-class _Foreign(BaseModel):
-    """Base of the models of foreign documents: strict types, further members accepted."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
-
-
 _Date = Annotated[str, StringConstraints(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$")]
 _ForeignVersion = Annotated[str, AfterValidator(_version)]
 
 
-class _NvidiaDriver(_Foreign):
+class _NvidiaDriver(Foreign):
     release_version: _ForeignVersion
     # Empty for some releases.
     release_date: _Date = ""
@@ -82,7 +76,7 @@ class _NvidiaDriver(_Foreign):
     runfile_url: dict[str, str] = {}
 
 
-class _NvidiaBranch(_Foreign):
+class _NvidiaBranch(Foreign):
     type: str
     driver_info: list[_NvidiaDriver]
 
@@ -91,10 +85,10 @@ _BranchKey = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")]
 _NVIDIA = TypeAdapter(dict[_BranchKey, _NvidiaBranch])
 
 
-class _Redistrib(_Foreign):
+class _Redistrib(Foreign):
     """A release; its components are members beside those of the release itself."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="allow")
 
     release_date: _Date = ""
 
@@ -103,12 +97,12 @@ class _Redistrib(_Foreign):
         return (self.model_extra or {}).get(name)
 
 
-class _File(_Foreign):
+class _File(Foreign):
     relative_path: str
     sha256: Sha256
 
 
-class _Component(_Foreign):
+class _Component(Foreign):
     version: _ForeignVersion
 
 
