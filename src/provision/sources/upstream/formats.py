@@ -17,7 +17,7 @@ from typing import Annotated
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from provision.catalogue.upstream import Maturity, Redistributables
 from provision.distros.debian.relations import upstream_version, version_key
@@ -72,8 +72,8 @@ class _NvidiaDriver(Foreign):
     release_version: _ForeignVersion
     # Empty for some releases.
     release_date: _Date = ""
-    architectures: list[str] = []
-    runfile_url: dict[str, str] = {}
+    architectures: list[str] = Field(default_factory=list)
+    runfile_url: dict[str, str] = Field(default_factory=dict)
 
 
 class _NvidiaBranch(Foreign):
