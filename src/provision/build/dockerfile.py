@@ -126,7 +126,6 @@ def _printable(text: str) -> str:
 class Templates:
     """The files from which the Dockerfiles of one distro family are rendered."""
 
-    family: str
     dockerfile: str
     sources: Mapping[str, str]
     # Files that go into the context as they are, by name.
@@ -224,7 +223,6 @@ def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
     if family == TREE:
         own[PREPARE_TREE] = _program(_TREE_PROGRAM)
     return Templates(
-        family=family,
         dockerfile=main.name,
         sources=sources,
         helpers=own | special | {path.name: path.read_bytes() for path in scripts},

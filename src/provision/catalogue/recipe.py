@@ -65,7 +65,6 @@ class Variant(Generic[SourceT_co]):
     source: SourceT_co
     # The source's name in messages and patches.
     label: str
-    flavour: str
     licences: tuple[str, ...]
     # Kind ``deb``: the package that has the source.
     package: str | None
@@ -162,7 +161,7 @@ class Recipe(Frozen):
                 package = source.package
             files = self.files if source.files is None else source.files
             licences, container = shared.licences, self._container_with(source)
-            yield Variant(source, label, flavour, licences, package, build, files, container)
+            yield Variant(source, label, licences, package, build, files, container)
 
     def _container_with(self, source: RecipeSource) -> Container:
         if not source.features:

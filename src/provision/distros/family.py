@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provision.distros.distro import Distro, FamilyName, HeaderRule, Release
+from provision.distros.distro import Distro, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage
 from provision.pin.architectures import names_of
@@ -36,8 +36,6 @@ class Spec:
     text: str
     # Major version that the package must have; None: any.
     major: int | None = None
-    # Folder of its programs, where that is not on the usual search path.
-    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,6 @@ _CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-
 class Family(ABC):
     """The functions that distros of one package manager share. All of them are pure."""
 
-    name: FamilyName
-
     def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
         """Return where a kernel's headers are, by the first of the distro's rules that matches."""
         for rule in distro.headers:
@@ -230,7 +226,7 @@ class Family(ABC):
         major = match["major"]
         values = {"major": major}
         found = tuple(
-            Spec(fill(rule.package, values), int(major), rule.path and fill(rule.path, values))
+            Spec(fill(rule.package, values), int(major))
             for rule in distro.compilers
             if rule.command == command
         )

@@ -56,12 +56,11 @@ def configured_folder(root: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node: its path below ``/dev``, its numbers and its permission bits."""
+    """A device node: its path below ``/dev`` and its numbers."""
 
     name: str
     major: int
     minor: int
-    mode: int
 
 
 def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
@@ -72,8 +71,7 @@ def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
         major = majors.get(rule.major) if isinstance(rule.major, str) else rule.major
         if major is None or major not in majors.values():
             continue
-        mode = int(rule.mode, 8)
-        found += [Node(name, major, minor, mode) for name, minor in _numbered(rule, root)]
+        found += [Node(name, major, minor) for name, minor in _numbered(rule, root)]
     return found
 
 

@@ -6,7 +6,6 @@ and the processes of the same user its environment.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -75,20 +74,6 @@ class PublicKey:
         except InvalidSignature:
             return False
         return True
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the key (its SubjectPublicKeyInfo in DER), in hexadecimal digits.
-
-        ``openssl pkey -pubin -in fleet.pub -outform DER | sha256sum`` prints the same.
-        """
-        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - loads a library
-            Encoding,
-            PublicFormat,
-        )
-
-        data = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        return hashlib.sha256(data).hexdigest()
 
 
 def load_keys(place: Path) -> tuple[PublicKey, ...]:

@@ -28,7 +28,7 @@ from unit.recipes import recipe, variant
 BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
 
 
-TEMPLATES = Templates("apt", "Dockerfile", {"Dockerfile": "FROM scratch"}, {})
+TEMPLATES = Templates("Dockerfile", {"Dockerfile": "FROM scratch"}, {})
 
 
 KERNEL = "6.1.0-47-amd64"

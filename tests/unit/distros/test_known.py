@@ -7,7 +7,6 @@ import pytest
 from provision.distros import (
     data_files,
     distro_named,
-    family_of,
     find_distro,
     known_distros,
     release_of,
@@ -118,7 +117,6 @@ def test_every_rpm_distro_has_headers_keys_and_a_compiler(distro_id: str) -> Non
         assert any(re.match(r"python3", name) for name in tools)
         assert "glibc-devel" in tools
         assert "made-up" in tools
-    assert family_of(distro).name == distro.family
 
 
 def test_a_distro_that_is_like_another_has_its_own_releases_and_proof() -> None:

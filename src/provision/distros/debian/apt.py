@@ -24,7 +24,7 @@ from provision.distros.debian.archive import (
     parse_packages,
     superseded,
 )
-from provision.distros.distro import Distro, FamilyName
+from provision.distros.distro import Distro
 from provision.distros.family import (
     AUTHORITIES,
     NO_CONFIG,
@@ -160,8 +160,6 @@ HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)
 
 class Apt(Family):
     """The family of apt; methods as ``Family`` says."""
-
-    name: FamilyName = "apt"
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""

@@ -38,7 +38,6 @@ class IndexedPackage:
 
     name: str
     version: str
-    architecture: str
     sha256: str
     size: int
     depends: str
@@ -171,7 +170,6 @@ def _package(fields: dict[str, str], place: re.Match[str], uri: str) -> IndexedP
     return IndexedPackage(
         name=name,
         version=version,
-        architecture=fields.get("Architecture", ""),
         sha256=fields.get("SHA256", ""),
         size=int(fields["Size"]),
         depends=fields.get("Depends", ""),

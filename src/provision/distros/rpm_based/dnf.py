@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from provision.distros.distro import Archive, Distro, FamilyName
+from provision.distros.distro import Archive, Distro
 from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply, fill
 from provision.distros.rpm_based import rpm, solver_messages
 
@@ -129,7 +129,6 @@ def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]
 class Dnf(rpm.RpmFamily):
     """The family of dnf; methods as ``Family`` says."""
 
-    name: FamilyName = "dnf"
     words = solver_messages.DNF
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from provision.distros.distro import Distro, FamilyName
+from provision.distros.distro import Distro
 from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
 from provision.distros.rpm_based import rpm, solver_messages
 from provision.distros.rpm_based.dnf import release_key
@@ -28,7 +28,6 @@ _REBUILD = re.compile(r"(?<=\.)[0-9]+$")
 class Zypper(rpm.RpmFamily):
     """The family of zypper; methods as ``Family`` says."""
 
-    name: FamilyName = "zypper"
     words = solver_messages.ZYPPER
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
