@@ -8,7 +8,7 @@ Builds and pulls run without that lock; afterwards, the host is observed and pla
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -170,9 +170,7 @@ class _Apply:
         return Result(tuple(self.outcomes), status, _publish(run, status))
 
 
-def rollback(
-    root: Path, desired: Desired, driver: str, *, catalogues: Sequence[Path] = ()
-) -> Result:
+def rollback(root: Path, desired: Desired, driver: str) -> Result:
     """Go back to the previous artifact of the running kernel.
 
     Modules in use stay loaded until the next boot, which loads the chosen artifact. A running build
@@ -199,7 +197,7 @@ def rollback(
             reject(layout, release, digest, inputs=inputs)
         mode = Mode(may_prepare=False)
         with always_published(root):
-            return apply(Run(root, desired, mode, catalogues, only=driver))
+            return apply(Run(root, desired, mode, only=driver))
 
 
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:

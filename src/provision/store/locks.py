@@ -67,10 +67,10 @@ def switching(root: Path, *, limit: float = SWITCH_SECONDS) -> Iterator[None]:
 
 
 @contextmanager
-def changing(layout: Layout, *, limit: float = SWITCH_SECONDS) -> Iterator[None]:
+def changing(layout: Layout) -> Iterator[None]:
     """Hold a driver's lock: no other process changes its part of the store."""
     text = f"Another process is installing {layout.driver}; waiting for it"
-    with _taken(layout.lock, _CHANGING, text, limit):
+    with _taken(layout.lock, _CHANGING, text, SWITCH_SECONDS):
         yield
 
 
