@@ -13,24 +13,21 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from provision.build.workspace import Settings
-from provision.errors import ProvisionError
 from provision.host.facts import selinux
 from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import sign_modules
-from provision.kmod.verify import verify_artifact
-from provision.manifest import DriverFile, Manifest, load_manifest
+from provision.kmod.verify import stored_manifest, verify_artifact
+from provision.manifest import DriverFile, Manifest
 from provision.progress import Note, report
+from provision.store.entries import entries
 from provision.store.layout import Layout
 from provision.store.locks import changing
 
-_ENTRY = re.compile(r"[0-9a-f]{12}")
 _USERSPACE = "driver"
 
 
@@ -61,12 +58,9 @@ def complete_from_store(layout: Layout, name: str, draft: Path) -> bool:
     Returns:
         Whether the draft has every file of its manifest now; if not, nothing was added.
     """
-    try:
-        manifest = load_manifest(draft)
-    except ProvisionError:
-        # It is in another layer, or damaged; the whole artifact is verified later.
-        return False
-    if not all((draft / module.path).is_file() for module in manifest.modules):
+    manifest = stored_manifest(draft)
+    # Else it is in another layer, or damaged; the whole artifact is verified later.
+    if not manifest or not all((draft / one.path).is_file() for one in manifest.modules):
         return False
     lacking = [file for file in manifest.files if not os.path.lexists(_place(draft, file))]
     if not lacking:
@@ -118,12 +112,10 @@ def _is_there(entry: Path, file: DriverFile) -> bool:
 def _entries(layout: Layout, name: str) -> Iterator[tuple[Path, Manifest]]:
     """Yield a driver's entries with their manifests, the one that is in use first."""
     current = layout.linked(layout.current)
-    paths = [path for path in sorted(layout.folder.iterdir()) if _ENTRY.fullmatch(path.name)]
-    for path in sorted(paths, key=lambda path: current is None or path.name != current.name):
-        if path.name == name or path.is_symlink():
-            continue
-        with suppress(ProvisionError):
-            yield path, load_manifest(path)
+    for digest in sorted(entries(layout), key=lambda one: current is None or one != current.name):
+        path = layout.entry(digest)
+        if digest != name and (manifest := stored_manifest(path)):
+            yield path, manifest
 
 
 def _link(source: Path, target: Path) -> None:
