@@ -10,15 +10,16 @@ the engine that has their images lives in memory; all else, every lock and file,
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
-from kit.process import start
+from kit.process import start, wait_for
 from provision.agent import actions, garbage, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.cli import entry
@@ -31,7 +32,6 @@ from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
     from provision.build.request import DriverRequest
@@ -76,10 +76,14 @@ class PausedCommand:
 
     def until(self, reached: Callable[[], object]) -> None:
         """Wait until something is so, or the process has ended."""
-        deadline = time.monotonic() + _LIMIT_S
-        while not reached() and self.process.poll() is None:
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.02)
+        wait_for(
+            "a place",
+            reached,
+            within_s=_LIMIT_S,
+            pause_s=0.02,
+            or_end_of=self.process,
+            said=self.log.read_text,
+        )
 
     def reaches(self, place: str) -> None:
         """Wait until it has stopped at a place."""
@@ -96,9 +100,8 @@ class PausedCommand:
 
     def is_killed(self, *, after_s: float) -> None:
         """SIGKILL it when a while has passed, unless it has ended by then."""
-        deadline = time.monotonic() + after_s
-        while self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(after_s)
         self.process.kill()
         self.process.wait()
 
@@ -109,9 +112,7 @@ def _hold(place: str) -> None:
         return
     folder = Path(os.environ["PAUSE_IN"])
     (folder / f"{place}.reached").touch()
-    deadline = time.monotonic() + _LIMIT_S
-    while not (folder / f"{place}.go").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for("leave to go on", (folder / f"{place}.go").exists, within_s=_LIMIT_S, pause_s=0.02)
 
 
 def _around(module: Any, name: str, place: str, *, after: bool = False) -> None:  # noqa: ANN401

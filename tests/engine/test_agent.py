@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from kit.agent_host import AgentHost
 from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
-from kit.process import run
+from kit.process import run, wait_for
 from kit.product import driver_modules
 
 if TYPE_CHECKING:
@@ -336,8 +335,7 @@ def test_an_engine_that_is_restarted_in_a_build_is_waited_for(
     words = ("apply", "--root", made_up.root)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(provision, *words, check=False)
-        while not running.done() and not _is_compiling(engine):
-            time.sleep(0.2)
+        wait_for("it", lambda: running.done() or _is_compiling(engine), within_s=600, pause_s=0.2)
         engine.restart(crash=True)
         done = running.result()
     assert done.returncode == 0, done.output

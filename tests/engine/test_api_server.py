@@ -11,6 +11,7 @@ import yaml
 
 from kit.api_server import ApiServer
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.process import wait_for
 from kit.product import Provision
 from kit.signed_fleet import Fleet, signed_fleet
 
@@ -38,7 +39,7 @@ def server() -> Iterator[ApiServer]:
     """An empty cluster that knows KMM's kind of object."""
     with ApiServer() as server:
         server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition())
-        server.wait_for(_MODULES)
+        wait_for("that kind", lambda: server.request("GET", _MODULES).ok, within_s=60)
         yield server
 
 

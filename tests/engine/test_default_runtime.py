@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from kit.engine import Engine
 from kit.hosts import IMAGE, Host, load_base
 from kit.manual import snippet
+from kit.process import wait_for
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
 
 if TYPE_CHECKING:
@@ -194,11 +194,10 @@ def _started(docker: Engine, container: str) -> str:
 
 def _wait_for(docker: Engine, *containers: str) -> None:
     """Until an engine that was just started has these running."""
-    deadline = time.monotonic() + 60
     wanted = {container[:12] for container in containers}
-    while time.monotonic() < deadline:
-        if wanted <= set(docker.docker("ps", "--quiet").stdout.split()):
-            return
-        time.sleep(0.1)
-    log = (docker.folder / "dockerd.log").read_text().splitlines()[-20:]
-    raise AssertionError("\n".join(["the containers did not come back", *log]))
+
+    def are_back() -> bool:
+        return wanted <= set(docker.docker("ps", "--quiet").stdout.split())
+
+    log = docker.folder / "dockerd.log"
+    wait_for("the containers to come back", are_back, within_s=60, said=log.read_text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from kit.driver_pod import FILES, UNLOADED, documents, lay_out, loaded, startup_probe
 from kit.hosts import DISTRO, NEW_KERNEL
+from kit.process import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +72,7 @@ class Node:
         return self.engine.docker("logs", self.name).output
 
     def wait(self, for_what: str = "ready") -> None:
-        for _ in range(300):
-            if for_what in self.said():
-                return
-            time.sleep(0.2)
-        raise AssertionError(self.said())
+        wait_for(for_what, lambda: for_what in self.said(), within_s=120, said=self.said)
 
     def end(self, *words: str) -> int:
         """Send SIGTERM, or kill it; return its exit status."""
@@ -218,10 +214,8 @@ def test_the_sidecar_loads_its_module_when_the_network_is_ready(node: Node) -> N
         *("exec", "--detach", "--env=USE_HOST_MOFED=true", node.name),
         *("nvidia-driver", "reload_nvidia_peermem"),
     )
-    for _ in range(50):
-        if node.sh("nvidia-driver probe_nvidia_peermem").returncode == 0:
-            break
-        time.sleep(0.2)
+    probe = "nvidia-driver probe_nvidia_peermem"
+    wait_for("the sidecar", lambda: node.sh(probe).returncode == 0, within_s=60)
     assert node.loaded() == _MODULES | {"nvidia_peermem"}
     assert node.end() == 0
     assert node.loaded() == set()

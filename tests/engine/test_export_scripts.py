@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from kit.artifact import KERNEL, make_artifact
 from kit.cache import REPOSITORY
 from kit.probe import is_root, need, need_programs
-from kit.process import Completed, run, start
+from kit.process import Completed, run, start, wait_for
 from provision.export.sysext import Artifact, Hosts, lay_out
 
 _FIRST_BOOT = REPOSITORY / "templates/ignition/first-boot.sh"
@@ -126,9 +125,7 @@ def test_a_run_that_is_under_way_ends_before_the_pod(tmp_path: Path, host: Path)
     (programs / "provision").write_text(_SLOW)
     words: list[str | Path] = ["/bin/sh", programs / "agent.sh"]
     with start(words, log=tmp_path / "log", env=_variables(tmp_path, host)) as agent:
-        end = time.monotonic() + _WAIT_S
-        while not asked.exists() and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for("the run", asked.exists, within_s=_WAIT_S)
         agent.terminate()
         assert agent.wait(_WAIT_S) == 0
     assert asked.read_text() == "started\ncleaned\n"

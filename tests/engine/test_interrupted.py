@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
-from kit.process import run, start
+from kit.process import run, start, wait_for
 from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import run_build
 from provision.engine.docker_api import BuildOptions, connect
@@ -56,10 +55,7 @@ def _background(provision: Provision, log: Path, *words: str | Path) -> subproce
 
 
 def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
-    """Until something is so, or the process has ended."""
-    deadline = time.monotonic() + 300
-    while not until() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for("a part of the build", until, within_s=300, pause_s=0.02, or_end_of=process)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3, 5])

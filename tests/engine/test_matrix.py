@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,13 @@ import pytest
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import MADE_UP, made_up_source, write_made_up
-from kit.process import start
+from kit.process import start, wait_for
 from kit.product import BUILD_NETWORK
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
@@ -62,11 +61,11 @@ def _run(
     return done.returncode, document
 
 
-def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
-    """Until something is so, or the process has ended."""
-    deadline = time.monotonic() + _LIMIT_S
-    while not until() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+def _wait_for_cell(state: Path, process: subprocess.Popen[bytes]) -> None:
+    def found() -> bool:
+        return any(state.glob("cells/*/*/*/[!.]*.json"))
+
+    wait_for("a cell", found, within_s=_LIMIT_S, pause_s=0.05, or_end_of=process)
 
 
 def _cells(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -86,7 +85,7 @@ def test_a_matrix_is_killed_shared_finished_and_kept(
     # A run is killed when it has its first result.
     argv: list[str | Path] = [provision.program, "matrix", *words, *BUILD_NETWORK]
     killed = start(argv, log=tmp_path / "killed.log", env=provision.variables())
-    _wait(lambda: any(state.glob("cells/*/*/*/[!.]*.json")), killed)
+    _wait_for_cell(state, killed)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
     done = len(list(state.glob("cells/*/*/*/[!.]*.json")))
@@ -151,8 +150,8 @@ def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(
         ]
         log = tmp_path / "log"
         process = start([*argv, *BUILD_NETWORK], log=log, env=provision.variables())
-        _wait(lambda: any(state.glob("cells/*/*/*/[!.]*.json")), process)
-        _wait(engine.containers, process)
+        _wait_for_cell(state, process)
+        wait_for("a build", engine.containers, within_s=_LIMIT_S, or_end_of=process)
         # As Ctrl-C, which shells let what runs in the background ignore.
         process.send_signal(signal.SIGTERM)
         assert process.wait(_LONG_BUILD_S / 2) == 130, log.read_text()

@@ -14,14 +14,14 @@ import pytest
 import requests
 
 from kit.cache import REPOSITORY, cached
-from kit.process import Daemon, run
+from kit.process import Daemon, run, wait_for
 from kit.registry import free_port
 from kit.repackaged import download
 from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import NEXT, everything
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Its package has 100 MB unpacked.
@@ -124,14 +124,6 @@ def _get(url: str, path: str, **params: str) -> Any:  # noqa: ANN401 - of JSON
     return answer.json()["data"]
 
 
-def _until(found: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is waited for
-    end = time.monotonic() + _WITHIN_S
-    while not (value := found()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.5)
-    return value
-
-
 def test_a_real_prometheus_scrapes_fires_and_answers_the_dashboard(
     programs: Path, tmp_path: Path
 ) -> None:
@@ -140,10 +132,11 @@ def test_a_real_prometheus_scrapes_fires_and_answers_the_dashboard(
     file = written / "provision.prom"
     file.write_text(metrics_text(everything(time=int(time.time()))))
     with _serving(written) as target, _prometheus(programs, tmp_path, target) as url:
-        alerts = _until(
-            lambda: [a for a in _get(url, "alerts")["alerts"] if a["state"] == "firing"]
-        )
-        (alert,) = alerts
+
+        def firing() -> list[Any]:
+            return [a for a in _get(url, "alerts")["alerts"] if a["state"] == "firing"]
+
+        (alert,) = wait_for("an alert", firing, within_s=_WITHIN_S)
         assert alert["labels"]["alertname"] == "ProvisionUntrusted"
         assert alert["labels"]["kernel"] == NEXT
         assert f"{target} refused an image of nvidia" in alert["annotations"]["summary"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ import requests
 from kit.agent_host import AgentHost
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
-from kit.process import start
+from kit.process import start, wait_for
 from kit.registry import serving_registry
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("toolchains_again")
 
-_LIMIT_S = 300
 _KERNELS = (OLD_KERNEL, NEW_KERNEL)
 
 
@@ -89,10 +87,7 @@ def test_two_processes_at_once_build_each_cell_once(site: Site, engine: Engine) 
 
     # A builder that is killed while it builds holds up nobody.
     killed = start(site.words("killed"), log=site.folder / "killed.log", env=env)
-    deadline = time.monotonic() + _LIMIT_S
-    while not (site.folder / "killed").exists() and killed.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for("a build", (site.folder / "killed").exists, within_s=300, or_end_of=killed)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL, (site.folder / "killed.log").read_text()
     assert _hosts_tags(site) == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kit.probe import is_root, need, need_programs
+from kit.process import is_running, wait_for
 from kit.process import run as start
 from provision.errors import ProvisionError
 from provision.run import beside, run, stream
@@ -22,14 +22,10 @@ _BEGUN_S = 4
 _HOURS = 'sleep 7201 & echo "$! $$" >"$0"; sleep 7202'
 
 
-def _all_ended(pids: Path) -> bool:
-    """Whether the processes end whose numbers are in a file."""
-    deadline = time.monotonic() + _WAIT_S
-    while any(_runs(word) for word in pids.read_text().split()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+def _wait_for_end(pids: Path) -> None:
+    """Until the processes have ended whose numbers are in a file."""
+    numbers = [int(word) for word in pids.read_text().split()]
+    wait_for("their end", lambda: not any(map(is_running, numbers)), within_s=_WAIT_S)
 
 
 def _is_written(pids: Path) -> bool:
@@ -37,26 +33,17 @@ def _is_written(pids: Path) -> bool:
     return pids.exists() and pids.read_text().endswith("\n")
 
 
-def _runs(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    # What has ended and was not waited for by the init of this machine is over, too.
-    return state != "Z"
-
-
 def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match=f"did not finish within {_BEGUN_S} s"):
         run(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it", timeout=_BEGUN_S)
-    assert _all_ended(tmp_path / "pids")
+    _wait_for_end(tmp_path / "pids")
 
 
 def test_a_program_that_leaves_a_child_with_its_pipes_has_a_limit_too(tmp_path: Path) -> None:
     script = 'sleep 7203 & echo "$!" >"$0"'
     with pytest.raises(ProvisionError, match=f"did not finish within {_BEGUN_S} s"):
         run(["sh", "-c", script, tmp_path / "pids"], why="test it", timeout=_BEGUN_S)
-    assert _all_ended(tmp_path / "pids")
+    _wait_for_end(tmp_path / "pids")
 
 
 def test_a_long_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -70,16 +57,11 @@ def test_a_long_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
         stream(words, why="test it", on_line=lines.append, timeout=_BEGUN_S)
     assert lines == ["begun"]
     assert held.exists()
-    assert not _is_open(held)
 
+    def is_open() -> bool:
+        return any(_points_to(handle, held) for handle in Path("/proc").glob("[0-9]*/fd/3"))
 
-def _is_open(file: Path) -> bool:
-    deadline = time.monotonic() + _WAIT_S
-    while any(_points_to(handle, file) for handle in Path("/proc").glob("[0-9]*/fd/3")):
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(0.1)
-    return False
+    wait_for("their end", lambda: not is_open(), within_s=_WAIT_S)
 
 
 def _points_to(handle: Path, file: Path) -> bool:
@@ -94,10 +76,8 @@ def test_a_companion_that_ignores_its_end_is_killed(
 ) -> None:
     monkeypatch.setattr("provision.run._END_S", 0.5)
     with beside(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it"):
-        deadline = time.monotonic() + _WAIT_S
-        while not _is_written(tmp_path / "pids") and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert _all_ended(tmp_path / "pids")
+        wait_for("both", lambda: _is_written(tmp_path / "pids"), within_s=_WAIT_S)
+    _wait_for_end(tmp_path / "pids")
 
 
 def test_a_program_has_no_terminal_to_ask_on(tmp_path: Path) -> None:

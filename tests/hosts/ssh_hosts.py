@@ -7,7 +7,6 @@ may not do (load modules, make network interfaces) is what a host without those 
 from __future__ import annotations
 
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
 from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS
-from kit.process import run
+from kit.process import run, wait_for
 from kit.registry import free_port
 from kit.systemd import SystemdContainer
 
@@ -118,21 +117,13 @@ class SshHost:
     def start_ssh(self) -> None:
         """Start its ssh server, and wait until it answers."""
         self("systemctl", "start", "ssh")
-        deadline = time.monotonic() + _WAIT_S
-        while time.monotonic() < deadline:
-            words = [
-                "ssh",
-                *self._ssh_options,
-                "-i",
-                str(self.key),
-                "-p",
-                str(self.port),
-                "root@127.0.0.1",
-            ]
-            if run([*words, "true"], check=False, timeout_s=_WAIT_S).returncode == 0:
-                return
-            time.sleep(0.2)
-        raise RuntimeError(f"{self.name} does not answer at port {self.port}")
+        where = ("-i", str(self.key), "-p", str(self.port), "root@127.0.0.1")
+        words = ("ssh", *self._ssh_options, *where, "true")
+
+        def answers() -> bool:
+            return run(words, check=False, timeout_s=_WAIT_S).returncode == 0
+
+        wait_for(f"{self.name} at port {self.port}", answers, within_s=_WAIT_S)
 
     def cut(self) -> None:
         """End its ssh server and all sessions of it, as a network that breaks off does."""

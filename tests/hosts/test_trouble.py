@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
 from kit.playbooks import SITE, Ansible
-from kit.process import start
+from kit.process import start, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +197,8 @@ def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     log = tmp_path / "log"
     playing = start(ansible.words(SITE), log=log, env=ansible.environment())
     try:
-        _wait_for(host, "ls -d /opt/provision/venv-*")
+        begun = ("sh", "-c", "ls -d /opt/provision/venv-*")
+        wait_for("it", lambda: host(*begun, check=False).returncode == 0, within_s=_WAIT_S)
         host.cut()
         assert playing.wait(_WAIT_S) != 0
     finally:
@@ -211,12 +211,3 @@ def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     assert ansible.play(SITE).recap["second"]["failed"] == 0
     assert host.sh("/opt/provision/bin/provision --version").startswith("provision ")
     assert ansible.play(SITE).recap["second"]["changed"] == 0
-
-
-def _wait_for(machine: SshHost, script: str) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
-        if machine("sh", "-c", script, check=False).returncode == 0:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never came true: {script}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,18 +138,6 @@ class ApiServer:
         )
         assert answer.ok, answer.text
         return path
-
-    def wait_for(self, path: str) -> None:
-        """Wait until it serves a path: that of a kind of object which was just defined.
-
-        Raises:
-            TimeoutError: it does not.
-        """
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not self.request("GET", path).ok:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the API server does not serve {path}")
-            time.sleep(0.1)
 
     def kubeconfig(self, path: Path, token: str) -> Path:
         """Write a file by which clients reach it with a token; `path`."""

@@ -18,7 +18,6 @@ import json
 import secrets
 import shutil
 import tempfile
-import time
 import uuid
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from kit.go_program import go_programs
 from kit.hosts import OLD_KERNEL
 from kit.kubernetes import kubernetes
 from kit.probe import can_mount, is_root, need, need_programs
-from kit.process import Completed, Daemon, end_tree_of, run
+from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 from kit.released import bare
 from kit.tree_image import write_images
 
@@ -208,17 +207,13 @@ class Cluster:
         found: dict[str, Any] = answer.json() if answer.status_code != NOT_FOUND else {}
         return found
 
-    def wait_for(self, what: str, holds: Callable[[], bool], within_s: float = _WITHIN_S) -> None:
+    def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
         """Wait until something holds.
 
         Raises:
             TimeoutError: it does not; with what the cluster says about it.
         """
-        deadline = time.monotonic() + within_s
-        while not holds():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{what} is not as it should be\n{self._said()}")
-            time.sleep(0.5)
+        wait_for(what, holds, within_s=_WITHIN_S, pause_s=0.5, said=self._said)
 
     def start_pod(self, pod: dict[str, Any]) -> str:
         """Start a pod of one container, and wait until it runs or has ended; its path."""

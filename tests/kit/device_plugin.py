@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
+from kit.process import wait_for
 from kit.protos import messages_and_services
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class DevicePlugin:
             services.RegistrationStub(channel).Register(
                 request, timeout=_TIMEOUT_S, wait_for_ready=True
             )
-        self._wait()
+        what = f"kubelet to know the units of {self.resource}"
+        wait_for(what, lambda: self._known() == set(self.units), within_s=_TIMEOUT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,19 +71,13 @@ class DevicePlugin:
         self._ends.set()
         self._server.stop(grace=None).wait()
 
-    def _wait(self) -> None:
-        """Wait until kubelet has written down that it knows the units."""
+    def _known(self) -> set[str]:
+        """The units of which kubelet has written down that it knows them."""
         written = self.sockets / "kubelet_internal_checkpoint"
-        deadline = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline:
-            if written.exists() and set(self._known(written)) == set(self.units):
-                return
-            time.sleep(0.1)
-        raise TimeoutError(f"kubelet doesn't know the units of {self.resource}")
-
-    def _known(self, written: Path) -> list[str]:
+        if not written.exists():
+            return set()
         registered = json.loads(written.read_text())["Data"]["RegisteredDevices"]
-        return (registered or {}).get(self.resource) or []
+        return set((registered or {}).get(self.resource) or [])
 
     # What kubelet calls, by its interface's names.
 

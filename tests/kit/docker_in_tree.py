@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +21,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_13
-from kit.process import Completed, Daemon, end_tree_of, run
+from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["DockerInTree"]
-
-_RELOADED_WITHIN_S = 120
 
 # Its own root; the first words are the tree, the folder, and how many folders to bind.
 _ENTER = """\
@@ -122,11 +119,7 @@ class DockerInTree:
         said = "Reloaded configuration"
         before = self._log().count(said)
         os.kill(self._dockerd.pid, signal.SIGHUP)
-        limit = time.monotonic() + _RELOADED_WITHIN_S
-        while self._log().count(said) == before:
-            if time.monotonic() > limit:
-                raise TimeoutError(self._log()[-2000:])
-            time.sleep(0.1)
+        wait_for(said, lambda: self._log().count(said) > before, within_s=120, said=self._log)
 
     def _log(self) -> str:
         return (self.folder / "log").read_text()

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kit.probe import find_program
-from kit.process import Completed, Daemon, end_tree_of, run
+from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,13 +104,10 @@ class Engine:
         """Wait until no container is left: the engine removes those that ended by itself.
 
         Raises:
-            AssertionError: some are left.
+            TimeoutError: some are left.
         """
-        deadline = time.monotonic() + seconds
-        while (left := self.containers()) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if left:
-            raise AssertionError(f"the engine has containers: {', '.join(left)}")
+        what, left = "the end of all containers", self.containers
+        wait_for(what, lambda: not left(), within_s=seconds, pause_s=0.2, said=left)
 
     def remove_containers(self) -> None:
         """Kill and remove every container of this engine."""

@@ -1,4 +1,4 @@
-"""The only place of the kit that starts processes: short ones (`run`) and daemons (`Daemon`)."""
+"""The only place of the kit that starts processes, and that waits until something is so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,15 @@ __all__ = [
     "Completed",
     "Daemon",
     "end_tree_of",
+    "is_running",
     "run",
     "run_bytes",
     "start",
     "stream",
+    "wait_for",
 ]
 
-_ENDS_WITHIN_S = 60
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,28 @@ def stream(
     ).returncode
 
 
+def wait_for(
+    what: str,
+    holds: Callable[[], _Found],
+    *,
+    within_s: float,
+    pause_s: float = 0.1,
+    or_end_of: subprocess.Popen[bytes] | None = None,
+    said: Callable[[], object] = str,
+) -> _Found:
+    """Wait until `holds()` is true, or a process has ended; what `holds()` returned last.
+
+    Raises:
+        TimeoutError: neither came in time; the message has what `said` returns then.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := holds()) and (or_end_of is None or or_end_of.poll() is None):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {within_s:.0f} s for {what}\n{said()}".rstrip())
+        time.sleep(pause_s)
+    return found
+
+
 class Daemon:
     """A background process that is ready when `ready()` says so, and is stopped by its pid."""
 
@@ -165,15 +189,14 @@ class Daemon:
         self.log = log
         self._process = start(argv, log=log, env=env)
         self.pid = self._process.pid
-        deadline = time.monotonic() + ready_within_s
-        while not ready():
-            ended = self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop()
-                why = "ended" if ended else f"was not ready within {ready_within_s:.0f} s"
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                raise RuntimeError(f"{argv[0]} {why}; the end of {log}:\n{tail}")
-            time.sleep(0.05)
+        process, what = self._process, str(argv[0])
+        with suppress(TimeoutError):
+            if wait_for(what, ready, within_s=ready_within_s, pause_s=0.05, or_end_of=process):
+                return
+        why = f"was not ready within {ready_within_s:.0f} s" if self.alive else "ended"
+        self.stop()
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise RuntimeError(f"{argv[0]} {why}; the end of {log}:\n{tail}")
 
     @property
     def alive(self) -> bool:
@@ -218,14 +241,12 @@ def end_tree_of(word: str) -> None:
     for victim in victims:
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-    limit = time.monotonic() + _ENDS_WITHIN_S
-    while running := [pid for pid in victims if _runs(pid)]:
-        if time.monotonic() > limit:
-            raise TimeoutError(f"still running after SIGKILL: {running} of {word}")
-        time.sleep(0.01)
+    what = f"the end of {word}"
+    wait_for(what, lambda: not any(map(is_running, victims)), within_s=60, pause_s=0.01)
 
 
-def _runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -16,13 +16,12 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.process import Completed, run
+from kit.process import Completed, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,14 +80,11 @@ def _end_those_left(folder: str) -> None:
 
     Its conmon cleans up after the container then, and would write while the folder is removed.
     """
-    deadline = time.monotonic() + _CLEANUP_S
-    while left := _working_in(folder):
-        if time.monotonic() > deadline:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            return
-        time.sleep(0.1)
+    with suppress(TimeoutError):
+        wait_for("podman's end", lambda: not _working_in(folder), within_s=_CLEANUP_S)
+    for pid in _working_in(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _working_in(folder: str) -> list[int]:
@@ -136,11 +132,10 @@ def run_rootless(
 
 def _output(log: Path) -> str:
     """What a container has printed before `END`; lines are "TIME STREAM F TEXT"."""
-    deadline = time.monotonic() + _LIMIT_S
-    while time.monotonic() < deadline:
+
+    def lines() -> list[str]:
         text = log.read_text() if log.exists() else ""
-        lines = [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") > 2]
-        if lines and lines[-1] == END:
-            return "".join(f"{line}\n" for line in lines[:-1])
-        time.sleep(0.02)
-    raise AssertionError(f"the container did not come to its end:\n{text}")
+        return [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") > 2]
+
+    wait_for(END, lambda: lines()[-1:] == [END], within_s=_LIMIT_S, pause_s=0.02, said=lines)
+    return "".join(f"{line}\n" for line in lines()[:-1])

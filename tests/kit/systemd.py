@@ -11,7 +11,6 @@ work where one is not mounted. It gets a file system of ours to do it to.
 from __future__ import annotations
 
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
 from kit.engine import remove_tree
 from kit.podman import Podman
-from kit.process import run
+from kit.process import run, wait_for
 
 if TYPE_CHECKING:
     from kit.process import Completed
@@ -95,7 +94,7 @@ class SystemdContainer:
         """Boot it.
 
         Raises:
-            RuntimeError: systemd did not come up in time.
+            TimeoutError: systemd did not come up in time.
         """
         tree = self.tree or cached(
             f"systemd-{_SUITE}-{key_of(_PACKAGES, DEBIAN)}",
@@ -113,7 +112,12 @@ class SystemdContainer:
             root = ("--rootfs", f"{tree}:O")
             self._podman = stack.enter_context(Podman())
             self._podman("run", "--detach", "--name=machine", *flags, *root, "/lib/systemd/systemd")
-            self._wait()
+            wait_for(
+                "systemd",
+                lambda: self._state() in {"running", "degraded"},
+                within_s=self.boot_s,
+                said=self._state,
+            )
             self._stack = stack.pop_all()
         return self
 
@@ -131,12 +135,5 @@ class SystemdContainer:
         asked = ("inspect", "--format", "{{.State.Pid}}", "machine")
         return int(self._podman(*asked).stdout)
 
-    def _wait(self) -> None:
-        deadline = time.monotonic() + self.boot_s
-        state = ""
-        while time.monotonic() < deadline:
-            state = self("systemctl", "is-system-running", check=False).stdout.strip()
-            if state in {"running", "degraded"}:
-                return
-            time.sleep(0.1)
-        raise RuntimeError(f"systemd is {state or 'not there'} after {self.boot_s} s")
+    def _state(self) -> str:
+        return self("systemctl", "is-system-running", check=False).stdout.strip()

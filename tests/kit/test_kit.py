@@ -16,7 +16,7 @@ from kit.fileserver import Mirror, served
 from kit.playbooks import Played
 from kit.podman import Podman
 from kit.probe import need
-from kit.process import CommandFailedError, Daemon, end_tree_of, run
+from kit.process import CommandFailedError, Daemon, end_tree_of, run, start, wait_for
 from kit.recorder import record
 from kit.shared import shared_file
 
@@ -88,6 +88,15 @@ def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path)
         child = Path("/proc") / log.read_text().strip() / "stat"
         # Z: it has ended; its parent has not asked for the status yet.
         assert not child.exists() or " Z " in child.read_text()
+
+
+def test_what_is_waited_for_is_named_if_it_does_not_come(tmp_path: Path) -> None:
+    answers = iter(("", "here"))
+    assert wait_for("it", lambda: next(answers), within_s=60, pause_s=0.01) == "here"
+    with pytest.raises(TimeoutError, match="for a train\nlate"):
+        wait_for("a train", lambda: False, within_s=0, said=lambda: "late")
+    ends = start(["true"], log=tmp_path / "log")
+    assert not wait_for("a train", lambda: False, within_s=60, or_end_of=ends)
 
 
 def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:

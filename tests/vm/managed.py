@@ -8,9 +8,11 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kit.guest import IMAGE
+from kit.process import wait_for
 from kit.released import compiled_modules
 from kit.screencast import Recording
 from kit.two_part_driver import DUO
@@ -128,10 +130,8 @@ class ManagedGuest:
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait until something is so; the journal says why it is not."""
-        deadline = time.monotonic() + WITHIN_S
-        while not until():
-            assert time.monotonic() < deadline, self.journal("provision-*")
-            time.sleep(1)
+        journal = partial(self.journal, "provision-*")
+        wait_for("the guest", until, within_s=WITHIN_S, pause_s=1, said=journal)
 
     def wait_for_services(self) -> None:
         """Wait until what a package manager or a boot has started is at its end."""

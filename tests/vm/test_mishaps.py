@@ -6,13 +6,13 @@ steps of one scenario, in their order.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.guest import DEBIAN_12, guest_of
+from kit.process import wait_for
 from kit.two_part_driver import DUO, DUO_BROKEN
 from vm.managed import ManagedGuest
 
@@ -74,10 +74,7 @@ def test_an_engine_that_dies_in_mid_build_costs_nothing_and_the_next_run_finishe
     try:
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(host.apply, status=_FAILED)
-            deadline = time.monotonic() + _WITHIN_S
-            while not engine.containers() and not done.done():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for("a build", lambda: engine.containers() or done.done(), within_s=_WITHIN_S)
             engine.kill()
             said = done.result().output
     finally:

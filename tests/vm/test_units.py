@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.tree import VENV
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.process import wait_for
 from kit.product import Provision
 from vm.stored import Store
 
@@ -53,20 +53,24 @@ def _property(guest: Guest, unit: str, name: str) -> str:
 
 def _runs_again(guest: Guest, unit: str, since: str) -> None:
     """Wait until a unit has been started after a moment that the kernel's clock names."""
-    end = time.monotonic() + _WAIT_S
-    while int(_property(guest, unit, "ExecMainStartTimestampMonotonic") or 0) <= int(since):
-        if time.monotonic() > end:
-            log = guest(f"systemctl status {unit}; journalctl -b --no-pager -u {unit}", check=False)
-            raise AssertionError(f"{unit} was not started:\n{log.output}")
-        time.sleep(1)
+
+    def is_started() -> bool:
+        return int(_property(guest, unit, "ExecMainStartTimestampMonotonic") or 0) > int(since)
+
+    def log() -> str:
+        asked = f"systemctl status {unit}; journalctl -b --no-pager -u {unit}"
+        return guest(asked, check=False).output
+
+    wait_for(f"the start of {unit}", is_started, within_s=_WAIT_S, pause_s=1, said=log)
 
 
 def _settled(guest: Guest, unit: str) -> None:
     """Wait until a oneshot unit has ended."""
-    end = time.monotonic() + _WAIT_S
-    while _property(guest, unit, "ActiveState") in {"activating", "deactivating"}:
-        assert time.monotonic() < end, f"{unit} does not end"
-        time.sleep(1)
+
+    def has_ended() -> bool:
+        return _property(guest, unit, "ActiveState") not in {"activating", "deactivating"}
+
+    wait_for(f"the end of {unit}", has_ended, within_s=_WAIT_S, pause_s=1)
 
 
 def _now(guest: Guest) -> str:
@@ -98,10 +102,11 @@ def test_specifications_are_those_of_this_boot_and_follow_the_vendor_files(guest
 
 def _has(guest: Guest, folder: str, names: list[str]) -> None:
     """Wait until a folder has these files: a run that was under way may have seen the change."""
-    end = time.monotonic() + _WAIT_S
-    while (found := guest(f"ls {folder}").stdout.split()) != names:
-        assert time.monotonic() < end, f"{folder} has {found}"
-        time.sleep(1)
+
+    def found() -> list[str]:
+        return guest(f"ls {folder}").stdout.split()
+
+    wait_for(folder, lambda: found() == names, within_s=_WAIT_S, pause_s=1, said=found)
 
 
 def test_kernel_hooks_start_the_service_and_do_not_wait(guest: Guest) -> None:

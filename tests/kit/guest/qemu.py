@@ -5,19 +5,18 @@ Source of the protocol: QEMU's docs/interop/qmp-spec.rst.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
 import socket
-import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.guest.recipe import CONTROL_MAC, WORLD_MAC
-from kit.process import Daemon, run
+from kit.process import Daemon, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +33,6 @@ _DISK = "first"
 _SECOND = "second"
 # How long one command of the monitor may take: writing a snapshot is the longest.
 _ANSWER_WITHIN_S = 120
-_PAUSE_S = 0.1
-_LISTENS_WITHIN_S = 60
 
 
 def accelerator() -> str:
@@ -76,14 +73,15 @@ class Monitor:
         """Connect, and leave the mode in which only capabilities are negotiated."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_ANSWER_WITHIN_S)
-        limit = time.monotonic() + _LISTENS_WITHIN_S
+
+        def is_connected() -> bool:
+            with suppress(ConnectionRefusedError):
+                self._socket.connect(str(path))
+                return True
+            return False
+
         # The socket's file is there a moment before QEMU listens.
-        while (error := self._socket.connect_ex(str(path))) == errno.ECONNREFUSED:
-            if time.monotonic() > limit:
-                break
-            time.sleep(_PAUSE_S)
-        if error:
-            raise OSError(error, os.strerror(error))
+        wait_for("QEMU's monitor", is_connected, within_s=60)
         self._lines = self._socket.makefile("r")
         self._lines.readline()
         self.execute("qmp_capabilities")
@@ -205,29 +203,22 @@ class Qemu:
     def detach(self) -> None:
         """Unplug it, which is no longer used."""
         self.monitor.execute("device_del", {"id": _SECOND})
-        deadline = time.monotonic() + _ANSWER_WITHIN_S
-        while True:
-            try:
+
+        def is_removed() -> bool:
+            with suppress(RuntimeError):
                 self.monitor.execute("blockdev-del", {"node-name": _SECOND})
-            except RuntimeError:
-                # The guest has to let go of it first.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_S)
-            else:
-                return
+                return True
+            return False
+
+        wait_for("the guest to let go of a disk", is_removed, within_s=_ANSWER_WITHIN_S)
 
     def wait(self, within_s: float) -> None:
         """Wait until the guest has switched itself off, or has reset.
 
         Raises:
-            RuntimeError: It did not in time.
+            TimeoutError: It did not in time.
         """
-        deadline = time.monotonic() + within_s
-        while self.process.alive:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the guest did not shut down within {within_s:.0f} s")
-            time.sleep(_PAUSE_S)
+        wait_for("the guest's end", lambda: not self.process.alive, within_s=within_s)
 
     def stop(self) -> None:
         """End it at once: for the guest that is a power cut."""
