@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import shutil
 import statistics
-import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,13 @@ import requests
 
 from bench.rows import Group, Row
 from kit.agent_host import AgentHost
+from kit.artifact import make_pin
+from kit.media import image_of, tar_of
 from kit.process import run
 from kit.registry import serving_registry
 from provision.engine.tar_streams import Unpacker
 from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
-from provision.pin import PIN_LABEL, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.registry.artifact_images import find, unpack_layers
 from provision.registry.keys import load_keys
 from provision.registry.names import parse_reference
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.scene import Scene
+    from provision.pin import Pin
 
 __all__ = ["GROUPS"]
 
@@ -44,7 +44,6 @@ _KERNELS = ("6.1.0-47-amd64", "6.1.0-50-amd64")
 _FILES = {**{f"/usr/lib64/libbig{n}.so.1": 40 << 20 for n in range(6)}} | {
     f"/usr/share/bench/{n}.json": 64 << 10 for n in range(160)
 }
-_OCI = "application/vnd.oci.image"
 _DRIVER = "bench"
 
 
@@ -55,18 +54,7 @@ class _Image:
 
 
 def _pin(kernel: str) -> Pin:
-    return Pin(
-        driver=DriverPin(name=_DRIVER, version="1.0", flavour="open"),
-        kernel=KernelPin(release=kernel, architecture=os.uname().machine),  # type: ignore[arg-type] # one of those that there are
-        distro=DistroPin(id="debian", version="12", codename="bookworm"),
-        base=BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64),
-        compiler=PackagePin(name="gcc-12", version="12.2.0-14"),
-        headers=(PackagePin(name=f"linux-headers-{kernel}", version="6.1.170-3"),),
-        packages=(),
-        sources=(),
-        recipe="2" * 64,
-        template="3" * 64,
-    )
+    return make_pin(driver=_DRIVER, version="1.0", kernel=kernel)
 
 
 def _content(size: int, seed: int) -> bytes:
@@ -76,16 +64,6 @@ def _content(size: int, seed: int) -> bytes:
     noise = hashlib.shake_256(b"%d" % seed).digest(size // 2)
     parts = [noise[at : at + 2048] + block[2048:] for at in range(0, len(noise), 2048)]
     return b"".join(parts)[:size].ljust(size, b"\0")
-
-
-def _tar(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def _modules(kernel: str, files: dict[str, bytes]) -> bytes:
@@ -109,7 +87,7 @@ def _modules(kernel: str, files: dict[str, bytes]) -> bytes:
         files=listed,
         container=Container(activation_flag="OCI_BENCH", driver_feature=("all",), features={}),
     )
-    return _tar(
+    return tar_of(
         {
             "opt/driver/manifest.json": manifest.model_dump_json(by_alias=True).encode(),
             f"opt/lib/modules/{kernel}/modules.dep": b"",
@@ -117,49 +95,12 @@ def _modules(kernel: str, files: dict[str, bytes]) -> bytes:
     )
 
 
-def _put_blob(base: str, data: bytes) -> dict[str, Any]:
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    begun = requests.post(f"{base}/blobs/uploads/", timeout=60)
-    place = begun.headers["Location"]
-    requests.put(
-        f"{place}{'&' if '?' in place else '?'}digest={digest}",
-        data=data,
-        headers={"Content-Type": "application/octet-stream"},
-        timeout=300,
-    ).raise_for_status()
-    return {"digest": digest, "size": len(data)}
-
-
 def _have_image(address: str, kernel: str, userspace: bytes, files: dict[str, bytes]) -> _Image:
-    base = f"http://{address}/v2/drivers/{_DRIVER}"
-    tars = [userspace, _modules(kernel, files)]
-    kind = f"{_OCI}.layer.v1.tar+gzip"
-    layers = [{"mediaType": kind, **_put_blob(base, gzip.compress(t, 6, mtime=0))} for t in tars]
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Labels": {PIN_LABEL: _pin(kernel).canonical_json()}},
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars],
-        },
-    }
-    described = _put_blob(base, json.dumps(config).encode())
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": f"{_OCI}.manifest.v1+json",
-        "config": {"mediaType": f"{_OCI}.config.v1+json", **described},
-        "layers": layers,
-    }
-    tag = f"1.0-open-{kernel}.debian12"
-    requests.put(
-        f"{base}/manifests/{tag}",
-        data=json.dumps(manifest),
-        headers={"Content-Type": str(manifest["mediaType"])},
-        timeout=60,
-    ).raise_for_status()
-    sizes = tuple(int(layer["size"]) for layer in layers)
-    return _Image(f"{address}/drivers/{_DRIVER}:{tag}", sizes)
+    image = image_of(_pin(kernel), [userspace, _modules(kernel, files)])
+    reference = f"{address}/drivers/{_DRIVER}:1.0-open-{kernel}.debian12"
+    name = parse_reference(reference)
+    Registry(name).put_image(name.tag or "", image.manifest, image.blobs)
+    return _Image(reference, tuple(map(len, image.layers)))
 
 
 class _Site:
@@ -169,7 +110,7 @@ class _Site:
         self.scene, self.folder, self.address = scene, folder, address
         files = {path: _content(size, n) for n, (path, size) in enumerate(_FILES.items())}
         self.size = sum(map(len, files.values()))
-        userspace = _tar({f"opt/driver{path}": data for path, data in files.items()})
+        userspace = tar_of({f"opt/driver{path}": data for path, data in files.items()})
         self.images = [_have_image(address, kernel, userspace, files) for kernel in _KERNELS]
         (folder / "password").write_text("bench\n")
         words = ("--password-file", folder / "password")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import socket
@@ -17,8 +16,8 @@ import pytest
 
 from kit.artifact import make_pin
 from kit.fileserver import serving
-from kit.media import config_of, tar_of
-from kit.memory_registry import GZIP_LAYER, new_key, public
+from kit.media import image_of, tar_of
+from kit.memory_registry import new_key, public
 from kit.probe import need_programs
 from kit.registry import Guarded, RegistryServer, free_port
 from provision.errors import NotFoundError, ProvisionError
@@ -28,10 +27,7 @@ from provision.registry.artifact_images import ArtifactImage, facts_of, find, un
 from provision.registry.find import tag_of
 from provision.registry.keys import FileSigner
 from provision.registry.manifests import (
-    OCI_CONFIG,
-    OCI_MANIFEST,
     Manifest,
-    content_digest,
     find_digest,
     parse_manifest,
 )
@@ -58,22 +54,8 @@ class Site:
     repository: Registry
 
     def have(self, tag: str = TAG) -> str:
-        packed = [gzip.compress(layer, mtime=0) for layer in (USERSPACE, MODULES)]
-        config = json.loads(config_of(PIN, USERSPACE))
-        config["rootfs"]["diff_ids"] = [content_digest(one) for one in (USERSPACE, MODULES)]
-        blobs = [json.dumps(config).encode(), *packed]
-        kinds = [OCI_CONFIG, GZIP_LAYER, GZIP_LAYER]
-        described = [
-            {"mediaType": kind, "digest": content_digest(data), "size": len(data)}
-            for kind, data in zip(kinds, blobs, strict=True)
-        ]
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "config": described[0],
-            "layers": described[1:],
-        }
-        return self.repository.put_image(tag, json.dumps(manifest).encode(), blobs)
+        image = image_of(PIN, (USERSPACE, MODULES))
+        return self.repository.put_image(tag, image.manifest, image.blobs)
 
     def stored(self, digest: str) -> Path:
         """The file in which the registry keeps a blob."""

@@ -7,21 +7,14 @@ programs that would change the machine's own kernel are stand-ins on PATH.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
-import json
 import shutil
 import stat
 import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typing import TYPE_CHECKING
 
 from kit.artifact import (
     KERNEL,
@@ -31,13 +24,15 @@ from kit.artifact import (
     make_pin,
     write_manifest,
 )
-from kit.memory_registry import layer_of
+from kit.media import image_of
+from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from provision.manifest import HostNeeds
-from provision.pin import PIN_LABEL
+from provision.registry.artifact_images import facts_of
+from provision.registry.image_layout import writable_layout
+from provision.registry.names import Reference
+from provision.registry.signatures import sign
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from provision.pin import Pin
 
 __all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
@@ -45,8 +40,8 @@ __all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
 DRIVER = "demo"
 NEXT = "6.1.0-56-amd64"
 _IMAGES = "srv/images"
-_KEY = ec.generate_private_key(ec.SECP256R1())
-_STRANGER = ec.generate_private_key(ec.SECP256R1())
+_KEY, _STRANGER = new_key(), new_key()
+_SERIAL = 1_790_000_000
 _RECIPE = """\
 schema = 1
 name = "demo"
@@ -196,7 +191,7 @@ class HostTree:
     def want(self, more: str = "", *, version: str | None = None) -> None:
         """Write a provision.toml that wants the driver from the folder of images."""
         self.write(f"srv/drivers/{DRIVER}/driver.toml", _RECIPE)
-        self.write("etc/provision/trust.d/fleet.pub", _public(_KEY))
+        self.write("etc/provision/trust.d/fleet.pub", public_pem(_KEY).decode())
         named = f'version = "{version}"\n' if version else ""
         self.configure(f"{_SETTINGS}{more}\n[drivers.{DRIVER}]\n{named}")
 
@@ -214,18 +209,19 @@ class HostTree:
     ) -> Pin:
         """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`."""
         pin = make_pin(version=version, kernel=kernel)
-        layout = _Layout(self.root / _IMAGES / "images" / DRIVER)
         with tempfile.TemporaryDirectory() as scratch:
             vermagic = VERMAGIC.replace(KERNEL, kernel)
             made = make_artifact(
                 Path(scratch), pin=pin, module=make_module(vermagic, version=version)
             )
             write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts))
-            layer = layer_of(Path(scratch))
+            image = image_of(pin, [layer_of(Path(scratch))])
+        layout = writable_layout(self.root / _IMAGES / "images" / DRIVER, Reference("", DRIVER))
         tag = f"{version}-open-{kernel}.debian12"
-        digest = layout.image(tag, layer, {PIN_LABEL: pin.canonical_json()})
+        digest = layout.put_image(tag, image.manifest, image.blobs)
         if signed != "nobody":
-            layout.sign(digest, _facts(pin), _KEY if signed == "fleet" else _STRANGER)
+            key = _KEY if signed == "fleet" else _STRANGER
+            sign(layout, digest, facts_of(pin, _SERIAL), lambda data: key.sign(data, ECDSA))
         return pin
 
     def archive(self) -> Path:
@@ -250,91 +246,6 @@ class HostTree:
             elif stat.S_ISREG(mode) and not path.name.endswith(".lock"):
                 found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """An OCI image layout, as skopeo and cosign leave one: image-spec v1.1.0/image-layout.md."""
-
-    folder: Path
-
-    def image(self, tag: str, layer: bytes, labels: Mapping[str, str]) -> str:
-        """Add an image of one layer; its digest."""
-        config = {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Labels": dict(labels)},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
-        }
-        packed = self.blob(
-            gzip.compress(layer, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip"
-        )
-        return self._manifest(tag, config, [packed])
-
-    def sign(
-        self, digest: str, facts: Mapping[str, object], key: ec.EllipticCurvePrivateKey
-    ) -> None:
-        """Add a signature as cosign does: cosign's specs/SIGNATURE_SPEC.md, simple signing."""
-        payload = json.dumps(
-            {
-                "critical": {
-                    "identity": {"docker-reference": ""},
-                    "image": {"docker-manifest-digest": digest},
-                    "type": "cosign container image signature",
-                },
-                "optional": dict(facts),
-            }
-        ).encode()
-        signature = base64.b64encode(key.sign(payload, ec.ECDSA(SHA256()))).decode()
-        layer = self.blob(payload, "application/vnd.dev.cosign.simplesigning.v1+json")
-        layer["annotations"] = {"dev.cosignproject.cosign/signature": signature}
-        config: dict[str, object] = {"rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}}
-        self._manifest(f"{digest.replace(':', '-')}.sig", config, [layer])
-
-    def blob(self, data: bytes, kind: str) -> dict[str, Any]:
-        """Add a blob; its descriptor."""
-        digest = _digest(data)
-        path = self.folder / "blobs" / digest.replace(":", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return {"mediaType": kind, "digest": digest, "size": len(data)}
-
-    def _manifest(self, tag: str, config: Mapping[str, object], layers: list[object]) -> str:
-        kind = "application/vnd.oci.image.manifest.v1+json"
-        described = self.blob(
-            json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"
-        )
-        document = {"schemaVersion": 2, "mediaType": kind, "config": described, "layers": layers}
-        entry = self.blob(json.dumps(document).encode(), kind)
-        entry["annotations"] = {"org.opencontainers.image.ref.name": tag}
-        (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-        path = self.folder / "index.json"
-        index = json.loads(path.read_text()) if path.exists() else {"manifests": []}
-        index["manifests"].append(entry)
-        path.write_text(json.dumps({"schemaVersion": 2, **index}))
-        return str(entry["digest"])
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _facts(pin: Pin) -> dict[str, object]:
-    return {
-        "pin": pin.digest,
-        "driver": pin.driver.name,
-        "version": pin.driver.version,
-        "flavour": pin.driver.flavour,
-        "distro": f"{pin.distro.id}:{pin.distro.version}",
-        "kernel": pin.kernel.release,
-        "architecture": pin.kernel.architecture,
-        "serial": 1_790_000_000,
-    }
-
-
-def _public(key: ec.EllipticCurvePrivateKey) -> str:
-    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return pem.decode()
 
 
 def _boot_id() -> str:

@@ -1,16 +1,67 @@
-"""Archives of images as good and bad media have them."""
+"""Images as OCI's specification has them, and archives as good and bad media have them."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kit.memory_registry import digest_of
 from provision.pin import PIN_LABEL, Pin
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
+
+
+@dataclass(frozen=True, slots=True)
+class OciImage:
+    """What a registry or a layout has of an image."""
+
+    manifest: bytes
+    config: bytes
+    layers: tuple[bytes, ...]
+
+    @property
+    def blobs(self) -> list[bytes]:
+        """All but the manifest."""
+        return [self.config, *self.layers]
+
+
+def image_of(
+    pin: Pin,
+    tars: Iterable[bytes],
+    *,
+    labels: Mapping[str, str] | None = None,
+    **changes: object,
+) -> OciImage:
+    """Return an image of tar files with a Pin, or with other labels.
+
+    `changes` are of its manifest.
+    """
+    plain = tuple(tars)
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Labels": dict(labels or {PIN_LABEL: pin.canonical_json()})},
+            "rootfs": {"type": "layers", "diff_ids": [content_digest(tar) for tar in plain]},
+        }
+    ).encode()
+    layers = tuple(gzip.compress(tar, 6, mtime=0) for tar in plain)
+    kinds = [OCI_CONFIG, *["application/vnd.oci.image.layer.v1.tar+gzip"] * len(layers)]
+    described = [
+        {"mediaType": kind, "digest": content_digest(blob), "size": len(blob)}
+        for kind, blob in zip(kinds, (config, *layers), strict=True)
+    ]
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": described[0],
+        "layers": described[1:],
+        **changes,
+    }
+    return OciImage(json.dumps(manifest).encode(), config, layers)
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -30,30 +81,6 @@ def tar_with(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="a") as archive:
         archive.addfile(member, io.BytesIO(b"x" * member.size))
     return buffer.getvalue()
-
-
-def config_of(pin: Pin, layer: bytes, labels: Mapping[str, str] | None = None) -> bytes:
-    """Return the configuration of an image with one layer."""
-    return json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Labels": {PIN_LABEL: pin.canonical_json(), **(labels or {})}},
-            "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]},
-        }
-    ).encode()
-
-
-def docker_archive(pin: Pin, layer: bytes, **changes: Any) -> dict[str, bytes]:  # noqa: ANN401 - any member of its index
-    """Return the files of what `docker save` writes."""
-    config = config_of(pin, layer)
-    name = f"{digest_of(config).removeprefix('sha256:')}.json"
-    entry = {"Config": name, "RepoTags": [pin.image], "Layers": ["1/layer.tar"], **changes}
-    return {
-        name: config,
-        "1/layer.tar": layer,
-        "manifest.json": json.dumps([entry]).encode(),
-    }
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

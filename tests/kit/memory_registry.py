@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -16,15 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from kit.media import image_of
 from provision.errors import NotFoundError
-from provision.pin import PIN_LABEL, Pin
+from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.keys import PublicKey
 from provision.registry.manifests import (
     BLOBS,
-    OCI_CONFIG,
-    OCI_MANIFEST,
     Content,
     Descriptor,
     Manifest,
@@ -35,7 +33,6 @@ from provision.registry.signatures import Facts, sign
 
 HOST = "registry.example"
 REPOSITORY = "drivers/demo"
-GZIP_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 def digest_of(data: bytes) -> str:
@@ -85,30 +82,8 @@ class MemoryRegistry:
         **changes: object,
     ) -> str:
         """Have an image of tar files, and return its digest; ``changes`` are of its manifest."""
-        tars = list(layers)
-        config = json.dumps(
-            {
-                "architecture": "amd64",
-                "os": "linux",
-                "config": {"Labels": labels or {PIN_LABEL: pin.canonical_json()}},
-                "rootfs": {"type": "layers", "diff_ids": [digest_of(tar) for tar in tars]},
-            }
-        ).encode()
-        packed = [gzip.compress(tar, mtime=0) for tar in tars]
-        document = {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "config": {
-                "mediaType": OCI_CONFIG,
-                "digest": self.have_blob(config),
-                "size": len(config),
-            },
-            "layers": [
-                {"mediaType": GZIP_LAYER, "digest": self.have_blob(one), "size": len(one)}
-                for one in packed
-            ],
-        }
-        return self.have_manifest({**document, **changes}, tag)
+        made = image_of(pin, layers, labels=labels, **changes)
+        return self.client().put_image(tag, made.manifest, made.blobs)
 
     # How a test looks at it.
 

@@ -9,7 +9,6 @@ is loaded. The builder learns of a missing artifact by the host's status, as a n
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import io
 import json
@@ -25,14 +24,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from kit.media import image_of
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
 from provision.agent.run import apply
-from provision.pin import PIN_LABEL, Pin
+from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import tag_of
 from provision.registry.keys import generate_key, open_private_key
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
 from provision.registry.signatures import sign, signature_tag
 from provision.registry.skopeo import Registry
@@ -172,15 +171,13 @@ class Rollout:
         reference = parse_reference(name)
         repository = Registry(reference)
         before = self._registry.sent(AGENT)
-        config = _config(artifact)
-        packed = [gzip.compress(layer, mtime=0) for layer in artifact.layers]
-        manifest = _manifest(config, packed)
-        digest = repository.put_image(reference.tag or "", manifest, [config, *packed])
+        image = image_of(artifact.pin, artifact.layers)
+        digest = repository.put_image(reference.tag or "", image.manifest, image.blobs)
         facts = facts_of(artifact.pin, int(time.time()))
         sign(repository, digest, facts, self._signer)
         signature = repository.manifest(signature_tag(digest)).data
         payloads = [layer["size"] for layer in json.loads(signature)["layers"]]
-        parts = (manifest, config, signature, *packed)
+        parts = (image.manifest, signature, *image.blobs)
         self._needed[kernel] = sum(map(len, parts)) + sum(payloads)
         self.figures.builds += 1
         # No host is at work meanwhile.
@@ -258,29 +255,6 @@ def _layer(folder: Path, *names: str, without: Sequence[str] = ()) -> bytes:
         for name in names:
             archive.add(folder / name, arcname=f"opt/{name}", filter=plain)
     return buffer.getvalue()
-
-
-def _config(artifact: _Artifact) -> bytes:
-    document = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Labels": {PIN_LABEL: artifact.pin.canonical_json()}},
-        "rootfs": {"type": "layers", "diff_ids": [content_digest(one) for one in artifact.layers]},
-    }
-    return json.dumps(document).encode()
-
-
-def _manifest(config: bytes, packed: Sequence[bytes]) -> bytes:
-    layer = "application/vnd.oci.image.layer.v1.tar+gzip"
-    document = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": OCI_CONFIG, "digest": content_digest(config), "size": len(config)},
-        "layers": [
-            {"mediaType": layer, "digest": content_digest(one), "size": len(one)} for one in packed
-        ],
-    }
-    return json.dumps(document).encode()
 
 
 @dataclass(frozen=True, slots=True)

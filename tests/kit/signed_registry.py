@@ -5,8 +5,6 @@ The image's module is made up, and is never loaded.
 
 from __future__ import annotations
 
-import gzip
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,15 @@ from typing import TYPE_CHECKING
 from kit.agent_host import AgentHost
 from kit.artifact import make_artifact, make_pin
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.media import config_of
-from kit.memory_registry import GZIP_LAYER, layer_of
+from kit.media import image_of
+from kit.memory_registry import layer_of
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.workspace import load_settings
+from provision.pin import PIN_LABEL
 from provision.registry.find import connect, tag_of
 from provision.registry.image_layout import writable_layout
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
 from provision.registry.skopeo import Layout, copy
 
@@ -104,21 +102,11 @@ def _push(root: Path, address: str, folder: Path) -> str:
     make_artifact(folder / "artifact", pin=PIN)
     layer = layer_of(folder / "artifact")
     # One that an operator may run; whoever pushed it had no access to set those tags.
-    labels = {OPERATOR_LABEL: PIN.driver.version}
-    packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer, labels)
+    labels = {PIN_LABEL: PIN.canonical_json(), OPERATOR_LABEL: PIN.driver.version}
+    image = image_of(PIN, [layer], labels=labels)
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
     writer = writable_layout(folder / "layout", name)
-    described = {
-        kind: {"mediaType": kind, "digest": content_digest(data), "size": len(data)}
-        for kind, data in ((OCI_CONFIG, config), (GZIP_LAYER, packed))
-    }
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": described[OCI_CONFIG],
-        "layers": [described[GZIP_LAYER]],
-    }
-    digest = writer.put_image(TAG, json.dumps(manifest).encode(), [config, packed])
+    digest = writer.put_image(TAG, image.manifest, image.blobs)
     target = connect(load_settings(root), name)
     for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
         copy(Layout(folder / "layout"), TAG, target, tag)

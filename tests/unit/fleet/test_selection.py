@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write
-from kit.media import config_of
-from kit.memory_registry import ECDSA, GZIP_LAYER, digest_of, layer_of, new_key, public_pem
+from kit.media import image_of
+from kit.memory_registry import ECDSA, digest_of, layer_of, new_key, public_pem
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
@@ -22,7 +21,7 @@ from provision.fleet.bundle import Chosen, ImageSelection, RegistryAccess, choos
 from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import TrustOverride, tag_of
-from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
+from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import parse_reference
 from provision.registry.signatures import UntrustedError, sign
 from unit.fleet.registries import Registries
@@ -62,28 +61,15 @@ def have(
     """Have an image in the old registry under the name that hosts look for, and others."""
     folder = settings.state / "artifacts" / pin.short_digest
     make_artifact(folder, pin=pin)
-    layer = layer_of(folder)
-    packed, config = gzip.compress(layer, mtime=0), config_of(pin, layer)
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "config": {
-                "mediaType": OCI_CONFIG,
-                "digest": digest_of(config),
-                "size": len(config),
-            },
-            "layers": [{"mediaType": GZIP_LAYER, "digest": digest_of(packed), "size": len(packed)}],
-        }
-    ).encode()
+    image = image_of(pin, [layer_of(folder)])
     stored = registries.stored[f"{OLD}/demo"]
-    stored.blobs |= {digest_of(config): config, digest_of(packed): packed}
-    for name in (tag_of(pin).text, digest_of(manifest), *tags):
-        stored.manifests[name] = manifest
+    stored.blobs |= {digest_of(blob): blob for blob in image.blobs}
+    for name in (tag_of(pin).text, digest_of(image.manifest), *tags):
+        stored.manifests[name] = image.manifest
     if key is not None:
         said = replace(facts_of(pin, SERIAL), **facts)
-        put_signature(registries, settings, digest_of(manifest), said, key)
-    return digest_of(manifest)
+        put_signature(registries, settings, digest_of(image.manifest), said, key)
+    return digest_of(image.manifest)
 
 
 def put_signature(
