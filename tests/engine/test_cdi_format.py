@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.go_program import go_programs
+from kit.go_modules import go_programs
 from kit.probe import is_root, need
 from kit.process import run
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.go_modules import go_module
-from kit.go_program import go_programs
+from kit.go_modules import go_module, go_programs
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, write_runtime_config

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import requests
 
 from kit.engine import remove_tree
-from kit.kubernetes import kubernetes
+from kit.go_modules import go_programs
 from kit.probe import need_programs
 from kit.process import Daemon, run
 from kit.registry import free_port
@@ -21,12 +21,14 @@ from kit.registry import free_port
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ADMIN", "ApiServer"]
+__all__ = ["ApiServer", "kubernetes"]
 
-ADMIN = "admin"
+# That of tests/data/go/kubernetes.
+_VERSION = "1.37.2"
+_ADMIN = "admin"
 # Those that the tokens are of, with their groups; a token is the user's name.
 _USERS = {
-    ADMIN: "system:masters",
+    _ADMIN: "system:masters",
     "system:kube-controller-manager": "",
     "system:kube-scheduler": "",
     "system:node:node": "system:nodes",
@@ -41,6 +43,13 @@ _KINDS = {
     "Pod": "pods",
     "RuntimeClass": "runtimeclasses",
 }
+
+
+def kubernetes(*names: str) -> Path:
+    """A folder with these programs of Kubernetes; minutes, the first time."""
+    packages = [f"k8s.io/kubernetes/cmd/{name}" for name in names]
+    stamps = {"k8s.io/component-base/version.gitVersion": f"v{_VERSION}"}
+    return go_programs("kubernetes", *packages, stamps=stamps)
 
 
 @dataclass
@@ -94,7 +103,7 @@ class ApiServer:
         method: str,
         path: str,
         document: Mapping[str, Any] | None = None,
-        token: str = ADMIN,
+        token: str = _ADMIN,
     ) -> requests.Response:
         """Ask it, as its administrator or with a token; unknown fields of a document are errors."""
         return requests.request(
@@ -130,7 +139,7 @@ class ApiServer:
             params={"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"},
             data=json.dumps(document),
             headers={
-                "Authorization": f"Bearer {ADMIN}",
+                "Authorization": f"Bearer {_ADMIN}",
                 "Content-Type": "application/apply-patch+yaml",
             },
             verify=str(self.authority),

@@ -25,12 +25,11 @@ from http.client import NOT_FOUND
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kit.api_server import ApiServer
+from kit.api_server import ApiServer, kubernetes
 from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12
-from kit.go_program import go_programs
+from kit.go_modules import go_programs
 from kit.hosts import OLD_KERNEL
-from kit.kubernetes import kubernetes
 from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 from kit.released import bare

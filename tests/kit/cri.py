@@ -5,17 +5,19 @@ Debian has no client of it. The messages are compiled from Kubernetes' own api.p
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from kit.protos import messages_and_services
+from kit.go_modules import go_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Cri", "CriError"]
+__all__ = ["Cri", "CriError", "messages_and_services"]
 
 _INTERFACE = (
     "k8s.io/cri-api",
@@ -24,6 +26,19 @@ _INTERFACE = (
     "pkg/apis/runtime/v1/api.proto",
 )
 _TIMEOUT_S = 180
+
+
+@cache
+def messages_and_services(module: str, version: str, digest: str, proto: str) -> tuple[Any, Any]:
+    """The gRPC that the file `proto` of a Go module defines; `digest` as `go_module` wants it."""
+    folder = str(go_module(module, version, digest))
+    # grpc looks for it where modules are.
+    sys.path.append(folder)
+    try:
+        messages, services = grpc.protos_and_services(proto)
+    finally:
+        sys.path.remove(folder)
+    return messages, services
 
 
 class CriError(Exception):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
+from kit.cri import messages_and_services
 from kit.process import wait_for
-from kit.protos import messages_and_services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,15 +1,32 @@
-"""Files of other projects, out of their Go modules: from the machine's proxy, checked, and kept."""
+"""Go modules: files of other projects, from the machine's proxy and checked, and programs.
+
+Programs are built once by versions and sums that `tests/data/go` pins.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kit.cache import cache_dir
+from kit.cache import REPOSITORY, cache_dir, cached, key_of
+from kit.engine import remove_tree
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["go_module"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["go_module", "go_programs"]
+
+# Two compilers at a time: those of Kubernetes take a gigabyte each.
+_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -p=2", "GOTOOLCHAIN": "local"}
+# What the modules need; Debian 12 has 1.19.
+_OLDEST = (1, 26, 6)
+_TOOLCHAIN = ("v0.0.1-go1.26.11.linux-amd64", "h1:KyINmJ/FQdKRmDYGuTAAXkumyeR2DyUlSNHZj7XaLFg=")
 
 
 def go_module(name: str, version: str, digest: str) -> Path:
@@ -22,3 +39,45 @@ def go_module(name: str, version: str, digest: str) -> Path:
     if said["Sum"] != digest:
         raise RuntimeError(f"{name}@{version} is {said['Sum']}, not {digest}")
     return Path(said["Dir"])
+
+
+def go_programs(name: str, *packages: str, stamps: Mapping[str, str] | None = None) -> Path:
+    """A folder with the programs of these packages, which the module `name` requires.
+
+    Args:
+        name: the folder of the module below `tests/data/go`.
+        packages: what is built.
+        stamps: variables that the linker sets, such as a version.
+    """
+    need_programs("go")
+    module = REPOSITORY / "tests/data/go" / name
+    files = sorted(module.iterdir())
+    key = key_of(module, packages, stamps)
+
+    def make(draft: Path) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="provision-go-"))
+        try:
+            for file in files:
+                shutil.copy(file, folder)
+            draft.mkdir()
+            flags = " ".join(
+                ("-s -w", *(f"-X {key}={value}" for key, value in (stamps or {}).items()))
+            )
+            words = [_go(), "build", "-trimpath", "-ldflags", flags, "-o", str(draft), *packages]
+            run(words, cwd=folder, env=_ENVIRONMENT)
+        finally:
+            remove_tree(folder)
+
+    return cached(f"go-{name}-{key}", make)
+
+
+def _go() -> str:
+    """The machine's Go, or, where that is too old, the one that Go's own proxy has."""
+    version = run(["go", "env", "GOVERSION"], env={"GOTOOLCHAIN": "local"}).stdout
+    if tuple(map(int, re.findall(r"[0-9]+", version))) >= _OLDEST:
+        return "go"
+    root = go_module("golang.org/toolchain", *_TOOLCHAIN)
+    # Go's own download sets these modes; that of a module does not.
+    for program in (*(root / "bin").iterdir(), *(root / "pkg/tool/linux_amd64").iterdir()):
+        program.chmod(0o755)
+    return str(root / "bin/go")
