@@ -17,13 +17,12 @@ import pytest
 from kit.bundles import overlaid, unpack_base
 from kit.cache import BUILDS, REPOSITORY, cached, key_of
 from kit.fileserver import served
+from kit.foreign import program_root
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
-from kit.process import run
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 from kit.released import make_release, repository_of
-from kit.repackaged import download
 from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
@@ -135,16 +134,9 @@ def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def cosign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cosign() -> Path:
     """The program cosign of Debian 13; Debian 12 has none."""
-
-    def make(draft: Path) -> None:
-        folder = tmp_path_factory.mktemp("cosign")
-        (deb,) = (one for one in download("trixie", ["cosign"], folder) if "cosign_" in one.name)
-        run(["dpkg-deb", "--extract", deb, folder / "root"])
-        shutil.copy(folder / "root/usr/bin/cosign", draft)
-
-    return cached("cosign-trixie", make)
+    return program_root("trixie", "cosign", alone=True) / "usr/bin/cosign"
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import threading
 import time
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 
-from kit.cache import REPOSITORY, cached
+from kit.cache import REPOSITORY
+from kit.fileserver import served
+from kit.foreign import program_root
 from kit.process import Daemon, run, wait_for
 from kit.registry import free_port
-from kit.repackaged import download
 from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import NEXT, everything
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 # Its package has 100 MB unpacked.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 _EXAMPLES = REPOSITORY / "docs/examples/monitoring"
-_PROGRAMS = ("prometheus", "promtool")
 _WITHIN_S = 60
 _CONFIG = """\
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -40,19 +37,9 @@ scrape_configs:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs() -> Path:
     """A folder with `prometheus` and `promtool`, of Debian's package."""
-
-    def make(draft: Path) -> None:
-        folder = tmp_path_factory.mktemp("prometheus")
-        found = download("bookworm", ["prometheus"], folder)
-        (deb,) = (one for one in found if one.name.startswith("prometheus_"))
-        run(["dpkg-deb", "--extract", deb, folder / "root"])
-        draft.mkdir()
-        for name in _PROGRAMS:
-            (folder / "root/usr/bin" / name).rename(draft / name)
-
-    return cached("prometheus-bookworm", make)
+    return program_root("bookworm", "prometheus", alone=True) / "usr/bin"
 
 
 def _expressions() -> list[str]:
@@ -75,25 +62,8 @@ def test_prometheus_own_tool_reads_and_plays_the_rules(programs: Path, tmp_path:
 
 
 @contextmanager
-def _serving(folder: Path) -> Iterator[str]:
-    """Serve a folder, as a node exporter serves what its textfile collector read."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def _prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
+def _prometheus(programs: Path, folder: Path, exporter: str) -> Iterator[str]:
+    target = exporter.removeprefix("http://")
     config = folder / "prometheus.yml"
     config.write_text(_CONFIG.format(rules=_EXAMPLES / "provision-alerts.yml", target=target))
     address = f"127.0.0.1:{free_port()}"
@@ -104,11 +74,8 @@ def _prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
         f"--web.listen-address={address}",
     ]
     url = f"http://{address}"
-    daemon = Daemon(argv, log=folder / "log", ready=lambda: _answers(f"{url}/-/ready"))
-    try:
+    with Daemon(argv, log=folder / "log", ready=lambda: _answers(f"{url}/-/ready")):
         yield url
-    finally:
-        daemon.stop()
 
 
 def _answers(url: str) -> bool:
@@ -131,7 +98,9 @@ def test_a_real_prometheus_scrapes_fires_and_answers_the_dashboard(
     written.mkdir()
     file = written / "provision.prom"
     file.write_text(metrics_text(everything(time=int(time.time()))))
-    with _serving(written) as target, _prometheus(programs, tmp_path, target) as url:
+    # As a node exporter serves what its textfile collector read.
+    with served(written) as exporter, _prometheus(programs, tmp_path, exporter) as url:
+        target = exporter.removeprefix("http://")
 
         def firing() -> list[Any]:
             return [a for a in _get(url, "alerts")["alerts"] if a["state"] == "firing"]

@@ -12,16 +12,19 @@ from kit.repackaged import download
 __all__ = ["emulator", "foreign_program", "kernels_sign_file", "program_root"]
 
 
-def program_root(suite: str, package: str) -> Path:
-    """The folder with the files of a package and of all that it depends on."""
+def program_root(
+    suite: str, package: str, *, alone: bool = False, components: str = "main"
+) -> Path:
+    """The folder with the files of a package, and of all that it depends on, if not `alone`."""
 
     def make(draft: Path) -> None:
         draft.mkdir()
         with tempfile.TemporaryDirectory() as name:
-            for deb in download(suite, [package], Path(name)):
-                run(["dpkg-deb", "--extract", deb, draft])
+            for deb in download(suite, [package], Path(name), components=components):
+                if not alone or deb.name.startswith(f"{package}_"):
+                    run(["dpkg-deb", "--extract", deb, draft])
 
-    return cached(f"{package}-{suite}", make)
+    return cached(f"{package}-{suite}{'-alone' if alone else ''}", make)
 
 
 def foreign_program(suite: str, package: str, folder: Path) -> Path:

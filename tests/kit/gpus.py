@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kit.cache import cached
+from kit.foreign import program_root
 from kit.go_modules import go_module
 from kit.probe import need_programs
 from kit.process import run
-from kit.repackaged import download
 
 __all__ = ["FACTS", "add_gpus", "make_library", "nodes_of", "nvidia_smi", "plain_gpus"]
 
@@ -164,16 +162,9 @@ def _table(facts: dict[str, Any]) -> str:
 
 def nvidia_smi() -> Path:
     """The real program, of Debian's package."""
-
-    def make(draft: Path) -> None:
-        with TemporaryDirectory() as name:
-            folder = Path(name)
-            debs = download("bookworm", ["nvidia-smi"], folder, components="main contrib non-free")
-            (deb,) = (deb for deb in debs if deb.name.startswith("nvidia-smi_"))
-            run(["dpkg-deb", "--extract", deb, folder / "root"])
-            shutil.copy2(folder / "root/usr/lib/nvidia/current/nvidia-smi", draft)
-
-    return cached("nvidia-smi-bookworm", make)
+    components = "main contrib non-free"
+    root = program_root("bookworm", "nvidia-smi", alone=True, components=components)
+    return root / "usr/lib/nvidia/current/nvidia-smi"
 
 
 def _write(path: Path, text: str) -> None:
