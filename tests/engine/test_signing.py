@@ -5,11 +5,13 @@ That a kernel takes what comes out is shown by tests/vm/test_secure_boot.py.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +22,6 @@ from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import BUILD_NETWORK, Provision
-from kit.recorder import RecordedProgram, record
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
@@ -36,7 +37,40 @@ _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO, *BUILD_NETW
 _SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 # Found again wherever it leaks to; nothing else has these letters.
 _PIN = "hunter2-4711"
+_SCRIPT = """\
+#!{python} -IS
+import json, os, sys
+with open({calls!r}, "a") as calls:
+    calls.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
+os.execv({program!r}, [{program!r}, *sys.argv[1:]])
+"""
 _TOKEN_KEY = "pkcs11:token=modules;object=mok"  # noqa: S105 - where it is, not what it is
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProgram:
+    """A program on disk, and the calls that it has had."""
+
+    path: Path
+    _calls: Path
+
+    def calls(self) -> list[Any]:
+        """The arguments and the environment of each call, oldest first."""
+        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def forget(self) -> None:
+        """Let the next call be the first."""
+        self._calls.unlink(missing_ok=True)
+
+
+def record(program: Path, folder: Path) -> RecordedProgram:
+    """Write a program of the same name into `folder`, which becomes `program` as it was called."""
+    path = folder / program.name
+    calls = folder / f".{program.name}.calls"
+    path.write_text(_SCRIPT.format(python=sys.executable, calls=str(calls), program=str(program)))
+    path.chmod(0o755)
+    return RecordedProgram(path, calls)
 
 
 @dataclass(frozen=True, slots=True)

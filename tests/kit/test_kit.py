@@ -17,15 +17,7 @@ from kit.playbooks import Played
 from kit.podman import Podman
 from kit.probe import need
 from kit.process import CommandFailedError, Daemon, end_tree_of, run, start, wait_for
-from kit.recorder import record
 from kit.shared import shared_file
-
-
-def test_a_recorded_program_is_the_real_one(tmp_path: Path) -> None:
-    recorded = record(Path("/bin/cat"), tmp_path)
-    assert run([recorded.path, "-"], stdin="read", env={"FLAG": "x"}).stdout == "read"
-    ((words, environment),) = recorded.calls()
-    assert (words, environment["FLAG"]) == (["-"], "x")
 
 
 def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:
