@@ -13,7 +13,7 @@ import pytest
 from kit.docker_in_tree import DockerInTree
 from kit.hosts import DISTRO, IMAGE
 from kit.installed import Installed
-from kit.manual import snippet
+from kit.pages import snippet
 from kit.probe import can_mount, need
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, base_archive

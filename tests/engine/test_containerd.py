@@ -10,7 +10,7 @@ import pytest
 from kit.containerd import Containerd
 from kit.cri import Cri, CriError
 from kit.hosts import IMAGE
-from kit.manual import snippet
+from kit.pages import snippet
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
 
 if TYPE_CHECKING:

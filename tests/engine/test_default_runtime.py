@@ -9,7 +9,7 @@ import pytest
 
 from kit.engine import Engine
 from kit.hosts import IMAGE, Host, load_base
-from kit.manual import snippet
+from kit.pages import snippet
 from kit.process import wait_for
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
 

@@ -17,8 +17,8 @@ from kit.cache import REPOSITORY
 from kit.docker_in_tree import DockerInTree
 from kit.gpus import plain_gpus
 from kit.hosts import DISTRO, IMAGE
-from kit.manual import snippet
 from kit.nvidia_host import LIBRARIES, REPORT, NvidiaHost, nvidia_host, uuids
+from kit.pages import snippet
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.product import base_archive

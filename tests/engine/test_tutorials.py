@@ -18,7 +18,7 @@ import pytest
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.hosts import IMAGE, NEW_KERNEL, Host
-from kit.manual import snippet
+from kit.pages import snippet
 from kit.process import run
 from kit.product import DECORATOR, write_runtime_config
 from kit.standins import ALLOWED, OPEN_NODES, stand_in

@@ -12,11 +12,25 @@ import shutil
 import sys
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from kit.cache import REPOSITORY
 
-__all__ = ["anchors", "blocks", "foreign", "links", "pages", "problems", "stage", "table"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "anchors",
+    "blocks",
+    "foreign",
+    "links",
+    "pages",
+    "problems",
+    "snippet",
+    "stage",
+    "table",
+]
 
 # What `make` makes, and what is not of this repository.
 _LEFT_OUT = {
@@ -54,6 +68,27 @@ def pages(folder: Path = REPOSITORY) -> list[Path]:
 def blocks(text: str) -> list[tuple[str, str]]:
     """The blocks of code in a page, as language (empty where it names none) and content."""
     return [(match[3].strip(), match[4]) for match in _FENCE.finditer(text)]
+
+
+def snippet(page: str, title: str, replace: Mapping[str, str] | None = None) -> str:
+    """The block of code of `docs/PAGE` that follows the first line with `title` in it.
+
+    The installed program's paths become those of the build, and then the words of `replace` what
+    they stand for: so tests run what users are asked to type.
+
+    Raises:
+        LookupError: the page has no such block, or doesn't have a word of `replace`.
+    """
+    _, _, after = (REPOSITORY / "docs" / page).read_text().partition(title)
+    found = next((content for _, content in blocks(after)), None)
+    if found is None:
+        raise LookupError(f"docs/{page} has no block of code after {title!r}")
+    found = found.replace("/usr/bin/oci-decorator", f"{REPOSITORY}/build/oci-decorator")
+    for word, value in (replace or {}).items():
+        if word not in found:
+            raise LookupError(f"docs/{page}: {word!r} is not in the block after {title!r}")
+        found = found.replace(word, value)
+    return found
 
 
 def table(text: str, heading: str) -> list[list[str]]:

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.manual import snippet
+from kit.pages import snippet
 
 _PAGE = "how-to/configure-an-engine.md"
 
