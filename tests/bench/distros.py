@@ -27,7 +27,7 @@ from kit.process import run
 from kit.product import Provision
 from kit.rpm_distros import leap_15, rocky_9
 from kit.rpm_sites import site_of
-from kit.tarball import write_tarball
+from kit.upstream import write_tarball
 from provision.distros import family_of, find_distro, release_of
 
 if TYPE_CHECKING:

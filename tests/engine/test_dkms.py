@@ -13,7 +13,7 @@ from kit.fileserver import served
 from kit.hosts import DISTRO, IMAGE, NEW_KERNEL
 from kit.process import run
 from kit.product import BUILD_NETWORK, driver_modules
-from kit.tarball import write_tarball
+from kit.upstream import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -35,7 +35,7 @@ from kit.product import Provision
 from kit.repackaged import signing_key
 from kit.rpm_distros import Repository, RpmDistro, leap_15, rocky_9, rocky_10
 from kit.rpm_sites import Site, koji_site, packaged_kernel, site_of
-from kit.tarball import write_tarball
+from kit.upstream import write_tarball
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,13 +7,12 @@ hardware do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kit.fileserver import served
-from kit.tarball import write_tarball
+from kit.upstream import releases_of, write_recipe, write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,31 +85,12 @@ _SOURCE = {
     "lab.bin": "firmware",
     "Makefile": "obj-m := lab.o lab_extra.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n",
 }
-_RECIPE = """\
-schema = 1
-name = "lab"
-summary = "A driver that exists only in tests"
-vendor = "Example"
-homepage = "https://example.org"
-
-[source]
-kind = "archive"
-[[source.releases]]
-version = "1.0"
-url = "{url}/lab-1.0.tar.gz"
-sha256 = "{sha256}"
-
-[[kernels]]
-kernels = ">=6.1"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "-j{{jobs}}", "KDIR={{kernel_build}}"]
+_BUILD = """\
+command = ["make", "-j{jobs}", "KDIR={kernel_build}"]
 modules = ["lab_extra.ko", "lab.ko"]
 
 [host]
-conflicts = {conflicts}
+conflicts = @conflicts@
 optional = ["lab_extra"]
 [[host.nodes]]
 name = "lab0"
@@ -143,11 +123,8 @@ def lab_catalogue(
         conflicts: The kernel's own modules that have to make way for it.
     """
     tarball = write_tarball(folder / "files", "lab-1.0", _SOURCE)
-    recipe = folder / "drivers/lab/driver.toml"
-    recipe.parent.mkdir(parents=True)
-    sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    build = _BUILD.replace("@conflicts@", json.dumps(list(conflicts)))
     with served(tarball.parent) as url:
-        address = url.replace("127.0.0.1", host)
-        names = json.dumps(list(conflicts))
-        recipe.write_text(_RECIPE.format(url=address, sha256=sha256, conflicts=names))
-        yield recipe.parents[1]
+        releases = releases_of({"1.0": tarball}, url.replace("127.0.0.1", host))
+        write_recipe(folder / "drivers", "lab", releases, build)
+        yield folder / "drivers"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from kit.tarball import write_tarball
+from kit.upstream import releases_of, write_recipe, write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,23 +39,8 @@ MODULE_LICENSE("GPL");
 MODULE_VERSION("{version}");
 """
 _MAKEFILE = "obj-m := hello.o\nall:\n\tsleep {seconds}\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
-_RECIPE = """\
-schema = 1
-name = "hello"
-summary = "A driver that exists only in tests"
-vendor = "Example"
-homepage = "https://example.org"
-
-[source]
-kind = "archive"
-{releases}
-[[kernels]]
-kernels = ">=6.1"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "-j{{jobs}}", "KDIR={{kernel_build}}"]
+_BUILD = """\
+command = ["make", "-j{jobs}", "KDIR={kernel_build}"]
 modules = ["hello.ko"]
 
 [container]
@@ -87,12 +71,6 @@ minor = 0
 mode = "0666"
 """
 _MORE_BYTES = 1 << 20
-_RELEASE = """\
-[[source.releases]]
-version = "{version}"
-url = "{url}/{file}"
-sha256 = "{sha256}"
-"""
 _COMMIT = """\
 [[source.releases]]
 version = "{version}"
@@ -136,11 +114,7 @@ def write_made_up_in_git(catalogue: Path, version: str, url: str, *commits: Comm
     own, *others = commits
     lines = [_COMMIT.format(version=version, url=url, of=own)]
     lines += [_SUBMODULE.format(url=url, of=one) for one in others]
-    text = _RECIPE.format(releases="\n".join(lines)).replace('kind = "archive"', 'kind = "git"')
-    folder = catalogue / MADE_UP
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "driver.toml").write_text(text)
-    return folder / "driver.toml"
+    return write_recipe(catalogue, MADE_UP, "\n".join(lines), _BUILD, kind="git")
 
 
 def write_made_up(
@@ -155,20 +129,9 @@ def write_made_up(
 
     With `has_nodes` its loader makes `/dev/hello0`, which its containers get.
     """
-    releases = [
-        _RELEASE.format(
-            version=version,
-            url=url,
-            file=path.name,
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        )
-        for version, path in sources.items()
-    ]
-    folder = catalogue / MADE_UP
-    folder.mkdir(parents=True, exist_ok=True)
-    recipe = folder / "driver.toml"
-    text = _RECIPE.format(releases="\n".join(releases))
+    text = _BUILD
     if has_nodes:
         text = text.replace(_FEATURE, f'{_FEATURE}devices = ["hello*"]\n') + _NODE
-    recipe.write_text(text + _MORE if has_more else text)
-    return recipe
+    if has_more:
+        text += _MORE
+    return write_recipe(catalogue, MADE_UP, releases_of(sources, url), text)

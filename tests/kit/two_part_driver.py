@@ -6,12 +6,11 @@ where they differ, as a GPU's user space does. The library lies in a folder that
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kit.fileserver import served
-from kit.tarball import write_tarball
+from kit.upstream import releases_of, write_recipe, write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,24 +109,9 @@ _SOURCE = {
     "duo-version.c": _PROGRAM,
     "Makefile": _MAKEFILE,
 }
-_RECIPE = """\
-schema = 1
-name = "duo"
-summary = "A driver that exists only in tests"
-vendor = "Example"
-homepage = "https://example.org"
-
-[source]
-kind = "archive"
-{releases}
-[[kernels]]
-kernels = ">=6.1"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
+_BUILD = """\
 packages = ["gcc", "libc6-dev"]
-command = ["make", "KDIR={{kernel_build}}"]
+command = ["make", "KDIR={kernel_build}"]
 modules = ["duo.ko"]
 
 [container]
@@ -138,8 +122,8 @@ devices = ["duo"]
 
 [[files]]
 kind = "library"
-from = "libduo.so.{{version}}"
-to = "/opt/duo/lib/libduo.so.{{version}}"
+from = "libduo.so.{version}"
+to = "/opt/duo/lib/libduo.so.{version}"
 features = ["duo"]
 
 [[files]]
@@ -147,12 +131,6 @@ kind = "binary"
 from = "duo-version"
 to = "/usr/bin/duo-version"
 features = ["duo"]
-"""
-_RELEASE = """\
-[[source.releases]]
-version = "{version}"
-url = "{url}/{file}"
-sha256 = "{sha256}"
 """
 
 
@@ -170,19 +148,9 @@ def duo_catalogue(
     """
     versions = (*DUO_VERSIONS, DUO_BROKEN)
     tarballs = {version: _tarball(folder / "files", version, since) for version in versions}
-    recipe = folder / "drivers" / DUO / "driver.toml"
-    recipe.parent.mkdir(parents=True)
     with served(folder / "files") as url:
-        releases = [
-            _RELEASE.format(
-                version=version,
-                url=url.replace("127.0.0.1", host),
-                file=path.name,
-                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            )
-            for version, path in tarballs.items()
-        ]
-        recipe.write_text(_RECIPE.format(releases="\n".join(releases)))
+        releases = releases_of(tarballs, url.replace("127.0.0.1", host))
+        write_recipe(folder / "drivers", DUO, releases, _BUILD)
         yield folder / "drivers"
 
 

@@ -7,7 +7,6 @@ uses as onload uses sfc's. The tests are steps of one scenario, in their order.
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL
-from kit.tarball import write_tarball
+from kit.upstream import releases_of, write_recipe, write_tarball
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
 
@@ -50,27 +49,8 @@ _SOURCE = {
     f"{NAMESAKE}.c": _MODULE,
     "Makefile": f"obj-m := {NAMESAKE}.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n",
 }
-_RECIPE = f"""\
-schema = 1
-name = "{TWIN}"
-summary = "A driver that exists only in tests"
-vendor = "Example"
-homepage = "https://example.org"
-
-[source]
-kind = "archive"
-[[source.releases]]
-version = "1.0"
-url = "{{url}}"
-sha256 = "{{sha256}}"
-
-[[kernels]]
-kernels = ">=6.1"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "KDIR={{{{kernel_build}}}}"]
+_BUILD = f"""\
+command = ["make", "KDIR={{kernel_build}}"]
 modules = ["{NAMESAKE}.ko"]
 
 [host]
@@ -95,13 +75,10 @@ manual_add_modules {CONFLICT} {NAMESAKE}
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("twin")
     tarball = write_tarball(folder / "files", f"{TWIN}-1.0", _SOURCE)
-    recipe = folder / f"drivers/{TWIN}/driver.toml"
-    recipe.parent.mkdir(parents=True)
-    sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
     with served(tarball.parent) as url:
-        address = f"{url.replace('127.0.0.1', HOST)}/{tarball.name}"
-        recipe.write_text(_RECIPE.format(url=address, sha256=sha256))
-        yield recipe.parents[1]
+        releases = releases_of({"1.0": tarball}, url.replace("127.0.0.1", HOST))
+        write_recipe(folder / "drivers", TWIN, releases, _BUILD)
+        yield folder / "drivers"
 
 
 @pytest.fixture(scope="module")

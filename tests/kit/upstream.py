@@ -1,0 +1,76 @@
+"""Made-up drivers as their upstreams publish them: source tarballs, and recipes that name them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["releases_of", "write_recipe", "write_tarball"]
+
+# What all recipes begin with.
+_RECIPE = """\
+schema = 1
+name = "{name}"
+summary = "A driver that exists only in tests"
+vendor = "Example"
+homepage = "https://example.org"
+
+[source]
+kind = "{kind}"
+{releases}
+[[kernels]]
+kernels = ">=6.1"
+
+[flavours.only]
+licences = ["GPL-2.0-only"]
+[flavours.only.build]
+"""
+_RELEASE = """\
+[[source.releases]]
+version = "{version}"
+url = "{url}/{file}"
+sha256 = "{sha256}"
+"""
+
+
+def write_tarball(folder: Path, name: str, files: Mapping[str, str]) -> Path:
+    """Pack texts as `folder/name.tar.gz`, each as `name/FILE`, executable; the folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in files.items():
+            content = text.encode()
+            info = tarfile.TarInfo(f"{name}/{file}")
+            info.size = len(content)
+            info.mode = 0o755
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def releases_of(tarballs: Mapping[str, Path], url: str) -> str:
+    """The part of a recipe that names the tarballs of versions, which are served at `url`."""
+    return "\n".join(
+        _RELEASE.format(
+            version=version,
+            url=url,
+            file=path.name,
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for version, path in tarballs.items()
+    )
+
+
+def write_recipe(
+    catalogue: Path, name: str, releases: str, rest: str, *, kind: str = "archive"
+) -> Path:
+    """Write a driver's recipe into a catalogue; `rest` begins with the keys of its build."""
+    recipe = catalogue / name / "driver.toml"
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(_RECIPE.format(name=name, kind=kind, releases=releases) + rest)
+    return recipe
