@@ -14,7 +14,6 @@ What lies in the cache, served as a mirror:
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.cache import cached
+from kit.cache import cached, key_of
 from kit.process import run
 from kit.repackaged import Rpm, download, packaged, repackage, signing_key, write_rpm
 from kit.rpm_distros import Repository, rocky_10
@@ -128,14 +127,9 @@ def el_host() -> ElHost:
     site = site_of(rocky_10(newer))
     debs = _debs(newer)
     older = (debs / "older").read_text()
-    name = f"rpm-el-host-{_digest(site.folder.name, debs.name, Path(__file__).read_text())}"
+    name = f"rpm-el-host-{key_of(site.folder.name, debs.name, Path(__file__))}"
     folder = cached(name, lambda draft: _make(site, debs, (older, newer), draft))
     return ElHost(site, folder, older, newer)
-
-
-def _digest(*parts: object) -> str:
-    """What an entry of the cache is made with, in twelve digits."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def _debs(newer: str) -> Path:
@@ -148,12 +142,10 @@ def _debs(newer: str) -> Path:
         if older == newer:
             raise LookupError(f"the archive of Debian 13 has no other kernel than {newer}")
         kernels = [f"linux-{kind}-{k}" for kind in ("image", "headers") for k in (older, newer)]
-        for deb in download(_SUITE, (*GUEST_PACKAGES, *kernels), folder):
-            deb.rename(folder / deb.name)
-        shutil.rmtree(folder / "apt")
+        download(_SUITE, (*GUEST_PACKAGES, *kernels), folder)
         (folder / "older").write_text(older)
 
-    return cached(f"rpm-el-debs-{_digest(newer, GUEST_PACKAGES)}", make)
+    return cached(f"rpm-el-debs-{key_of(newer, GUEST_PACKAGES)}", make)
 
 
 def _make(site: Site, debs: Path, kernels: Sequence[str], draft: Path) -> None:

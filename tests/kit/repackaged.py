@@ -248,7 +248,10 @@ def download(
     words = _apt(suite, folder / "apt", components, architecture)
     install = ["install", "--download-only", "--yes", "--no-install-recommends"]
     run(["apt-get", *words, "--quiet", *install, *packages])
-    return sorted((folder / "apt/archives").glob("*.deb"))
+    found = sorted((folder / "apt/archives").glob("*.deb"))
+    moved = [deb.rename(folder / deb.name) for deb in found]
+    shutil.rmtree(folder / "apt")
+    return moved
 
 
 def packaged(suite: str, prefix: str) -> list[str]:

@@ -9,7 +9,6 @@ and share all other files. Root, because a distro's root is its own; minutes the
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tempfile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from koji import PathInfo
 
-from kit.cache import cached
+from kit.cache import cached, key_of
 from kit.kernels import kernels
 from kit.process import run
 from kit.repackaged import Rpm, download, repackage, signing_key, write_rpm
@@ -53,7 +52,7 @@ _KERNEL_STARTS = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 # The code that makes packages, and the code that makes distros of them: an entry of the cache is
 # made again where its code has changed.
 _PACKAGES, *_DISTROS = [
-    (Path(__file__).parent / name).read_text()
+    Path(__file__).with_name(name)
     for name in ("repackaged.py", "rpm_kernels.py", "rpm_distros.py", "rpm_sites.py")
 ]
 _FOLDERS = (
@@ -113,7 +112,7 @@ class Site:
 def site_of(distro: RpmDistro) -> Site:
     """A distro's image and mirrors, made where the cache has none."""
     pool = _pool(distro.suite)
-    name = f"rpm-site-{distro.name.replace(':', '-')}-{_digest(distro, pool.name, _DISTROS)}"
+    name = f"rpm-site-{distro.name.replace(':', '-')}-{key_of(distro, pool.name, *_DISTROS)}"
     return Site(distro, cached(name, lambda folder: _make_site(distro, pool, folder)))
 
 
@@ -136,7 +135,7 @@ def koji_site(fedora: int = 40) -> tuple[str, Path]:
         made.unlink()
         shutil.rmtree(folder / "headers")
 
-    return headers.kernel, cached(f"rpm-koji-{_digest(headers, _DISTROS)}", make)
+    return headers.kernel, cached(f"rpm-koji-{key_of(headers, *_DISTROS)}", make)
 
 
 def koji_places(folder: Path, headers: El, key: str) -> tuple[Path, Path]:
@@ -162,22 +161,15 @@ def packaged_kernel(suite: str) -> str:
     return depends.partition("linux-headers-")[2].split()[0].rstrip(",")
 
 
-def _digest(*parts: object) -> str:
-    """What an entry of the cache is made with, in twelve digits."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
 def _debs(suite: str) -> list[Path]:
     """All Debian packages that a suite's stand-ins are made from."""
     wanted = _wanted(suite)
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        for deb in download(suite, wanted, folder):
-            deb.rename(folder / deb.name)
-        shutil.rmtree(folder / "apt")
+        download(suite, wanted, folder)
 
-    return sorted(cached(f"rpm-debs-{suite}-{_digest(wanted)}", make).glob("*.deb"))
+    return sorted(cached(f"rpm-debs-{suite}-{key_of(wanted)}", make).glob("*.deb"))
 
 
 def _wanted(suite: str) -> tuple[str, ...]:
@@ -193,8 +185,8 @@ def _pool(suite: str) -> Path:
         plain = [deb for deb in _debs(suite) if not deb.name.startswith(_KERNEL_STARTS)]
         repackage(plain, folder, key=key)
 
-    inputs = (suite, _wanted(suite), key.public.read_text(), _PACKAGES)
-    return cached(f"rpm-pool-{suite}-{_digest(*inputs)}", make)
+    inputs = (suite, _wanted(suite), key.public, _PACKAGES)
+    return cached(f"rpm-pool-{suite}-{key_of(*inputs)}", make)
 
 
 def _make_site(distro: RpmDistro, pool: Path, folder: Path) -> None:

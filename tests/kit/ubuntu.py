@@ -6,21 +6,19 @@ the packages that Ubuntu splits them into, with zstd inside, as Ubuntu packs the
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.apt_archive import AptArchive
-from kit.cache import cached
+from kit.cache import cached, key_of
 from kit.debian import apt_sources
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kit.engine import Engine
 
 __all__ = [
@@ -130,8 +128,7 @@ def packages_of(engine: Engine) -> Path:
         words = ["run", "--rm", "--network", "host", "--volume", f"{draft}:/out", IMAGE]
         engine.docker(*words, "sh", "-c", script)
 
-    key = hashlib.sha256(f"{_TOOLS} {release}".encode()).hexdigest()[:12]
-    return cached(f"ubuntu-packages-{key}", make)
+    return cached(f"ubuntu-packages-{key_of(_TOOLS, release)}", make)
 
 
 def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Path, Path]:
@@ -160,7 +157,7 @@ def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tu
         for folder in (parts, flavour, common):
             shutil.rmtree(folder)
 
-    key = hashlib.sha256(f"{source.name} {shared} {depends} 2".encode()).hexdigest()[:12]
+    key = key_of(source.name, shared, depends, Path(__file__))
     made = cached(f"ubuntu-headers-{kernel}-{key}", make)
     (own,) = made.glob(f"linux-headers-{kernel}_*.deb")
     (other,) = made.glob(f"{shared}_*.deb")

@@ -8,12 +8,12 @@ kernel.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.cache import key_of
 from kit.el_kernels import BASE_FILES, GUEST_PACKAGES, el_host
 from kit.fileserver import served
 from kit.guest.recipe import Recipe
@@ -33,8 +33,7 @@ class ElRecipe(Recipe):
 
     def digest(self) -> str:
         """Twelve digits that change with whatever the disk is made from."""
-        parts = [Recipe.digest(self), el_host().folder.name, Path(__file__).read_text()]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+        return key_of(Recipe.digest(self), el_host().folder.name, Path(__file__))
 
 
 EL_10 = ElRecipe("rocky-10", "trixie", "3.13", packages=GUEST_PACKAGES)
