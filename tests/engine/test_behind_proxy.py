@@ -16,8 +16,8 @@ import pytest
 
 from kit.cache import cache_dir
 from kit.debian import mirror
-from kit.fileserver import served
-from kit.git_server import commit_files, git_served, guard
+from kit.fileserver import guard, served
+from kit.git_server import commit_files, git_served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
 from kit.probe import can_mount, need, need_programs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
-    from kit.git_server import Guarded
+    from kit.fileserver import Guarded
     from kit.process import Completed
 
 _STORE = "/etc/ssl/certs/ca-certificates.crt"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.git_server import commit_files, git_served, guard
+from kit.fileserver import guard
+from kit.git_server import commit_files, git_served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
 from kit.probe import need_programs

@@ -20,8 +20,8 @@ import pytest
 
 from kit.base_image import have_base
 from kit.engine import Engine
-from kit.fileserver import Mirror, served
-from kit.git_server import commit_files, git_served, guard
+from kit.fileserver import Mirror, guard, served
+from kit.git_server import commit_files, git_served
 from kit.made_up import (
     MADE_UP,
     made_up_files,

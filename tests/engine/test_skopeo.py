@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -15,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import make_pin
-from kit.fileserver import serving
+from kit.fileserver import guard, serving
 from kit.media import image_of, tar_of
 from kit.memory_registry import new_key, public
 from kit.probe import need_programs
-from kit.registry import Guarded, RegistryServer, free_port
+from kit.registry import LOGIN, RegistryServer, free_port
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry import skopeo
@@ -168,26 +169,28 @@ def test_two_who_sign_at_once_take_nothing_away(site: Site, tmp_path: Path) -> N
 def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
     need_programs("docker-registry", "skopeo")
     (tmp_path / "registry").mkdir()
-    guarded = Guarded(tmp_path / "registry")
+    guarded = guard(tmp_path, LOGIN)
     with closing(RegistryServer(tmp_path / "registry", guarded)) as server:
         reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")
 
         def site(ca: Path | None, password: str | None) -> Site:
             file = tmp_path / "auth.json"
-            file.write_text(guarded.log_in(server.address, password) if password else "{}")
+            # As `docker login` writes it.
+            login = base64.b64encode(f"fleet:{password}".encode()).decode()
+            auths = {server.address: {"auth": login}} if password else {}
+            file.write_text(json.dumps({"auths": auths}))
             return Site(server, Registry(reference, ca, auth_file=file))
 
-        digest = site(guarded.ca, "of a test").have()
-        assert site(guarded.ca, "of a test").repository.manifest(TAG).digest == digest
+        digest = site(guarded.authority, "of a test").have()
+        assert site(guarded.authority, "of a test").repository.manifest(TAG).digest == digest
         for password in (None, "wrong"):
             with pytest.raises(DeniedError, match="Access to the registry"):
-                site(guarded.ca, password).repository.manifest(TAG)
+                site(guarded.authority, password).repository.manifest(TAG)
         # Neither is an authority that the system does not know taken for a good one.
         (tmp_path / "empty").mkdir()
-        other = Guarded(tmp_path / "empty")
-        other.make()
+        other = guard(tmp_path / "empty", LOGIN)
         with pytest.raises(UnreachableError, match="can't be reached"):
-            site(other.ca, "of a test").repository.manifest(TAG)
+            site(other.authority, "of a test").repository.manifest(TAG)
 
 
 def test_a_registry_that_does_not_answer_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

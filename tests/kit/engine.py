@@ -135,7 +135,8 @@ class Engine:
             self.settings = settings
         # A killed one leaves this, and its number may be another process's by now.
         (self.folder / "docker.pid").unlink(missing_ok=True)
-        self._start_dockerd()
+        self._config()
+        self._dockerd.start()
 
     def _start(self) -> None:
         config = self.folder / "containerd.toml"
@@ -150,19 +151,13 @@ class Engine:
         # outlive us too.
         self._daemons.callback(end_tree_of, f"{self.folder}/containerd.sock")
         self._daemons.callback(containerd.stop)
-        self._start_dockerd()
-        self._daemons.callback(self._stop_dockerd)
-
-    def _stop_dockerd(self) -> None:
-        self._dockerd.stop()  # whichever it is by then
-
-    def _start_dockerd(self) -> None:
         self._dockerd = Daemon(
             [_program("dockerd"), *self._flags()],
             log=self.folder / "dockerd.log",
             ready=lambda: self.docker("version", check=False).returncode == 0,
             env=self.environment,
         )
+        self._daemons.callback(self._dockerd.stop)
 
     def _flags(self) -> list[str]:
         runtimes = [f"--add-runtime={name}={path}" for name, path in self.runtimes.items()]

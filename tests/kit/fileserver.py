@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BytesIO
     from pathlib import Path
-    from ssl import SSLContext
     from typing import BinaryIO
 
-__all__ = ["Mirror", "served", "serving"]
+__all__ = ["Guarded", "Mirror", "guard", "served", "serving"]
 
 
 # Seconds within which the server notices that it has to stop.
@@ -94,8 +102,55 @@ class _MirrorHandler(_Quiet):
             shutil.copyfileobj(file, self.wfile)
 
 
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A server that only some may read."""
+
+    # The certificate that vouches for it, which no one else knows.
+    authority: Path
+    # Its own certificate and key, in one file.
+    certificate: Path
+    # User and password, as `user:password`.
+    login: str
+
+    def tls(self, *, clients: bool = False) -> ssl.SSLContext:
+        """What a server speaks TLS with; `clients`: only with those that the authority knows."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate)
+        if clients:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.authority)
+        return context
+
+
+def guard(folder: Path, login: str) -> Guarded:
+    """Make a private authority and a server of 127.0.0.1 that it vouches for."""
+    made = Guarded(folder / "authority.pem", folder / "server.pem", login)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, of)]) for of in ("site", "git")]
+    now = datetime.now(UTC)
+    for path, key, name, is_authority in zip(
+        (made.authority, made.certificate), keys, names, (True, False), strict=True
+    ):
+        loopback = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+        certificate = (
+            x509.CertificateBuilder(names[0], name, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(loopback, critical=False)
+            .sign(keys[0], hashes.SHA256())
+        )
+        content = certificate.public_bytes(Encoding.PEM)
+        if not is_authority:
+            content += key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        path.write_bytes(content)
+    return made
+
+
 @contextmanager
-def served(folder: Path, tls: SSLContext | None = None) -> Iterator[str]:
+def served(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve `folder`, over HTTPS with `tls`; yields its URL, without a slash at the end."""
     with serving(partial(_Quiet, directory=str(folder)), tls) as url:
         yield url
@@ -103,7 +158,7 @@ def served(folder: Path, tls: SSLContext | None = None) -> Iterator[str]:
 
 @contextmanager
 def serving(
-    handler: Callable[..., BaseHTTPRequestHandler], tls: SSLContext | None = None
+    handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
 ) -> Iterator[str]:
     """Answer on the loopback interface; yields the URL, without a slash at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

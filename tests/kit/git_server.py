@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import base64
 import shutil
-import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, ClassVar
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from kit.fileserver import serving
 from kit.process import run, run_bytes
@@ -29,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Commit", "Guarded", "commit_files", "git_served", "guard"]
+    from kit.fileserver import Guarded
+
+__all__ = ["Commit", "commit_files", "git_served"]
 
 _WHO = {
     "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
@@ -79,53 +72,6 @@ def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commi
     found = run(["git", "-C", bare, "rev-parse", "HEAD"], env=_WHO).stdout.strip()
     archive = run(["sh", "-c", f"git -C {bare} archive --format=tar {found} | sha256sum"]).stdout
     return Commit(bare.name, found, archive.split()[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """A server that only some may read."""
-
-    # The certificate that vouches for it, which no one else knows.
-    authority: Path
-    # Its own certificate and key, in one file.
-    certificate: Path
-    # User and password, as `user:password`.
-    login: str
-
-    def tls(self, *, clients: bool = False) -> ssl.SSLContext:
-        """What a server speaks TLS with; `clients`: only with those that the authority knows."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate)
-        if clients:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(self.authority)
-        return context
-
-
-def guard(folder: Path, login: str) -> Guarded:
-    """Make a private authority and a server of 127.0.0.1 that it vouches for."""
-    made = Guarded(folder / "authority.pem", folder / "server.pem", login)
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, of)]) for of in ("site", "git")]
-    now = datetime.now(UTC)
-    for path, key, name, is_authority in zip(
-        (made.authority, made.certificate), keys, names, (True, False), strict=True
-    ):
-        loopback = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
-        certificate = (
-            x509.CertificateBuilder(names[0], name, key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(loopback, critical=False)
-            .sign(keys[0], hashes.SHA256())
-        )
-        content = certificate.public_bytes(Encoding.PEM)
-        if not is_authority:
-            content += key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        path.write_bytes(content)
-    return made
 
 
 @contextmanager

@@ -187,16 +187,26 @@ class Daemon:
             RuntimeError: it ended, or wasn't ready in time; the message has the end of its log.
         """
         self.log = log
-        self._process = start(argv, log=log, env=env)
-        self.pid = self._process.pid
-        process, what = self._process, str(argv[0])
+        self._argv, self._env = argv, env
+        self._ready, self._within_s = ready, ready_within_s
+        self.start()
+
+    def start(self) -> None:
+        """Start it again, when it has ended; as at first."""
+        self._process = process = start(self._argv, log=self.log, env=self._env)
+        what, within_s = str(self._argv[0]), self._within_s
         with suppress(TimeoutError):
-            if wait_for(what, ready, within_s=ready_within_s, pause_s=0.05, or_end_of=process):
+            if wait_for(what, self._ready, within_s=within_s, pause_s=0.05, or_end_of=process):
                 return
-        why = f"was not ready within {ready_within_s:.0f} s" if self.alive else "ended"
+        why = f"was not ready within {within_s:.0f} s" if self.alive else "ended"
         self.stop()
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise RuntimeError(f"{argv[0]} {why}; the end of {log}:\n{tail}")
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        raise RuntimeError(f"{what} {why}; the end of {self.log}:\n{tail}")
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
