@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.rows import Group, Row
 from bench.starts import above_floor, edit
 from bench.timing import Timed, base_environment
+from kit.files import write
 from kit.hosts import IMAGE
 from kit.probe import find_program
 from kit.process import run
@@ -86,8 +87,7 @@ def _make_host(root: Path) -> None:
         ("etc/oci-decorator/oci-decorator.d/nvidia.json", vendor),
         ("run/oci-decorator/devices/nvidia.json", facts),
     ):
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(json.dumps(document))
+        write(root / path, json.dumps(document))
 
 
 def _create(scene: Scene) -> list[Row]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
+from kit.files import write
 from kit.hosts import IMAGE
 from kit.probe import find_program
 from kit.process import run
@@ -182,9 +183,7 @@ class _Inventory:
             os.mknod(root / f"dev/large{minor}", 0o666 | stat.S_IFCHR, number)
         paths = [f"/opt/large/{i // 100}/file{i}" for i in range(self.files)]
         for path in paths:
-            file = root / path.lstrip("/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
+            write(root / path.lstrip("/"), "")
         devices = [f"large{minor}" for minor in range(self.devices)]
         feature = {"devices": devices, "miscellaneous": paths}
         return {

@@ -18,6 +18,7 @@ from kit.cache import REPOSITORY
 from kit.cluster import NODE, Cluster, pod_of
 from kit.device_plugin import DevicePlugin
 from kit.driver_pod import MODPROBE, RMMOD
+from kit.files import write
 from kit.fileserver import served
 from kit.gpus import FACTS
 from kit.hosts import DISTRO, OLD_KERNEL, Host
@@ -226,8 +227,7 @@ def test_a_node_has_its_driver_again_after_a_reboot(cluster: Cluster, node: Agen
     for name, text in {"modprobe": MODPROBE, "rmmod": RMMOD}.items():
         program = node.root / "usr/sbin" / name
         program.unlink(missing_ok=True)
-        program.write_text(text.replace("/host", ""))
-        program.chmod(0o755)
+        write(program, text.replace("/host", ""), 0o755)
     cluster.reboot(("sh", "-c", _boot_step()))
     assert (cluster.root / "sys/module/hello/srcversion").read_text().strip()
     cluster.wait_for(

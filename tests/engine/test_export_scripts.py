@@ -9,6 +9,7 @@ import pytest
 
 from kit.artifact import KERNEL, make_artifact
 from kit.cache import REPOSITORY
+from kit.files import write_all
 from kit.probe import is_root, need, need_programs
 from kit.process import Completed, run, start, wait_for
 from provision.export.sysext import Artifact, Hosts, lay_out
@@ -60,9 +61,7 @@ def _pod(folder: Path) -> tuple[Path, Path, Path]:
     (config / "provision.toml").write_text('[policy]\nbuild = "never"\n')
     (config / "site.pub").write_text("key")
     shutil.copy(_AGENT, programs)
-    for name, text in {"provision": _PROVISION, "oci-decorator": _DECORATOR}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+    write_all(programs, {"provision": _PROVISION, "oci-decorator": _DECORATOR}, 0o755)
     return config, programs, folder / "asked"
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.files import write
+
 if TYPE_CHECKING:
     from kit.hosts import Containers, Host
 
@@ -17,9 +19,7 @@ def _vendor(host: Host, name: str, flag: str) -> None:
     inventory = {}
     for feature in ("first", "second"):
         path = f"/opt/{name}/{feature}"
-        source = host.root / path.lstrip("/")
-        source.parent.mkdir(parents=True, exist_ok=True)
-        source.write_text(f"{name} {feature}\n")
+        write(host.root / path.lstrip("/"), f"{name} {feature}\n")
         inventory[feature] = {"miscellaneous": [path]}
     host.write_vendor(
         name,

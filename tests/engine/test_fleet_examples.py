@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from kit.cache import REPOSITORY
+from kit.files import write
 from kit.pages import blocks
 from kit.probe import need_programs
 from kit.process import Completed, run
@@ -63,9 +64,7 @@ class Site:
         self.stand_in("provision", script)
 
     def stand_in(self, name: str, text: str) -> None:
-        path = self.programs / name
-        path.write_text(text)
-        path.chmod(0o755)
+        write(self.programs / name, text, 0o755)
 
     def sh(self, script: str, **variables: str) -> Completed:
         """Run a script as the engines do: with bash, which ends at the first failure."""

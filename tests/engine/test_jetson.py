@@ -12,6 +12,7 @@ import pytest
 from kit.arm64 import MACHINE, run_foreign_programs
 from kit.cache import REPOSITORY
 from kit.engine import Engine
+from kit.files import write
 from kit.foreign import emulator
 from kit.hosts import DISTRO, Host
 from kit.probe import need_programs
@@ -79,12 +80,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": MACHINE}, timeout_s=1200)
     folder = tmp_path_factory.mktemp("programs")
     run([REPOSITORY / f"build/{MACHINE}/oci-decorator", "install-links", folder])
-    started = folder / "nvidia"
     # The emulator of Debian 12 has no openat2.
     program = folder / "nvidia-container-runtime"
-    started.write_text(f'#!/bin/sh\nexec {emulator()} {program} "$@"\n')
-    started.chmod(0o755)
-    return started
+    return write(folder / "nvidia", f'#!/bin/sh\nexec {emulator()} {program} "$@"\n', 0o755)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import pytest
 
 from kit.base_image import have_base
 from kit.debian import mirror, security_mirror
+from kit.files import write, write_all
 from kit.fileserver import served
 from kit.gpt import partitioned_disk
 from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
@@ -195,13 +196,11 @@ def _cos_files(folder: Path, kernel: BuiltKernel) -> Path:
     """The files of a build of COS: headers deep in an archive, a compiler with a target's name."""
     build = folder / "18613.164.68"
     tree = folder / "headers/usr/src" / f"linux-headers-{kernel.release}"
-    programs = folder / "compiler/bin"
-    for path in (build, tree.parent, programs):
+    for path in (build, tree.parent):
         path.mkdir(parents=True)
     shutil.copytree(kernel.modules / "build", tree, symlinks=True)
-    compiler = programs / "x86_64-cros-linux-gnu-gcc"
-    compiler.write_text('#!/bin/sh\nexec /usr/bin/gcc "$@"\n')
-    compiler.chmod(0o755)
+    compiler = folder / "compiler/bin/x86_64-cros-linux-gnu-gcc"
+    write(compiler, '#!/bin/sh\nexec /usr/bin/gcc "$@"\n', 0o755)
     run(["tar", "-czf", build / "kernel-headers.tgz", "-C", folder / "headers", "usr"])
     run(["tar", "-cJf", build / "toolchain.tar.xz", "-C", folder / "compiler", "bin"])
     shutil.rmtree(folder / "headers")
@@ -299,9 +298,7 @@ def test_the_other_slots_tree_is_packed_as_the_folder_is(tmp_path: Path) -> None
     usr, image, root = tmp_path / "usr", tmp_path / "usr.img", tmp_path / "host"
     inside = "lib/modules/6.6.1-flatcar/build"
     files = {"./.config", "./Module.symvers", "./scripts/mod/modpost"}
-    for name in files:
-        (usr / inside / name).parent.mkdir(parents=True, exist_ok=True)
-        (usr / inside / name).write_text(name)
+    write_all(usr / inside, {name: name for name in files})
     run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", usr, image, "8M"])
     (root / "dev/disk/by-partlabel").mkdir(parents=True)
     (root / "proc").mkdir()

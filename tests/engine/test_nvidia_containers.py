@@ -20,6 +20,7 @@ from kit.cache import REPOSITORY
 from kit.containerd import Containerd
 from kit.cri import Cri
 from kit.docker_in_tree import DockerInTree
+from kit.files import write
 from kit.gpus import FACTS
 from kit.hosts import DISTRO, IMAGE
 from kit.nvidia_host import LIBRARIES, LIBRARY_FOLDER, REPORT, NvidiaHost, nvidia_host, uuids
@@ -74,9 +75,7 @@ def _machine_by_nvidia(folder: Path) -> NvidiaHost:
     """A machine with NVIDIA's packages, and everything set up by hand."""
     machine = nvidia_host(folder)
     for name in _NAMES:
-        program = machine.layer / "usr/bin" / name
-        program.write_text(_THEIRS)
-        program.chmod(0o755)
+        write(machine.layer / "usr/bin" / name, _THEIRS, 0o755)
     etc = machine.layer / "etc"
     (etc / "docker").mkdir()
     shutil.copy(_DATA / "daemon.json", etc / "docker")

@@ -20,6 +20,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.debian import mirror
 from kit.engine import remove_tree
+from kit.files import write
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
@@ -105,8 +106,7 @@ class _Host:
         return self.root / name.lstrip("/")
 
     def write(self, name: str, text: str) -> None:
-        self.path(name).parent.mkdir(parents=True, exist_ok=True)
-        self.path(name).write_text(text)
+        write(self.path(name), text)
 
 
 def test_everything_is_there_with_its_sum(release: Path) -> None:

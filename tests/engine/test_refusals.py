@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.bundles import Bundle
+from kit.files import write
 from kit.podman import without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
 from kit.process import run
@@ -39,9 +40,7 @@ def _vendor(flag: str) -> dict[str, Any]:
 @pytest.fixture
 def gpu(host: Host) -> Host:
     """A host with one vendor that has one file."""
-    source = host.root / _FILE.lstrip("/")
-    source.parent.mkdir(parents=True)
-    source.write_text("from the host\n")
+    write(host.root / _FILE.lstrip("/"), "from the host\n")
     host.write_vendor("gpu", _vendor("OCI_GPU"))
     return host
 

@@ -20,6 +20,7 @@ import pytest
 
 from kit.base_image import have_base
 from kit.engine import Engine
+from kit.files import write
 from kit.fileserver import Mirror, guard, served
 from kit.git_server import commit_files, git_served
 from kit.made_up import (
@@ -86,9 +87,7 @@ class _Host:
     provision: Provision
 
     def configure(self, text: str) -> None:
-        path = self.root / "etc/provision/provision.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        write(self.root / "etc/provision/provision.toml", text)
 
     @property
     def packages(self) -> dict[str, Path]:

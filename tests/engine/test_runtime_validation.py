@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.files import write
 from kit.go_modules import go_module, go_programs
 from kit.probe import is_root, need, need_programs
 from kit.process import run
@@ -134,9 +135,7 @@ def test_what_holds_of_runc_holds_of_our_runtime_before_it(tmp_path: Path) -> No
     (tmp_path / "vendors").mkdir()
     (tmp_path / "vendors/probe.json").write_text(json.dumps(_VENDOR))
     config = write_runtime_config(tmp_path / "config.toml", tmp_path / "vendors", root=host)
-    adding = tmp_path / "adding"
-    adding.write_text(_ADDING)
-    adding.chmod(0o755)
+    adding = write(tmp_path / "adding", _ADDING, 0o755)
 
     asked = {"process": {"env": ["OCI_PROBE=all"]}}
     options = ["bind", "ro", "nosuid", "nodev"]

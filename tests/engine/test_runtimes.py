@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.files import write
 from kit.hosts import IMAGE
 from kit.podman import without_hybrid_cgroups
 from kit.probe import can_run_crun, need, need_programs
@@ -43,9 +44,7 @@ def bundle(engine: Engine, tmp_path: Path) -> Path:
 @pytest.fixture
 def probe(host: Host) -> Host:
     """A host with one vendor that has one file."""
-    source = host.root / "opt/probe/file"
-    source.parent.mkdir(parents=True)
-    source.write_text("from the host\n")
+    write(host.root / "opt/probe/file", "from the host\n")
     host.write_vendor(
         "probe",
         {

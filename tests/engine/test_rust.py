@@ -10,6 +10,7 @@ import pytest
 
 from kit.arm64 import MACHINE, run_foreign_programs
 from kit.cache import REPOSITORY
+from kit.files import write_all
 from kit.foreign import emulator
 from kit.probe import is_root, need, need_programs
 from kit.process import run
@@ -44,9 +45,7 @@ def _toolchain(folder: Path, version: str, *, has_rustup: bool = False) -> str:
     programs = {"cargo": _CARGO.format(version=version), "rustc": _RUSTC.format(version=version)}
     if has_rustup:
         programs["rustup"] = _RUSTUP
-    for name, text in programs.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    write_all(folder, programs, 0o755)
     path = f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin"
     return run([_BUILD, "which"], env={"PATH": path, "CARGO_HOME": str(folder / "none")}).stdout
 

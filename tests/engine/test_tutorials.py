@@ -17,6 +17,7 @@ import pytest
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
+from kit.files import write
 from kit.hosts import IMAGE, NEW_KERNEL, Host
 from kit.pages import snippet
 from kit.process import run
@@ -111,15 +112,10 @@ def test_nvidia_docker_debian(reader: _Reader, nvidia_build: dict[str, Any]) -> 
 
 def test_onload(reader: _Reader, tmp_path: Path) -> None:
     vendor = json.loads((REPOSITORY / "hooks/vendors/oci-onload.json").read_text())
-    program = reader.host.root / "usr/bin/onload"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(_STAND_IN_ONLOAD)
-    program.chmod(0o755)
+    write(reader.host.root / "usr/bin/onload", _STAND_IN_ONLOAD, 0o755)
     stand_in(reader.host, vendor)
     reader.host.write_vendor("onload", vendor)
-    ping = tmp_path / "ping"
-    ping.write_text(_STAND_IN_PING)
-    ping.chmod(0o755)
+    ping = write(tmp_path / "ping", _STAND_IN_PING, 0o755)
 
     *_, checked = reader.type(snippet(_ONLOAD, "## 3."))
     assert all(word in checked.stdout for word in ("/dev/onload_epoll", "/usr/bin/onload"))

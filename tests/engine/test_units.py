@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.files import write
 from kit.probe import need_programs
 from kit.process import run
 from kit.systemd import SystemdContainer, has_device_cgroups
@@ -67,9 +68,7 @@ def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
     for file in unit_files(templates_dir(), settings):
         if file.path.name.startswith("provision-devices."):
             (tmp_path / file.path.name).write_text(file.text)
-    program = tmp_path / "program"
-    program.write_text('#!/bin/sh\necho "$*" >>/run/ran\n')
-    program.chmod(0o755)
+    write(tmp_path / "program", '#!/bin/sh\necho "$*" >>/run/ran\n', 0o755)
     with SystemdContainer(flags=(f"--volume={tmp_path}:/units:ro",)) as machine:
         machine("sh", "-c", "cp /units/provision-devices.* /etc/systemd/system")
         machine("mkdir", "/run/oci-decorator")

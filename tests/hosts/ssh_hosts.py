@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
+from kit.files import write
 from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS
 from kit.process import run, wait_for
@@ -159,8 +160,7 @@ class SshHost:
         # ssh kills the program that it started, and only that: the other cat sees the end of its
         # input, and closes the connection. The other way round, the server waits for ever.
         carry = f"exec 3<>/dev/tcp/127.0.0.1/{self.port} 4<&0; cat <&4 >&3 & exec cat <&3"
-        self._way_in.write_text(f"#!/bin/sh\n{joined} '{carry}'\n")
-        self._way_in.chmod(0o755)
+        write(self._way_in, f"#!/bin/sh\n{joined} '{carry}'\n", 0o755)
 
     def _set_up(self) -> None:
         public = self.key.with_suffix(".pub").read_text()

@@ -14,6 +14,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundl
 from hosts.conftest import ENGINE
 from kit.cache import cache_dir
 from kit.coreos import KERNEL, coreos_tree, ignite, validate
+from kit.files import write
 from kit.fileserver import served
 from kit.host_python import host_python
 from kit.probe import need_programs
@@ -271,9 +272,7 @@ def test_a_boot_goes_on_where_another_was_cut_short(maker: Maker, tmp_path: Path
             f"/opt/provision/{said['environment']}/bin/provision",
             "/opt/provision/venv.draft",
         ):
-            path = tree / left.lstrip("/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("half")
+            write(tree / left.lstrip("/"), "half")
         with _booted(tree, said) as flatcar:
             assert flatcar.unit(_FIRST_BOOT, "Result") == "success"
             assert flatcar.unit(_FIRST_BOOT, "NRestarts") == "0"

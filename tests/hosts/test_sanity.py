@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import cached
+from kit.files import write
 from kit.playbooks import COLLECTION, OLDER_CORES, older_core
 from kit.process import run
 
@@ -52,9 +53,8 @@ def _sanity(python: Path, folder: Path) -> Completed:
         words = ["-m", "pip", "download", "--quiet", "--no-deps", f"pip=={pip}"]
         run([sys.executable, *words, "--dest", draft / "pip"])
         (wheel,) = (draft / "pip").glob("pip-*.whl")
-        script = draft / f".ansible/test/cache/get_pip_{pip.replace('.', '_')}.py"
-        script.parent.mkdir(parents=True)
-        script.write_text(_BOOTSTRAP.format(wheel=wheel.name))
+        script = f".ansible/test/cache/get_pip_{pip.replace('.', '_')}.py"
+        write(draft / script, _BOOTSTRAP.format(wheel=wheel.name))
 
     copy = folder / "ansible_collections/oci_decorator/drivers"
     shutil.copytree(COLLECTION, copy, ignore=shutil.ignore_patterns("__pycache__", ".ansible"))

@@ -11,6 +11,7 @@ import pytest
 from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
+from kit.files import write_all
 from kit.playbooks import SITE, Ansible
 from kit.process import start, wait_for
 
@@ -97,9 +98,7 @@ def test_what_is_wrong_is_named_for_each_host_before_one_is_touched(
     tmp_path: Path, found_by: str
 ) -> None:
     files = tmp_path / "files"
-    for name, text in _FILES.items():
-        (files / name).parent.mkdir(parents=True, exist_ok=True)
-        (files / name).write_text(text)
+    write_all(files, _FILES)
     rows = json.loads(json.dumps(_REFUSED[found_by]).replace("FILES", str(files)))
     hosts = {f"h{n:02}": {**_NOWHERE, **variables} for n, (variables, _) in enumerate(rows)}
     # Nothing is wrong with the first one, and it is not asked anything either.

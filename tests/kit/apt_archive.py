@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
+from kit.files import write
 from kit.openpgp import Key, key_of
 from kit.probe import need_programs
 from kit.process import run
@@ -60,9 +61,7 @@ class AptArchive:
                     text = self._packages(component, text, architecture)
                 texts[f"{component}/binary-{architecture}/Packages"] = text
         for name, text in texts.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path = write(root / name, text)
             path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(text.encode()))
         fields = {
             "Suite": suite,

@@ -7,11 +7,17 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from kit.files import write
 from provision.manifest import Container, ContainerFeature, DriverFile, Manifest, Module
 from provision.pin import BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.store.entries import adopt, drafted
 from provision.store.layout import Layout
 from provision.store.locks import changing
+
+__all__ = [
+    "KERNEL", "LIBRARY", "MODULE", "VERMAGIC", "add", "make_artifact", "make_module", "make_pin",
+    "write", "write_manifest",
+]  # fmt: skip
 
 KERNEL = "6.1.0-47-amd64"
 VERMAGIC = f"{KERNEL} SMP preempt mod_unload modversions"
@@ -124,13 +130,6 @@ def add(
         return False
     with drafted(layout, short_digest, fill) as draft, changing(layout):
         return adopt(layout, short_digest, draft, replace=replace)
-
-
-def write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file below folders that are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    path.chmod(mode)
 
 
 def _library(folder: Path, content: bytes) -> tuple[DriverFile, ...]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kit.api_server import ApiServer, kubernetes
 from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12
+from kit.files import write_all
 from kit.go_modules import go_programs
 from kit.hosts import OLD_KERNEL
 from kit.probe import can_mount, is_root, need, need_programs
@@ -402,10 +403,7 @@ class Cluster:
     def _lay_out(self) -> None:
         for name in ("root", "upper", "work", "containerd", "kubelet"):
             (self.folder / name).mkdir()
-        for name, text in self._files().items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        write_all(self.folder, self._files())
         self.server.kubeconfig(self.folder / "node-kubeconfig", f"system:node:{_NAME}")
 
     def _boot(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kit.bundles import overlaid
 from kit.engine_tree import EngineTree
+from kit.files import write
 from kit.hosts import OLD_KERNEL
 from kit.immutable import read_only_usr
 from kit.process import run
@@ -102,10 +103,7 @@ def ignite(config: Path, tree: Path, *, check: bool = True) -> Completed:
             f"--neednet={folder}/neednet",
         ]
         # Labels are what it writes last, with a program that wants the distro's policy.
-        setfiles = folder / "bin/setfiles"
-        setfiles.parent.mkdir()
-        setfiles.write_text("#!/bin/sh\nexec cat\n")
-        setfiles.chmod(0o755)
+        setfiles = write(folder / "bin/setfiles", "#!/bin/sh\nexec cat\n", 0o755)
         path = f"{setfiles.parent}:{os.environ['PATH']}"
         env = {"IGNITION_CONFIG_FILE": str(config), "PATH": path}
         fetched = run([*words, "--stage=fetch"], env=env, check=check)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kit.cache import REPOSITORY
+from kit.files import write_all
 from kit.pages import blocks, table
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _manifests(values: Mapping[str, str] | None = None) -> tuple[dict[str, Any],
 
 def lay_out(root: Path, kernel: str) -> None:
     """Lay out what a pod sees of a node with NVIDIA's GPU, on which nothing is loaded."""
-    for name, text in {
+    files = {
         "proc/sys/kernel/osrelease": f"{kernel}\n",
         "proc/modules": "",
         "proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n",
@@ -134,11 +135,8 @@ def lay_out(root: Path, kernel: str) -> None:
         "programs/nvidia-smi": _SMI,
         "drivers/nvidia.conf": "NVreg_One=1\nNVreg_Two=a=b;c\n",
         "drivers/nvidia-uvm.conf": "uvm_disable_hmm=1\n",
-    }.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    }
+    write_all(root, files, 0o755)
     (root / "dev").mkdir()
 
 

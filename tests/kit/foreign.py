@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from kit.cache import cached
+from kit.files import write
 from kit.process import run
 from kit.repackaged import download
 
@@ -56,8 +57,5 @@ def _starter(root: Path, place: str, folder: Path) -> Path:
     places = [root / name / "x86_64-linux-gnu" for name in ("lib", "usr/lib")]
     (loader,) = (file for folder in places for file in folder.glob("ld-linux-x86-64.so.2"))
     libraries = ":".join(str(folder) for folder in places)
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / Path(place).name
-    program.write_text(f'#!/bin/sh\nexec {loader} --library-path {libraries} {root}/{place} "$@"\n')
-    program.chmod(0o755)
-    return program
+    text = f'#!/bin/sh\nexec {loader} --library-path {libraries} {root}/{place} "$@"\n'
+    return write(folder / Path(place).name, text, 0o755)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, ClassVar
 
+from kit.files import write_all
 from kit.fileserver import serving
 from kit.process import run, run_bytes
 
@@ -55,11 +56,7 @@ def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commi
     `more` are commits of other repositories, which become submodules at `NAME` for `NAME.git`.
     """
     tree, bare = folder / f".{name}", folder / f"{name}.git"
-    for file, text in files.items():
-        path = tree / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    write_all(tree, files, 0o755)
     git = ["git", "-C", str(tree)]
     run(["git", "init", "--quiet", tree], env=_WHO)
     run([*git, "add", "."], env=_WHO)

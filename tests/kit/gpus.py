@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from kit.files import write
 from kit.foreign import program_root
 from kit.go_modules import go_module
 from kit.probe import need_programs
@@ -95,13 +96,13 @@ def add_gpus(root: Path, *, is_running: bool = True) -> None:
     With `is_running`, the root is taken for the running host's, whose NVML can be asked.
     """
     folder = root / "proc/driver/nvidia"
-    _write(
+    write(
         folder / "version",
         f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Jul 14 12:00:00 UTC 2025\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1) \n",
     )
     for gpu in FACTS["devices"]:
-        _write(
+        write(
             folder / "gpus" / gpu["pci"] / "information",
             f"Model: \t\t {gpu['name']}\nIRQ:   \t\t 100\nGPU UUID: \t {gpu['uuid']}\n"
             f"Video BIOS: \t 90.04.a7.00.01\nBus Type: \t PCIe\nDMA Size: \t 47 bits\n"
@@ -109,11 +110,11 @@ def add_gpus(root: Path, *, is_running: bool = True) -> None:
             "GPU Excluded:\t No\n",
         )
     for name, minor in _CAPABILITIES.items():
-        _write(
+        write(
             folder / "capabilities/gpu0/mig" / name / "access",
             f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
         )
-    _write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
+    write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
 
 
 def make_library(
@@ -165,8 +166,3 @@ def nvidia_smi() -> Path:
     components = "main contrib non-free"
     root = program_root("bookworm", "nvidia-smi", alone=True, components=components)
     return root / "usr/lib/nvidia/current/nvidia-smi"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

@@ -12,6 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kit.files import write
 from kit.gpus import FACTS, make_library, nodes_of, nvidia_smi
 from kit.hosts import Host
 from kit.process import run
@@ -73,10 +74,8 @@ class NvidiaHost:
         """Have this podman, with its own images, as the machine's `podman`."""
         variables = " ".join(f"{name}={value}" for name, value in podman.variables().items())
         words = " ".join(str(word) for word in podman.command()[1:])
-        program = self.layer / "usr/local/bin/podman"
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f'#!/bin/sh\ncd /\nexec env {variables} /usr/bin/podman {words} "$@"\n')
-        program.chmod(0o755)
+        text = f'#!/bin/sh\ncd /\nexec env {variables} /usr/bin/podman {words} "$@"\n'
+        write(self.layer / "usr/local/bin/podman", text, 0o755)
 
 
 def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
@@ -97,18 +96,13 @@ def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
 
 def add_driver(host: Host, facts: dict[str, Any] = FACTS) -> None:
     """Put NVIDIA's driver onto a host: its files, nodes, vendor file, and facts about its GPUs."""
-    smi = host.root / "usr/bin/nvidia-smi"
-    smi.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(nvidia_smi(), smi)
-    smi.chmod(0o755)
+    write(host.root / "usr/bin/nvidia-smi", nvidia_smi().read_bytes(), 0o755)
     make_library(host.root / LIBRARY_FOLDER[1:], "NODES", facts=facts)
     vendor = _vendor(facts)
     parts = {"devices": nodes_of(facts)}
     stand_in(host, {"inventory": {**vendor["inventory"], "parts": parts}})
     host.write_vendor("nvidia", vendor)
-    written = host.root / "run/oci-decorator/devices/nvidia.json"
-    written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(json.dumps(facts))
+    write(host.root / "run/oci-decorator/devices/nvidia.json", json.dumps(facts))
 
 
 def _vendor(facts: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from kit.files import write_all
 from kit.media import image_of
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
@@ -203,7 +204,7 @@ class Rollout:
     def _host(self, number: int) -> Path:
         root = self._folder / f"host-{number:04}"
         kernel = KERNELS[number % len(KERNELS)]
-        for name, text in {
+        files = {
             "etc/os-release": 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
             f"lib/modules/{kernel}/modules.dep": "",
             f"boot/vmlinuz-{kernel}": "",
@@ -214,9 +215,8 @@ class Rollout:
                 f'[registry]\naddress = "{self._registry.address}/drivers"\n'
                 '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
             ),
-        }.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
+        }
+        write_all(root, files)
         return root
 
     def _made(self, kernel: str) -> _Artifact:

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kit.files import write
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -69,12 +70,10 @@ def _free_major() -> int:
 def _file(path: Path, content: str) -> None:
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.name.startswith("lib") and ".so" in path.name:
         make_library(path)
     else:
-        path.write_text(content)
-        path.chmod(0o755)
+        write(path, content, 0o755)
 
 
 def make_library(path: Path, *, compiler: str = "gcc") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import REPOSITORY
+from kit.files import write
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ _PARTS = ("test", "demo", "packages-test", "test-nightly")
 def test_ci_says_what_became_of_each_part(
     tmp_path: Path, minutes: int, failing: str | None, results: tuple[str, ...]
 ) -> None:
-    make = tmp_path / "make"
-    make.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n[ "$1" != "{failing}" ]\n')
-    make.chmod(0o755)
+    text = f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n[ "$1" != "{failing}" ]\n'
+    write(tmp_path / "make", text, 0o755)
     variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CI_MINUTES": str(minutes)}
     done = run([REPOSITORY / ".ci/run"], env=variables, check=False)
     failed = "FAILED" in results

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kit.apt_archive import AptArchive
 from kit.cache import cached, key_of
 from kit.debian import apt_sources
+from kit.files import write_all
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
@@ -101,9 +102,7 @@ def ubuntu_host(root: Path, keyring: Path, url: str, *, kernel: str) -> Path:
         f"boot/vmlinuz-{kernel}": "",
         "proc/sys/kernel/osrelease": f"{kernel}\n",
     }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    write_all(root, files)
     (root / KEYRING).parent.mkdir(parents=True)
     shutil.copy(keyring, root / KEYRING)
     return root

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.files import write
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.secure_boot import (
     CERTIFICATE,
@@ -82,9 +83,7 @@ def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     configs = {kind: trusted.model_copy(update={"hash": kind}) for kind in _ACCEPTED}
     configs |= {"unknown": unknown, "altered": trusted, "malformed": trusted}
     for kind, config in configs.items():
-        path = folder / module.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path = write(folder / module.path, content)
         assert sign_modules(folder, manifest, config) == (module.name,)
         path.rename(folder / f"{kind}.ko")
     _flip(folder / "altered.ko", content.index(b"v4l2loopback"))

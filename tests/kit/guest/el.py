@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import key_of
 from kit.el_kernels import BASE_FILES, GUEST_PACKAGES, el_host
+from kit.files import write, write_all
 from kit.fileserver import served
 from kit.guest.recipe import Recipe
 from kit.guest.tree import _FILES as _DEBIAN_FILES
@@ -152,12 +153,10 @@ def make_el_tree(recipe: ElRecipe, tree: Path, public_key: str) -> None:
     host = el_host()
     tree.mkdir()
     run(["tar", "-C", tree, "-xf", host.site.image])
-    for name, text in {**_shared_files(), **_FILES, **_PLUGINS}.items():
-        _write(tree / name, text)
-    for name in _PLUGINS:
-        (tree / name).chmod(0o755)
+    write_all(tree, {**_shared_files(), **_FILES})
+    write_all(tree, _PLUGINS, 0o755)
     (tree / "etc/shadow").chmod(0o600)
-    _write(tree / "root/.ssh/authorized_keys", public_key)
+    write(tree / "root/.ssh/authorized_keys", public_key)
     (tree / "root/.ssh").chmod(0o700)
     # GRUB's core looks there, and EL's menu is in grub2.
     (tree / "boot/grub2").mkdir()
@@ -168,7 +167,7 @@ def make_el_tree(recipe: ElRecipe, tree: Path, public_key: str) -> None:
     (tree / f"boot/initrd.img-{host.older}").symlink_to(f"initramfs-{host.older}.img")
     run(["systemctl", f"--root={tree}", "enable", "systemd-networkd.service", "ssh.service"])
     # An empty one is filled at the first boot; two guests of one disk are never one machine.
-    _write(tree / "etc/machine-id", "")
+    write(tree / "etc/machine-id", "")
     _add_requirements(recipe, tree)
 
 
@@ -200,8 +199,3 @@ def _add_requirements(recipe: ElRecipe, tree: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
     run([*pip, "--target", packages, *wheels, *recipe.requirements()])
     within(tree, f"python3 -m compileall -q {VENV}/lib /usr/lib/python{recipe.python}")
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

@@ -6,6 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from kit.files import write
 from kit.guest.tree import RUNTIME, VENV
 from kit.process import run
 from kit.product import DECORATOR
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
     from kit.guest.recipe import Recipe
 
-__all__ = ["COMMAND", "pack_product"]
+__all__ = ["pack_product"]
 
-COMMAND = "/usr/local/bin/provision"
 _PROGRAM = f"""\
 #!{VENV}/bin/python
 from provision.cli import main
@@ -45,10 +45,7 @@ def pack_product(recipe: Recipe, wheel: Path, folder: Path) -> Path:
         # Compiling in emulation takes long, and only this Python can do it for the guest's.
         mode = ["-q", "--invalidation-mode", "unchecked-hash"]
         run([sys.executable, "-m", "compileall", *mode, packages])
-    programs = root / "usr/local/bin"
-    programs.mkdir(parents=True)
-    (root / COMMAND[1:]).write_text(_PROGRAM)
-    (root / COMMAND[1:]).chmod(0o755)
+    write(root / "usr/local/bin/provision", _PROGRAM, 0o755)
     (root / "usr/bin").mkdir()
     shutil.copy2(DECORATOR, root / "usr/bin")
     (root / RUNTIME[1:]).symlink_to(f"/usr/bin/{DECORATOR.name}")
