@@ -39,7 +39,7 @@ _PINNED = ("nvidia", "--distro", DISTRO, "--version", "535")
 
 def _unpacked(scene: Scene) -> list[Row]:
     """A .run in the package store against what unpacks it by hand; a part of the work is ours."""
-    file, version = debian_runfile(scene.provision, NEW_KERNEL, DISTRO)
+    file, version = debian_runfile(scene.provision)
     with file.open("rb") as stream:
         begins = read_head(stream, file.name).offset + 1
     source = RunfileSource(
@@ -70,7 +70,7 @@ def _unpacked(scene: Scene) -> list[Row]:
 
 def _next(scene: Scene) -> list[Row]:
     """A first build with nothing in the package store, and the one for the next kernel."""
-    file, _version = debian_runfile(scene.provision, NEW_KERNEL, DISTRO)
+    file, _version = debian_runfile(scene.provision)
     folder = Path(tempfile.mkdtemp(dir=scene.folder))
     vendor, driver = folder / "vendor", folder / "drivers/nvidia"
     vendor.mkdir()

@@ -126,7 +126,7 @@ def test_sequoia_checks_where_gnupg_is_missing(
     file = tmp_path / "file"
     file.write_text(text)
     signature = key.sign_file(file)
-    program = foreign_program("trixie", "sqv", tmp_path / "bin")
+    program = foreign_program("sqv", tmp_path / "bin")
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setattr("provision.run._search_path", lambda: str(program.parent))
     verify_detached(file, signature, keyring=key.keyring, name="f")

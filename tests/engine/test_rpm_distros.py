@@ -492,7 +492,7 @@ def _as_fedora(stand: _Stand) -> None:
 def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
     stand: _Stand, fresh: _Host, tmp_path: Path
 ) -> None:
-    kernel, folder = koji_site(43)
+    kernel, folder = koji_site()
     _as_fedora(stand)
     wanted = (MADE_UP, "--kernel", kernel, "--distro", "fedora:43", "--catalogue", stand.catalogue)
     with served(folder) as url:
@@ -512,7 +512,7 @@ def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
 @_AT_NIGHT
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_an_unsigned_copy_in_koji_is_not_used(stand: _Stand, fresh: _Host, tmp_path: Path) -> None:
-    kernel, made = koji_site(43)
+    kernel, made = koji_site()
     folder = tmp_path / "koji"
     shutil.copytree(made, folder)
     (signed,) = folder.rglob("data/signed/*/x86_64/*.rpm")

@@ -86,7 +86,7 @@ class _Stand:
 @pytest.fixture(scope="module")
 def stand(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
     """The shipped recipe with other addresses, and without Debian's packages."""
-    file, version = debian_runfile(provision, NEW_KERNEL, DISTRO)
+    file, version = debian_runfile(provision)
     folder = tmp_path_factory.mktemp("vendor")
     name = f"NVIDIA-Linux-x86_64-{version}.run"
     (folder / name).symlink_to(file)

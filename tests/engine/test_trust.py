@@ -174,7 +174,7 @@ _ANYTHING = {"default": [{"type": "insecureAcceptAnything"}]}
 
 @pytest.fixture(scope="module")
 def skopeo(tmp_path_factory: pytest.TempPathFactory) -> Skopeo:
-    return Skopeo(foreign_program("trixie", "skopeo", tmp_path_factory.mktemp("skopeo")))
+    return Skopeo(foreign_program("skopeo", tmp_path_factory.mktemp("skopeo")))
 
 
 def _copied(skopeo: Skopeo, name: str, key: Path, folder: Path) -> Completed:

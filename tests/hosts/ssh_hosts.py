@@ -55,8 +55,6 @@ class SshHost:
     # Whether it has a network of its own with nothing but a loopback interface: ssh comes in by a
     # program that joins it, and nothing goes out.
     isolated: bool = False
-    # What an inventory says of this host only.
-    settings: Mapping[str, object] = field(default_factory=dict)
     port: int = field(init=False)
 
     def __enter__(self) -> Self:
@@ -142,7 +140,6 @@ class SshHost:
             "ansible_ssh_timeout": _WAIT_S,
             # Hosts come and go at the same ports: no connection is kept for the next one.
             "ansible_control_path_dir": str(self.folder / "cp"),
-            **self.settings,
         }
 
     @property

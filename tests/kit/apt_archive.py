@@ -9,7 +9,7 @@ import hashlib
 import lzma
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -33,40 +33,25 @@ class AptArchive:
     key: Key = field(default_factory=key_of)
     # Fields of its Release files, besides those that it works out.
     fields: dict[str, str] = field(default_factory=lambda: {"Origin": "Debian"})
-    # When its Release files say that they were made.
-    date: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _signed: int = 0
+    _signed: int = field(default=0, init=False)
 
-    def publish(
-        self,
-        suite: str,
-        components: Mapping[str, str | Iterable[Path]],
-        *,
-        architectures: Sequence[str] = ("amd64",),
-    ) -> None:
-        """Write a suite.
-
-        Args:
-            suite: Its name.
-            components: What each has: packages, or the text of a Packages file.
-            architectures: Each gets a Packages file in each component.
-        """
+    def publish(self, suite: str, components: Mapping[str, str | Iterable[Path]]) -> None:
+        """Write a suite; each of its components has packages, or the text of a Packages file."""
         need_programs("apt-ftparchive", "dpkg-deb")
         root = self.folder / "dists" / suite
-        texts = {}
-        for component, content in components.items():
-            for architecture in architectures:
-                text = content
-                if not isinstance(text, str):
-                    text = self._packages(component, text, architecture)
-                texts[f"{component}/binary-{architecture}/Packages"] = text
+        texts = {
+            f"{component}/binary-amd64/Packages": (
+                content if isinstance(content, str) else self._packages(component, content)
+            )
+            for component, content in components.items()
+        }
         for name, text in texts.items():
             path = write(root / name, text)
             path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(text.encode()))
         fields = {
             "Suite": suite,
-            "Date": format_datetime(self.date, usegmt=True).replace("GMT", "UTC"),
-            "Architectures": " ".join(architectures),
+            "Date": format_datetime(datetime.now(UTC), usegmt=True).replace("GMT", "UTC"),
+            "Architectures": "amd64",
             "Components": " ".join(components),
             **self.fields,
         }
@@ -92,7 +77,7 @@ class AptArchive:
         self._signed += 1
         os.utime(signed, times=(self._signed, self._signed))
 
-    def _packages(self, component: str, packages: Iterable[Path], architecture: str) -> str:
+    def _packages(self, component: str, packages: Iterable[Path]) -> str:
         """Put packages into the pool; what apt-ftparchive says of them."""
         with tempfile.TemporaryDirectory(prefix="provision-pool-") as name:
             only = Path(name, "pool")
@@ -107,7 +92,7 @@ class AptArchive:
                     (pool / place).parent.mkdir(parents=True, exist_ok=True)
                     if not (pool / place).exists():
                         (pool / place).symlink_to(package)
-            words = ["apt-ftparchive", "--arch", architecture, "packages", "pool"]
+            words = ["apt-ftparchive", "--arch", "amd64", "packages", "pool"]
             return run(words, cwd=Path(name)).stdout
 
     @staticmethod

@@ -73,17 +73,6 @@ _GUEST = Repository("guest", "guest", ())
 
 
 @dataclass(frozen=True, slots=True)
-class _ScriptedRpm(Rpm):
-    """A package with scriptlets; `scripts` are those parts of its spec."""
-
-    scripts: str = ""
-
-    def spec(self, files: Iterable[str]) -> str:
-        """The spec with which rpmbuild packs `files`."""
-        return Rpm.spec(self, files).replace("%files\n", f"{self.scripts}%files\n", 1)
-
-
-@dataclass(frozen=True, slots=True)
 class ElHost:
     """What hosts of the EL stand-in are made from, and install from."""
 
@@ -201,7 +190,7 @@ def _pack_kernel(kernel: str, debs: Sequence[Path], work: Path, target: Path) ->
     shutil.copy(unpacked / f"boot/vmlinuz-{kernel}", folder / "vmlinuz")
     shutil.copy(unpacked / f"boot/config-{kernel}", folder / "config")
     version, _, release = kernel.partition("-")
-    core = _ScriptedRpm(
+    core = Rpm(
         "kernel-core",
         version,
         release,

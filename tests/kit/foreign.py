@@ -28,9 +28,9 @@ def program_root(
     return cached(f"{package}-{suite}{'-alone' if alone else ''}", make)
 
 
-def foreign_program(suite: str, package: str, folder: Path) -> Path:
-    """Put the program of a package that has its name into `folder`, to be run from there."""
-    return _starter(program_root(suite, package), f"usr/bin/{package}", folder)
+def foreign_program(package: str, folder: Path) -> Path:
+    """Put the program that a package of Debian 13 is named for into `folder`, to be run there."""
+    return _starter(program_root("trixie", package), f"usr/bin/{package}", folder)
 
 
 def emulator() -> Path:

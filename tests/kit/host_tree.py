@@ -178,10 +178,10 @@ class HostTree:
         self.write("proc/modules", "")
         shutil.rmtree(self.root / "sys/module", ignore_errors=True)
 
-    def use(self, module: str = DRIVER) -> None:
-        """Let a process have a device of a loaded module open."""
+    def use(self) -> None:
+        """Let a process have a device of the loaded module open."""
         path = self.root / "proc/modules"
-        path.write_text(path.read_text().replace(f"{module} 16384 0", f"{module} 16384 1"))
+        path.write_text(path.read_text().replace(f"{DRIVER} 16384 0", f"{DRIVER} 16384 1"))
 
     def refuse(self, module: str = DRIVER) -> None:
         """Let the kernel refuse a module."""

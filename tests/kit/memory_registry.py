@@ -178,8 +178,8 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def public(key: ec.EllipticCurvePrivateKey, name: str = "fleet.pub") -> PublicKey:
-    return PublicKey(name, key.public_key())
+def public(key: ec.EllipticCurvePrivateKey) -> PublicKey:
+    return PublicKey("fleet.pub", key.public_key())
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -32,11 +32,11 @@ class Key:
     armoured: Path
 
     @classmethod
-    def make(cls, home: Path, name: str, *more: str, lasts: str = "0") -> Key:
+    def make(cls, home: Path, name: str, *more: str) -> Key:
         """Make a key that no machine knows; `more` are further options of gpg."""
         made = cls(home, home / "public.gpg", home / "public.asc")
         user = f"{name} <{name.replace(' ', '-')}@example.org>"
-        words = ("--passphrase", "", "--quick-gen-key", user, "ed25519", "sign", lasts)
+        words = ("--passphrase", "", "--quick-gen-key", user, "ed25519", "sign", "0")
         made.gpg(*more, *words)
         made.gpg("--output", made.keyring, "--export")
         made.gpg("--armor", "--output", made.armoured, "--export")

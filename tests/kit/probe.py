@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import pytest
 from kit.process import run
 
 __all__ = [
-    "Missing",
     "can_mount",
     "can_run_crun",
     "find_program",
@@ -31,14 +29,6 @@ __all__ = [
 
 # Where Debian keeps programs of the admin; a user's PATH may lack them.
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Something that a test needs and this machine hasn't."""
-
-    what: str
-    remedy: str
 
 
 def in_ci() -> bool:

@@ -24,7 +24,6 @@ __all__ = [
     "run",
     "run_bytes",
     "start",
-    "stream",
     "wait_for",
 ]
 
@@ -59,23 +58,19 @@ class CommandFailedError(AssertionError):
 
 
 def run_bytes(
-    argv: Sequence[str | Path],
-    *,
-    stdin: bytes,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float = 60,
+    argv: Sequence[str | Path], *, stdin: bytes, env: Mapping[str, str] | None = None
 ) -> bytes:
     """Run `argv` to its end with bytes on its standard input; returns its standard output.
 
     Raises:
-        subprocess.TimeoutExpired: it ran past `timeout_s` and was killed.
+        subprocess.TimeoutExpired: it ran past a minute and was killed.
     """
     done = subprocess.run(
         [str(word) for word in argv],
         input=stdin,
         env={**os.environ, **(env or {})},
         capture_output=True,
-        timeout=timeout_s,
+        timeout=60,
         check=False,
     )
     return done.stdout
@@ -134,17 +129,6 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-
-def stream(
-    argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> int:
-    """Run `argv` with its output on our own; the exit status."""
-    words = [str(word) for word in argv]
-    merged = {**os.environ, **(env or {})}
-    return subprocess.run(
-        words, env=merged, cwd=cwd, stdin=subprocess.DEVNULL, check=False
-    ).returncode
 
 
 def wait_for(
@@ -213,13 +197,13 @@ class Daemon:
         """Whether the process still runs."""
         return self._process.poll() is None
 
-    def stop(self, *, within_s: float = 20) -> None:
+    def stop(self) -> None:
         """End it politely, then by force. Does nothing when it has ended."""
         if not self.alive:
             return
         self._process.terminate()
         try:
-            self._process.wait(within_s)
+            self._process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
 

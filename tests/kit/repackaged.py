@@ -81,7 +81,7 @@ AutoReqProv: no
 {tags}
 %description
 {summary}
-%files
+{scripts}%files
 %defattr(-,root,root)
 {files}
 """
@@ -164,7 +164,7 @@ def signing_key(name: str) -> SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Rpm:
-    """What an RPM says of itself; `tags` are further lines of its preamble."""
+    """What an RPM says of itself, and its scriptlets."""
 
     name: str
     version: str
@@ -175,7 +175,7 @@ class Rpm:
     requires: tuple[str, ...] = ()
     provides: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
+    scripts: str = ""
 
     @property
     def file(self) -> str:
@@ -190,7 +190,6 @@ class Rpm:
             *(f"Requires: {one}" for one in self.requires),
             *(f"Provides: {one}" for one in self.provides),
             *(f"Conflicts: {one}" for one in self.conflicts),
-            *self.tags,
         ]
         return _SPEC.format(
             name=self.name,
@@ -199,6 +198,7 @@ class Rpm:
             release=self.release,
             summary=self.summary,
             tags="\n".join(tags),
+            scripts=self.scripts,
             files="\n".join(files),
         )
 

@@ -87,8 +87,6 @@ class El:
     uname: str | None = None
     # What the package needs besides what every one does: newer ones name the compiler.
     requires: tuple[str, ...] = ()
-    # What can't be installed with it.
-    conflicts: tuple[str, ...] = ()
 
     package: ClassVar[str] = "kernel-devel"
 
@@ -121,7 +119,6 @@ class El:
                 "kernel-devel(x86-64)",
                 "installonlypkg(kernel)",
             ),
-            conflicts=self.conflicts,
         )
         made = write_rpm(rpm, root, folder)
         shutil.rmtree(root)
@@ -136,10 +133,6 @@ class Suse:
     version: str
     # Of the kernel, without the count of its rebuilds: `150600.56`.
     release: str
-    # That count; the packages' release ends with it, and the kernel's doesn't.
-    rebuild: int = 1
-    # What can't be installed with it.
-    conflicts: tuple[str, ...] = ()
 
     package: ClassVar[str] = "kernel-default-devel"
 
@@ -151,7 +144,8 @@ class Suse:
     def write(self, headers: DebianHeaders, folder: Path) -> list[Path]:
         """Write both packages into `folder`."""
         edition = f"{self.version}-{self.release}"
-        rebuilt = f"{self.release}.{self.rebuild}"
+        # The packages' release ends with the count of rebuilds, and the kernel's doesn't.
+        rebuilt = f"{self.release}.1"
         sources = f"/usr/src/linux-{edition}"
         build = f"/usr/src/linux-{edition}-obj/x86_64/default"
         root = folder.parent / f"{folder.name}.kernel-default-devel-{self.release}"
@@ -172,7 +166,6 @@ class Suse:
             requires=(f"kernel-devel = {edition}", *_SUSE_NEEDS),
             # Without the count of rebuilds, as every package of a kernel asks for others of it.
             provides=("multiversion(kernel)", f"kernel-default-devel = {edition}"),
-            conflicts=self.conflicts,
         )
         made = [write_rpm(own, root, folder)]
         shutil.rmtree(root)

@@ -116,12 +116,12 @@ def site_of(distro: RpmDistro) -> Site:
     return Site(distro, cached(name, lambda folder: _make_site(distro, pool, folder)))
 
 
-def koji_site(fedora: int = 40) -> tuple[str, Path]:
-    """A kernel of Fedora CoreOS, and a folder with its headers where koji's own PathInfo has them.
+def koji_site() -> tuple[str, Path]:
+    """A kernel of Fedora 43, and a folder with its headers where koji's own PathInfo has them.
 
     Below `data/signed/KEY` is the copy that the distro's key has signed; the other is not signed.
     """
-    headers = El("6.1.0", f"{abi(kernels()[1])}.fc{fedora}")
+    headers = El("6.1.0", f"{abi(kernels()[1])}.fc43")
     key = signing_key("distro")
 
     def make(folder: Path) -> None:

@@ -13,6 +13,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from kit.cache import cached
+from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ _HEAD = """\
 CRCsum=0000000000
 MD5=00000000000000000000000000000000
 skip={skip}
-label="NVIDIA Accelerated Graphics Driver for Linux-{arch} {version}"
+label="NVIDIA Accelerated Graphics Driver for Linux-x86_64 {version}"
 script=./nvidia-installer
-targetdir=NVIDIA-Linux-{arch}-{version}
+targetdir=NVIDIA-Linux-x86_64-{version}
 pkg_version={version}
 echo "This file was run, which nothing may do." >&2
 exit 99
@@ -70,7 +71,6 @@ def write_runfile(
     version: str,
     files: Mapping[str, bytes | Path],
     *,
-    arch: str = "x86_64",
     compression: str = "xz",
     more: Iterable[tarfile.TarInfo] = (),
 ) -> Path:
@@ -85,18 +85,18 @@ def write_runfile(
             tar.addfile(entry, io.BytesIO(data))
         for entry in more:
             tar.addfile(entry)
-    head = _HEAD.format(skip=_HEAD.count("\n") + 1, arch=arch, version=version)
+    head = _HEAD.format(skip=_HEAD.count("\n") + 1, version=version)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(head.encode() + _COMPRESS[compression](buffer.getvalue()))
     return path
 
 
-def debian_runfile(provision: Provision, kernel: str, distro: str) -> tuple[Path, str]:
+def debian_runfile(provision: Provision) -> tuple[Path, str]:
     """The driver of Debian's packages as a file of NVIDIA's, and its version; from the cache.
 
     With the open modules' source and their prebuilt objects, and the libraries and programs.
     """
-    target = ("nvidia", "--version", "latest", "--kernel", kernel, "--distro", distro)
+    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
     pin = provision.json("resolve", *target)
     version = pin["driver"]["version"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kit.agent_host import AgentHost
-from kit.hosts import DISTRO
+from kit.hosts import DISTRO, OLD_KERNEL
 from kit.process import run
 from kit.product import BUILD_NETWORK
 from provision.store.entries import link_kernel
@@ -35,13 +35,11 @@ class Store:
     Args:
         provision: The command, with an engine.
         root: A new folder that stands for the guest's root.
-        kernel: The guest's kernel.
     """
 
-    def __init__(self, provision: Provision, root: Path, kernel: str) -> None:
-        self.host = AgentHost.make(root, running=kernel)
+    def __init__(self, provision: Provision, root: Path) -> None:
+        self.host = AgentHost.make(root, running=OLD_KERNEL)
         self._provision = provision
-        self._kernel = kernel
 
     @property
     def root(self) -> Path:
@@ -50,11 +48,11 @@ class Store:
 
     def install(self, driver: str, *words: str | Path) -> Path:
         """Build and install a driver; returns its store entry."""
-        target = ("--kernel", self._kernel, "--distro", DISTRO, "--root", self.root)
+        target = ("--kernel", OLD_KERNEL, "--distro", DISTRO, "--root", self.root)
         self._provision("install", driver, *target, *BUILD_NETWORK, *words)
         layout = Layout(self.root, driver)
         entry = layout.current.resolve()
-        link_kernel(layout, self._kernel, entry.name)
+        link_kernel(layout, OLD_KERNEL, entry.name)
         return entry
 
     def apply(self, drivers: str) -> None:

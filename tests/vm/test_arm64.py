@@ -85,7 +85,7 @@ def test_what_is_configured_is_built_and_loaded(host: ManagedGuest) -> None:
 
 
 def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest) -> None:
-    host.guest.put(kernel_package("bookworm", NEXT_KERNEL), "/root/kernel.deb")
+    host.guest.put(kernel_package(NEXT_KERNEL), "/root/kernel.deb")
     with host.kernel_service_runs():
         host.guest(f"{APT} install /root/kernel.deb", timeout_s=APT_WITHIN_S)
     slot = host.slots(SMALL_DRIVER)[NEXT_KERNEL]

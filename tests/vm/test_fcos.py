@@ -119,7 +119,7 @@ def _lay_out(guest: Guest, el: ElHost, os_release: Path, folder: Path) -> None:
     guest.write("/etc/tmpfiles.d/kit.conf", "f /run/ostree-booted\n")
     guest("systemd-tmpfiles --create /etc/tmpfiles.d/kit.conf")
     # With the libraries that it wants; /ostree is a link on those hosts.
-    program = foreign_program("trixie", "ostree", folder)
+    program = foreign_program("ostree", folder)
     guest.put(program, "/usr/bin/ostree")
     root = program_root("trixie", "ostree")
     run(["tar", "-C", root, "-cf", folder / "ostree.tar", "usr/bin", "usr/lib"])

@@ -31,7 +31,7 @@ TAINT_UNSIGNED = "OE"
 def store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The small driver and the made-up one, installed."""
     folder = tmp_path_factory.mktemp("modules")
-    store = Store(Provision(engine.host), folder / "root", OLD_KERNEL)
+    store = Store(Provision(engine.host), folder / "root")
     store.install(SMALL_DRIVER)
     with lab_catalogue(folder) as catalogue:
         store.install("lab", "--catalogue", catalogue)
@@ -197,7 +197,7 @@ def test_a_kernel_that_wants_signatures_says_so_and_is_understood(
 
 def _signed_store(engine: Engine, folder: Path) -> Store:
     """A store whose modules are signed with a key that no kernel knows."""
-    store = Store(Provision(engine.host), folder / "root", OLD_KERNEL)
+    store = Store(Provision(engine.host), folder / "root")
     keys = store.root / "etc/keys"
     keys.mkdir()
     words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=foreign modules"]

@@ -54,7 +54,7 @@ def store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The small driver, signed with the key that the firmware trusts; it has a passphrase."""
     need_secure_boot()
     folder = tmp_path_factory.mktemp("secure-boot")
-    store = Store(Provision(engine.host), folder / "root", OLD_KERNEL)
+    store = Store(Provision(engine.host), folder / "root")
     store.host.write("etc/keys/key", KEY.read_text())
     store.host.write("etc/keys/certificate", CERTIFICATE.read_text())
     store.host.write("etc/keys/pin", f"{PASSPHRASE}\n")

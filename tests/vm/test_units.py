@@ -9,7 +9,7 @@ import pytest
 
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.tree import VENV
-from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import SMALL_DRIVER
 from kit.process import wait_for
 from kit.product import Provision
 from vm.stored import Store
@@ -35,7 +35,7 @@ def guest(
     engine: Engine, bookworm_product: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Guest]:
     """A guest with a driver in its store and the units, rebooted without a network."""
-    store = Store(Provision(engine.host), tmp_path_factory.mktemp("units") / "root", OLD_KERNEL)
+    store = Store(Provision(engine.host), tmp_path_factory.mktemp("units") / "root")
     store.apply(f"[drivers.{SMALL_DRIVER}]\n")
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)

@@ -28,8 +28,8 @@ _ABSENT = {
 }
 
 
-def kernel_package(suite: str, kernel: str) -> Path:
-    """The package `linux-image-KERNEL` of a suite of Debian, from the cache."""
+def kernel_package(kernel: str) -> Path:
+    """The package `linux-image-KERNEL` of Debian 12, from the cache."""
 
     def make(draft: Path) -> None:
         work = draft.with_suffix(".work")
@@ -37,7 +37,7 @@ def kernel_package(suite: str, kernel: str) -> Path:
         work.mkdir()
         name = f"linux-image-{kernel}"
         architecture = kernel.rpartition("-")[2]
-        downloaded = download(suite, [name], work, architecture=architecture)
+        downloaded = download("bookworm", [name], work, architecture=architecture)
         (package,) = (one for one in downloaded if one.name.startswith(name))
         tree = work / "tree"
         run(["dpkg-deb", "--raw-extract", package, tree])
