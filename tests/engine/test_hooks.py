@@ -130,15 +130,7 @@ def test_runc_and_crun_with_nothing_but_the_hook(
             root=fresh_root if absolute else Path("../layer/merged"),
             change=lambda spec: spec.update(hooks={stage: [hook]}),
         )
-        argv: list[str | Path] = [
-            runtime,
-            "--root",
-            bundle.state,
-            "run",
-            "--bundle",
-            bundle.folder,
-            "hooked",
-        ]
+        argv = (runtime, "--root", bundle.state, "run", "--bundle", bundle.folder, "hooked")
         command = installed.command(argv)
         wrapped = without_hybrid_cgroups(command) if runtime == "crun" else command
         return run(wrapped, check=False, timeout_s=120)

@@ -11,7 +11,6 @@ import pytest
 
 from kit.bundles import Bundle
 from kit.files import write
-from kit.podman import without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, write_runtime_config
@@ -224,16 +223,7 @@ def test_entries_without_a_value_are_the_runtimes_business(
     before = bundle.config.read_bytes()
     ours = _start(bundle, runtime, gpu)
     assert bundle.config.read_bytes() == before
-    argv: list[str | Path] = [
-        runtime,
-        "--root",
-        bundle.state,
-        "run",
-        "--bundle",
-        bundle.folder,
-        "x",
-    ]
-    plain = run(without_hybrid_cgroups(argv) if runtime == "crun" else argv, check=False)
+    plain = bundle.start(runtime, name="x", low_level=runtime, check=False)
     assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
 
 

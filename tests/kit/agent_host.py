@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.debian import mirror, security_mirror
+from kit.files import BOOKWORM, HostFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["AgentHost"]
+
 
 _KEYRING = Path("usr/share/keyrings/debian-archive-keyring.gpg")
 _CONFIG = """\
@@ -26,17 +27,16 @@ security_mirror = "{security}"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AgentHost:
+class AgentHost(HostFiles):
     """A Debian 12 host below a folder, whose kernel does not run here."""
 
-    root: Path
+    __slots__ = ()
 
     @classmethod
     def make(cls, root: Path, *, running: str, others: Sequence[str] = ()) -> AgentHost:
         """Make the tree of a host that runs one kernel and has others installed."""
         host = cls(root)
-        host.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+        host.write("etc/os-release", BOOKWORM)
         (root / _KEYRING.parent).mkdir(parents=True)
         shutil.copy(Path("/") / _KEYRING, root / _KEYRING)
         for release in (running, *others):
@@ -45,26 +45,10 @@ class AgentHost:
         host.configure("")
         return host
 
-    def write(self, name: str, text: str) -> Path:
-        """Write a file of the host."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def add_kernel(self, release: str) -> None:
-        """Install a kernel: its modules.dep and its image."""
-        self.write(f"lib/modules/{release}/modules.dep", "")
-        self.write(f"boot/vmlinuz-{release}", "")
-
     def remove_kernel(self, release: str) -> None:
         """Remove a kernel, as its package does."""
         shutil.rmtree(self.root / "lib/modules" / release)
         (self.root / f"boot/vmlinuz-{release}").unlink()
-
-    def boot(self, release: str) -> None:
-        """Let another kernel run."""
-        self.write("proc/sys/kernel/osrelease", f"{release}\n")
 
     def configure(self, drivers: str) -> None:
         """Write provision.toml: where packages come from, and what is given."""

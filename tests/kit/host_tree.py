@@ -12,7 +12,6 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from kit.artifact import (
     make_pin,
     write_manifest,
 )
+from kit.files import BOOKWORM, HostFiles, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from provision.manifest import HostNeeds
@@ -120,16 +120,15 @@ rm -r "$root/sys/module/$1"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class HostTree:
-    """A Debian 12 host whose kernel runs, below `folder`, which is not all the host's."""
+class HostTree(HostFiles):
+    """A Debian 12 host whose kernel runs; beside its root lies what is not the host's."""
 
-    folder: Path
+    __slots__ = ()
 
     @property
-    def root(self) -> Path:
-        """The host's root."""
-        return self.folder / "root"
+    def folder(self) -> Path:
+        """That has both."""
+        return self.root.parent
 
     @property
     def environment(self) -> dict[str, str]:
@@ -143,8 +142,8 @@ class HostTree:
     @classmethod
     def make(cls, folder: Path) -> HostTree:
         """Make a host on which nothing is configured."""
-        host = cls(folder)
-        host.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+        host = cls(folder / "root")
+        host.write("etc/os-release", BOOKWORM)
         host.add_kernel(KERNEL)
         host.write("proc/sys/kernel/random/boot_id", _boot_id())
         host.write("proc/version", "Linux version 6 (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld)\n")
@@ -153,28 +152,14 @@ class HostTree:
         (host.root / "proc/1/root").symlink_to(host.root)
         host.write("dev/kmsg", "")
         host.boot(KERNEL)
-        for name, text in {"modprobe": _MODPROBE, "rmmod": _RMMOD}.items():
-            program = folder / "programs" / name
-            program.parent.mkdir(exist_ok=True)
-            program.write_text(text.format(root=host.root))
-            program.chmod(0o755)
+        texts = {"modprobe": _MODPROBE, "rmmod": _RMMOD}
+        programs = {name: text.format(root=host.root) for name, text in texts.items()}
+        write_all(folder / "programs", programs, 0o755)
         return host
-
-    def write(self, name: str, text: str) -> Path:
-        """Write a file of the host."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def add_kernel(self, release: str) -> None:
-        """Install a kernel."""
-        self.write(f"lib/modules/{release}/modules.dep", "")
-        self.write(f"boot/vmlinuz-{release}", "")
 
     def boot(self, release: str) -> None:
         """Let a kernel run, with nothing loaded."""
-        self.write("proc/sys/kernel/osrelease", f"{release}\n")
+        HostFiles.boot(self, release)
         self.write("proc/modules", "")
         shutil.rmtree(self.root / "sys/module", ignore_errors=True)
 

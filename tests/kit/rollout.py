@@ -24,7 +24,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
-from kit.files import write_all
+from kit.files import BOOKWORM, HostFiles, write_all
 from kit.media import image_of
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
@@ -202,13 +202,10 @@ class Rollout:
         self.figures.restarts += 1
 
     def _host(self, number: int) -> Path:
-        root = self._folder / f"host-{number:04}"
+        host = HostFiles(self._folder / f"host-{number:04}")
         kernel = KERNELS[number % len(KERNELS)]
         files = {
-            "etc/os-release": 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
-            f"lib/modules/{kernel}/modules.dep": "",
-            f"boot/vmlinuz-{kernel}": "",
-            "proc/sys/kernel/osrelease": f"{kernel}\n",
+            "etc/os-release": BOOKWORM,
             "etc/provision/trust.d/fleet.pub": self._public.read_text(),
             "etc/provision/provision.toml": (
                 f'[drivers.{DRIVER}]\n[engine]\nhost = "unix:///nonexistent/docker.sock"\n'
@@ -216,8 +213,10 @@ class Rollout:
                 '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
             ),
         }
-        write_all(root, files)
-        return root
+        write_all(host.root, files)
+        host.add_kernel(kernel)
+        host.boot(kernel)
+        return host.root
 
     def _made(self, kernel: str) -> _Artifact:
         pin = make_pin(driver=DRIVER, version=VERSION, kernel=kernel)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kit.apt_archive import AptArchive
 from kit.cache import cached, key_of
 from kit.debian import apt_sources
-from kit.files import write_all
+from kit.files import HostFiles, write_all
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
@@ -98,11 +98,10 @@ def ubuntu_host(root: Path, keyring: Path, url: str, *, kernel: str) -> Path:
         "etc/os-release": _OS_RELEASE,
         "etc/apt/sources.list": _SOURCES.format(url=url),
         "etc/provision/provision.toml": '[engine]\nnetwork = "host"\n',
-        f"lib/modules/{kernel}/modules.dep": "",
-        f"boot/vmlinuz-{kernel}": "",
-        "proc/sys/kernel/osrelease": f"{kernel}\n",
     }
     write_all(root, files)
+    HostFiles(root).add_kernel(kernel)
+    HostFiles(root).boot(kernel)
     (root / KEYRING).parent.mkdir(parents=True)
     shutil.copy(keyring, root / KEYRING)
     return root
