@@ -31,10 +31,10 @@ from kit.engine_tree import DEBIAN_12
 from kit.files import write_all
 from kit.go_modules import go_programs
 from kit.hosts import OLD_KERNEL
+from kit.podman import Podman
 from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 from kit.released import bare
-from kit.tree_image import write_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +169,7 @@ class Cluster:
             RuntimeError: a part of it did not come up; the message has the end of its log.
         """
         need(is_root() and can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
-        need_programs("go", "ip", "sysctl", "debootstrap")
+        need_programs("go", "ip", "sysctl", "debootstrap", "podman")
         self.folder = Path(tempfile.mkdtemp(prefix="provision-node-"))
         with ExitStack() as stack:
             stack.callback(remove_tree, self.folder)
@@ -185,7 +185,7 @@ class Cluster:
             stack.callback(end_tree_of, str(self._socket))
             stack.callback(self._stop_containerd)
             images = self.folder / "images.tar"
-            write_images(bare("bookworm"), images, {IMAGE: (), _PAUSE: ("sleep", "infinity")})
+            _write_images(images)
             self._import(images)
             self._start_kubelet()
             stack.callback(self._stop_kubelet)
@@ -492,6 +492,18 @@ def pod_of(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa:
             "containers": [{**main, "command": ["sh", "-c", script]}],
         },
     }
+
+
+def _write_images(archive: Path) -> None:
+    """Write the small Debian under both names, as `docker save` would."""
+    layer = archive.with_suffix(".layer")
+    run(("tar", "--create", "--numeric-owner", "--file", layer, "-C", bare("bookworm"), "."))
+    changes = ('CMD ["sleep", "infinity"]', "ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin")
+    with Podman() as podman:
+        podman("import", "--quiet", *(f"--change={change}" for change in changes), layer, IMAGE)
+        podman("tag", IMAGE, _PAUSE)
+        podman("save", "--quiet", "--output", archive, IMAGE, _PAUSE)
+    layer.unlink()
 
 
 @contextmanager
