@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from kit.cache import shared_file, shared_folder
 from kit.engine import Engine
 from kit.kernels import kernels, replaced
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
 from kit.registry import free_port
 from kit.schedule import Scheduling, minutes_of, put_in_order, scope_of, share, time_left_for
-from kit.shared import shared_file, shared_folder
 from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:

@@ -103,15 +103,18 @@ class ApiServer:
         method: str,
         path: str,
         document: Mapping[str, Any] | None = None,
-        token: str = _ADMIN,
+        **params: str,
     ) -> requests.Response:
-        """Ask it, as its administrator or with a token; unknown fields of a document are errors."""
+        """Ask it, as its administrator; unknown fields of a document are errors."""
+        kind = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        if document is not None:
+            params["fieldValidation"] = "Strict"
         return requests.request(
             method,
             f"{self.address}{path}",
-            params={"fieldValidation": "Strict"} if document is not None else None,
-            json=document,
-            headers={"Authorization": f"Bearer {token}"},
+            params=params,
+            data=None if document is None else json.dumps(document),
+            headers={"Authorization": f"Bearer {_ADMIN}", "Content-Type": kind},
             verify=str(self.authority),
             timeout=_TIMEOUT_S,
         )
@@ -134,17 +137,7 @@ class ApiServer:
             AssertionError: it was refused; with the server's message.
         """
         path = _path_of(document)
-        answer = requests.patch(
-            f"{self.address}{path}",
-            params={"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"},
-            data=json.dumps(document),
-            headers={
-                "Authorization": f"Bearer {_ADMIN}",
-                "Content-Type": "application/apply-patch+yaml",
-            },
-            verify=str(self.authority),
-            timeout=_TIMEOUT_S,
-        )
+        answer = self.request("PATCH", path, document, fieldManager="kit", force="true")
         assert answer.ok, answer.text
         return path
 

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
 
-__all__ = ["BASES", "BUILDS", "REPOSITORY", "cache_dir", "cached", "key_of", "prune"]
+    import pytest
+
+__all__ = [
+    "BASES",
+    "BUILDS",
+    "REPOSITORY",
+    "cache_dir",
+    "cached",
+    "key_of",
+    "prune",
+    "shared_file",
+    "shared_folder",
+]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BUILD = REPOSITORY / "src/provision/build"
@@ -84,6 +96,28 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         lock.truncate(0)
         lock.write(f"{time.monotonic() - begun:.0f}")
     return entry
+
+
+@contextmanager
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """A folder of all processes of one run of the tests, for one of them at a time."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"shared-{name}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        yield folder
+
+
+def shared_file(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """A file of all processes; the first to want it has `make` make it, given a fresh folder."""
+    with shared_folder(factory, name) as folder:
+        there = next((path for path in folder.iterdir() if path.name != "lock"), None)
+        if there is None:
+            made = make(factory.mktemp(name))
+            there = folder / made.name
+            shutil.move(made, there)
+        return there
 
 
 def key_of(*inputs: object) -> str:

@@ -27,7 +27,7 @@ from kit.process import run
 from kit.repackaged import Rpm, download, packaged, repackage, signing_key, write_rpm
 from kit.rpm_distros import Repository, rocky_10
 from kit.rpm_kernels import El, unpack_headers
-from kit.rpm_sites import Site, packaged_kernel, site_of
+from kit.rpm_sites import Site, packaged_kernel, repository_file, site_of
 from provision.distros.debian.relations import version_key
 
 if TYPE_CHECKING:
@@ -60,14 +60,6 @@ _SCRIPTS = """\
 %preun
 /usr/bin/kernel-install remove {kernel} || :
 """
-_REPOSITORY = """\
-[{id}]
-name={id}
-baseurl={url}/{path}
-enabled=1
-gpgcheck=1
-gpgkey=file://{key}
-"""
 _KERNELS = Repository("kernels", "kernels", ())
 _GUEST = Repository("guest", "guest", ())
 
@@ -98,9 +90,7 @@ class ElHost:
         """What /etc/yum.repos.d of a host has for the mirror at `url`."""
         distro = self.site.distro
         every = (*distro.repositories, _KERNELS, _GUEST)
-        return "\n".join(
-            _REPOSITORY.format(id=one.id, url=url, path=one.path, key=distro.key) for one in every
-        )
+        return repository_file(distro, every, url)
 
     def load(self, engine: Engine, tag: str, url: str) -> str:
         """Have the base image in an engine, set up with the mirror at `url`; its id."""

@@ -134,15 +134,8 @@ class SigningKey:
         signature = path.with_name(f"{path.name}.asc")
         signature.unlink(missing_ok=True)
         with self.opened() as home:
-            gpg: list[str | Path] = [
-                "gpg",
-                "--homedir",
-                home,
-                "--batch",
-                "--armor",
-                "--detach-sign",
-            ]
-            run([*gpg, "--output", signature, path])
+            gpg = ("gpg", "--homedir", home, "--batch", "--armor", "--detach-sign")
+            run((*gpg, "--output", signature, path))
         return signature
 
 

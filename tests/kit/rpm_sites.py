@@ -27,10 +27,12 @@ from kit.rpm_distros import abi
 from kit.rpm_kernels import El, unpack_headers
 
 if TYPE_CHECKING:
-    from kit.engine import Engine
-    from kit.rpm_distros import RpmDistro
+    from collections.abc import Iterable
 
-__all__ = ["VARIANTS", "Site", "koji_site", "packaged_kernel", "site_of"]
+    from kit.engine import Engine
+    from kit.rpm_distros import Repository, RpmDistro
+
+__all__ = ["VARIANTS", "Site", "koji_site", "packaged_kernel", "repository_file", "site_of"]
 
 # What a mirror may look like; `good` is as it has to be.
 #   out-of-step: the metadata names a file of the kernel's headers that is gone
@@ -94,11 +96,7 @@ class Site:
         """Have the base image in an engine as `tag`, set up with the mirror at `url`; its id."""
         with tempfile.TemporaryDirectory() as folder:
             repositories = Path(folder) / "test.repo"
-            texts = [
-                _REPOSITORY.format(id=one.id, url=url, path=one.path, key=self.distro.key)
-                for one in self.distro.repositories
-            ]
-            repositories.write_text("\n".join(texts))
+            repositories.write_text(repository_file(self.distro, self.distro.repositories, url))
             place = "zypp/repos.d" if self.distro.solver == "zypper" else "yum.repos.d"
             bare = engine.docker("import", self.image).stdout.strip()
             made = engine.docker("create", bare, "sh").stdout.strip()
@@ -107,6 +105,14 @@ class Site:
                 return engine.docker("commit", '--change=CMD ["bash"]', made, tag).stdout.strip()
             finally:
                 engine.docker("rm", made)
+
+
+def repository_file(distro: RpmDistro, repositories: Iterable[Repository], url: str) -> str:
+    """What /etc/yum.repos.d of a host has for repositories of the mirror at `url`."""
+    return "\n".join(
+        _REPOSITORY.format(id=one.id, url=url, path=one.path, key=distro.key)
+        for one in repositories
+    )
 
 
 def site_of(distro: RpmDistro) -> Site:

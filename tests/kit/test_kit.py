@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from kit.cache import cached, key_of, prune
+from kit.cache import cached, key_of, prune, shared_file
 from kit.engine import remove_tree
 from kit.fileserver import Mirror, served
 from kit.playbooks import Played
 from kit.podman import Podman
 from kit.probe import need
 from kit.process import CommandFailedError, Daemon, end_tree_of, run, start, wait_for
-from kit.shared import shared_file
 
 
 def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:

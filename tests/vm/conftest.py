@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.cache import cache_dir
+from kit.cache import cache_dir, shared_file
 from kit.el_kernels import ElHost, el_host
 from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
@@ -17,7 +17,6 @@ from kit.guest.product import pack_product
 from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
-from kit.shared import shared_file
 from kit.two_part_driver import duo_catalogue
 from vm.managed import ManagedGuest
 from vm.next_kernel import next_kernel_catalogue

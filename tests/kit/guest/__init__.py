@@ -3,10 +3,10 @@
 `docs/decisions/10-tests-and-bench.md` says why so.
 """
 
+from kit.guest.base import IMAGE, guest_of
 from kit.guest.el import EL_10
 from kit.guest.guest import Guest
 from kit.guest.recipe import DEBIAN_12, DEBIAN_12_ARM64, DEBIAN_13, Recipe
-from kit.guest.snapshot import IMAGE, guest_of
 
 __all__ = [
     "DEBIAN_12",

@@ -1,7 +1,11 @@
-"""The disk that a guest begins with, in the cache."""
+"""The disks that guests begin with, in the cache, and snapshots of booted machines.
+
+Going on from a snapshot takes seconds, where a boot takes minutes.
+"""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +14,27 @@ from kit.cache import cached
 from kit.engine import remove_tree
 from kit.guest.disk import EFI, make_disk
 from kit.guest.el import ElRecipe, make_el_tree
-from kit.guest.tree import make_tree
+from kit.guest.guest import SNAPSHOT, Guest
+from kit.guest.qemu import machine_id
+from kit.guest.tree import IMAGE_FILE, make_tree
 from kit.process import run
 
 if TYPE_CHECKING:
     from kit.guest.recipe import Recipe
 
-__all__ = ["Base", "base_of"]
+__all__ = ["IMAGE", "Base", "base_of", "guest_of"]
+
+# The name of the container image in the guest's engines.
+IMAGE = "localhost/small:1"
+
+# docker and podman have the image, and dockerd is up, when a guest goes on from the snapshot.
+_WARM_UP = f"""
+docker import {IMAGE_FILE} {IMAGE}
+podman import -q {IMAGE_FILE} {IMAGE}
+docker run --rm {IMAGE} true
+podman run --rm --network none {IMAGE} true
+sync
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +80,19 @@ def _make(recipe: Recipe, draft: Path) -> None:
         make_disk(recipe, tree, draft / "disk.qcow2")
     finally:
         remove_tree(tree)
+
+
+def guest_of(recipe: Recipe) -> Guest:
+    """A guest of a recipe, booted, and with an image in its engines if it has any."""
+    base = base_of(recipe)
+    name = f"{base.folder.name}-{SNAPSHOT}-{machine_id(base.efi)}"
+    warm_up = _WARM_UP if "podman" in recipe.packages else "sync"
+    return Guest(base, cached(name, lambda draft: _boot(base, warm_up, draft)))
+
+
+def _boot(base: Base, warm_up: str, draft: Path) -> None:
+    with Guest(base) as guest:
+        guest(warm_up)
+        guest.machine.save(SNAPSHOT)
+        guest.kill()
+        shutil.move(guest.disk, draft)
