@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -12,7 +11,7 @@ import requests
 
 from kit.agent_host import AgentHost
 from kit.debian import mirror, security_mirror
-from kit.fileserver import serving
+from kit.fileserver import Answering, serving
 from kit.foreign import foreign_program
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.openpgp import key_of
@@ -41,19 +40,16 @@ security_mirror = "{url}/security"
 """
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     """Signs the real archive's indexes again, out of date, and sends for all else to it."""
 
     archives: ClassVar[dict[str, str]]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server
         index = _INDEX.fullmatch(self.path)
         if index is None:
             _, archive, rest = self.path.split("/", 2)
-            self.send_response(302)
-            self.send_header("Location", f"{self.archives[archive]}/{rest}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(302, Location=f"{self.archives[archive]}/{rest}")
             return
         answer = requests.get(self.archives[index["archive"]] + index["path"], timeout=60)
         answer.raise_for_status()
@@ -61,14 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert signed
         old = re.sub(r"^Valid-Until:.*\n", "", signed["payload"], flags=re.MULTILINE)
         old = f"Valid-Until: Sat, 01 Jan 2022 00:00:00 UTC\n{old}"
-        body = key_of().sign(old).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_args: object) -> None:
-        pass
+        self.answer(200, key_of().sign(old).encode())
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from kit.artifact import make_pin
-from kit.fileserver import guard, serving
+from kit.fileserver import Answering, guard, serving
 from kit.media import image_of, tar_of
 from kit.memory_registry import new_key, public
 from kit.probe import need_programs
@@ -218,16 +217,10 @@ def test_without_skopeo_it_is_named(site: Site, monkeypatch: pytest.MonkeyPatch)
 def test_a_registry_does_not_write_on_the_terminal() -> None:
     need_programs("skopeo")
 
-    class Writer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Writer(Answering):
+        def do_GET(self) -> None:  # noqa: N802 - http.server
             body = json.dumps({"errors": [{"code": "X", "message": "\x1b[2Jgone"}]}).encode()
-            self.send_response(200 if self.path == "/v2/" else 418)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(200 if self.path == "/v2/" else 418, body)
 
     with serving(Writer) as url:
         reference = parse_reference(f"{url.removeprefix('http://')}/demo:1")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["Guarded", "Mirror", "guard", "served", "serving"]
+__all__ = ["Answering", "Guarded", "Mirror", "guard", "served", "serving"]
 
 
 # Seconds within which the server notices that it has to stop.
@@ -34,9 +34,26 @@ _POLL = 0.01
 _FIRST = 4096
 
 
-class _Quiet(SimpleHTTPRequestHandler):
+class _Quiet(BaseHTTPRequestHandler):
     def log_message(self, *_args: object) -> None:
         """Say nothing: a test's output is for what went wrong."""
+
+
+class Answering(_Quiet):
+    """What a server of a few answers is made from."""
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """Send an answer; the names of headers have underscores."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _Files(_Quiet, SimpleHTTPRequestHandler):
+    """Sends files of a folder."""
 
 
 @dataclass
@@ -78,7 +95,7 @@ class Mirror:
         self.goes_on.set()
 
 
-class _MirrorHandler(_Quiet):
+class _MirrorHandler(_Files):
     mirror: ClassVar[Mirror]
 
     def send_head(self) -> BytesIO | BinaryIO | None:
@@ -152,7 +169,7 @@ def guard(folder: Path, login: str) -> Guarded:
 @contextmanager
 def served(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve `folder`, over HTTPS with `tls`; yields its URL, without a slash at the end."""
-    with serving(partial(_Quiet, directory=str(folder)), tls) as url:
+    with serving(partial(_Files, directory=str(folder)), tls) as url:
         yield url
 
 

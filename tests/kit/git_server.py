@@ -10,11 +10,10 @@ import base64
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, ClassVar
 
 from kit.files import write_all
-from kit.fileserver import serving
+from kit.fileserver import Answering, serving
 from kit.process import run, run_bytes
 
 if TYPE_CHECKING:
@@ -79,27 +78,21 @@ def git_served(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
         yield url
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     folder: ClassVar[Path]
     guarded: ClassVar[Guarded | None]
 
-    def log_message(self, *_args: object) -> None:
-        """Say nothing: a test's output is for what went wrong."""
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server
         self._answer()
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - http.server
         self._answer()
 
     def _answer(self) -> None:
         path, _, query = self.path.partition("?")
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.guarded is not None and self.headers.get("Authorization") != _basic(self.guarded):
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="site"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(401, WWW_Authenticate='Basic realm="site"')
             return
         answer = run_bytes(
             ["git", "-c", "uploadpack.allowAnySHA1InWant=true", "http-backend"],
@@ -116,15 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             },
         )
         head, _, body = answer.partition(b"\r\n\r\n")
-        fields = [line.split(": ", 1) for line in head.decode().split("\r\n")]
-        status = next((value for name, value in fields if name == "Status"), "200 OK")
-        self.send_response(int(status.split()[0]))
-        for name, value in fields:
-            if name != "Status":
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        status = fields.pop("Status", "200 OK")
+        self.answer(int(status.split()[0]), body, **fields)
 
 
 def _basic(guarded: Guarded) -> str:
