@@ -16,10 +16,10 @@ from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
 from kit.files import write
 from kit.hosts import OLD_KERNEL
-from kit.playbooks import SSH_OPTIONS
+from kit.playbooks import SSH_OPTIONS, ssh_variables
 from kit.process import run, wait_for
 from kit.registry import free_port
-from kit.systemd import SystemdContainer
+from kit.systemd import CAPABILITIES, SystemdContainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,15 +30,8 @@ __all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "SshHost"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
 KERNEL = OLD_KERNEL
-# Not NET_ADMIN: they share this machine's network.
-_CAPABILITIES = (
-    "AUDIT_WRITE",
-    "DAC_READ_SEARCH",
-    "MKNOD",
-    "SYS_ADMIN",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-)
+# They share this machine's network.
+_CAPABILITIES = tuple(name for name in CAPABILITIES if name != "NET_ADMIN")
 _WAIT_S = 120
 
 
@@ -130,17 +123,7 @@ class SshHost:
 
     def variables(self) -> dict[str, object]:
         """What an inventory says of it."""
-        return {
-            "ansible_host": "127.0.0.1",
-            "ansible_port": self.port,
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": str(self.key),
-            "ansible_ssh_common_args": " ".join(self._ssh_options),
-            # Without it ten seconds, in which a busy machine may not come to answer.
-            "ansible_ssh_timeout": _WAIT_S,
-            # Hosts come and go at the same ports: no connection is kept for the next one.
-            "ansible_control_path_dir": str(self.folder / "cp"),
-        }
+        return ssh_variables(self.folder, self.key, self.port, self._ssh_options)
 
     @property
     def _ssh_options(self) -> tuple[str, ...]:

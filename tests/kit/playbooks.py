@@ -26,6 +26,7 @@ __all__ = [
     "Played",
     "Reachable",
     "older_core",
+    "ssh_variables",
 ]
 
 COLLECTION = REPOSITORY / "ansible/ansible_collections/oci_decorator/drivers"
@@ -72,6 +73,23 @@ class Played:
             elif (changed := _CHANGED.match(line)) and host in {None, changed[1]}:
                 found.append(name)
         return found
+
+
+def ssh_variables(
+    folder: Path, key: Path, port: int, options: Sequence[str] = SSH_OPTIONS
+) -> dict[str, object]:
+    """What an inventory says of a host behind a port of this machine."""
+    return {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": port,
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(key),
+        "ansible_ssh_common_args": " ".join(options),
+        # Without it ten seconds, in which a busy machine, or an emulated one, may not answer.
+        "ansible_ssh_timeout": 120,
+        # Hosts come and go at the same ports: no connection is kept for the next one.
+        "ansible_control_path_dir": str(folder / "cp"),
+    }
 
 
 class Reachable(Protocol):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from kit.engine import remove_tree
 from kit.guest.qemu import Qemu
 from kit.guest.shell import NotReachableError, Shell
-from kit.playbooks import SSH_OPTIONS
+from kit.playbooks import ssh_variables
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ SNAPSHOT = "booted"
 BOOT_WITHIN_S = 420
 _SHOWN_LINES = 40
 _WATCH_S = 0.2
-_HANDSHAKE_S = 60
 
 
 @dataclass
@@ -163,16 +162,7 @@ class Guest:
 
     def variables(self) -> dict[str, object]:
         """What an Ansible inventory says of it."""
-        return {
-            "ansible_host": "127.0.0.1",
-            "ansible_port": self.machine.ssh_port(),
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": str(self.base.key),
-            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
-            # In emulation, to shake hands takes seconds.
-            "ansible_ssh_timeout": _HANDSHAKE_S,
-            "ansible_control_path_dir": str(self.folder / "cp"),
-        }
+        return ssh_variables(self.folder, self.base.key, self.machine.ssh_port())
 
     def boot_id(self) -> str:
         """What tells one boot from another."""
