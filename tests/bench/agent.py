@@ -10,7 +10,7 @@ from bench.timing import Timed, base_environment
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.hosts import IMAGE, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from kit.probe import find_program
+from kit.probe import installed_program
 from kit.product import BUILD_NETWORK
 
 if TYPE_CHECKING:
@@ -40,16 +40,8 @@ def _applies(scene: Scene) -> list[Row]:
     program = scene.provision.program
 
     def apply(name: str, host: AgentHost, *words: str) -> Timed:
-        argv: list[str | Path] = [
-            program,
-            "apply",
-            "--root",
-            host.root,
-            "--catalogue",
-            _catalogue(scene),
-            *words,
-        ]
-        return Timed(name, argv, env=env)
+        where = ("--root", host.root, "--catalogue", _catalogue(scene))
+        return Timed(name, [program, "apply", *where, *words], env=env)
 
     programs = [
         _dkms(scene),
@@ -125,9 +117,7 @@ def _dkms(scene: Scene) -> Timed:
     image = "provision-bench:dkms"
     scene.engine.docker("build", "--tag", image, *BUILD_NETWORK, context)
     tree = scene.exported(image, "dkms-tree")
-    chroot = find_program("chroot")
-    if chroot is None:
-        raise RuntimeError("chroot is not installed: it is in coreutils")
+    chroot = installed_program("chroot")
     scene.mount_proc(tree)
     argv: list[str | Path] = [chroot, tree, "dkms", "autoinstall", "-k", OLD_KERNEL]
     return Timed("dkms", argv, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})

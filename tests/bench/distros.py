@@ -11,15 +11,15 @@ import re
 import shlex
 import shutil
 import tempfile
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.product import before_make, make_outside
 from bench.rows import Group, Row
-from bench.timing import Timed, base_environment
+from bench.timing import Timed, base_environment, seconds_of
 from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, write_made_up
@@ -46,8 +46,6 @@ _SOLVES = 4
 _PARTS = 16
 _VERSION = "1.0"
 _MAKE = "make "
-# In a rendered Dockerfile, what the modules' make follows.
-_JOBS = "ARG JOBS=1\nRUN "
 _PART = """\
 #include <linux/module.h>
 #include <linux/netdevice.h>
@@ -256,14 +254,11 @@ def _solving(scene: Scene, host: _Host) -> Row:
         out = host.root / f"by-hand-{turn}"
         out.mkdir()
         container = ("run", "--rm", "--network=host", f"--volume={out}:/out", release.image)
-        begin = time.monotonic()
-        scene.engine.docker(*container, "sh", "-euc", by_hand)
-        theirs.append(time.monotonic() - begin)
+        words = (*container, "sh", "-euc", by_hand)
+        theirs.append(seconds_of(partial(scene.engine.docker, *words)))
         shutil.rmtree(out)
         fresh = host.provision(scene, host.root / f"fresh-{turn}")
-        begin = time.monotonic()
-        fresh.json("resolve", *host.words)
-        ours.append(time.monotonic() - begin)
+        ours.append(seconds_of(partial(fresh.json, "resolve", *host.words)))
     note = (
         f"{min(ours):.1f} s; by hand {min(theirs):.1f} s; the fastest of {_SOLVES} each, in turns"
     )
@@ -273,16 +268,14 @@ def _solving(scene: Scene, host: _Host) -> Row:
 
 def _making(scene: Scene, host: _Host) -> Row:
     """The modules in the build container against the same make outside."""
-    tree, command = _before_make(scene, host)
+    tree, command = before_make(scene, host.provision(scene), *host.words)
     inside, outside = [], []
     for turn in range(_TURNS):
         steps = host.provision(scene).build(*host.words, "--rebuild")["steps"]
         inside.append(next(s["seconds"] for s in steps if _MAKE in s["instruction"]))
         copy = tree.with_name(f"{tree.name}-{turn}")
         run(["cp", "-a", tree, copy])
-        begin = time.monotonic()
-        run(["chroot", copy, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
-        outside.append(time.monotonic() - begin)
+        outside.append(seconds_of(partial(make_outside, copy, command)))
         shutil.rmtree(copy)
     shutil.rmtree(tree)
     note = (
@@ -291,22 +284,6 @@ def _making(scene: Scene, host: _Host) -> Row:
     )
     what = f"{_PARTS} files and a module in docker build / outside, {host.family}"
     return Row(f"make-{host.family}", what, min(inside) / min(outside), 1.15, "x", note)
-
-
-def _before_make(scene: Scene, host: _Host) -> tuple[Path, str]:
-    """The build stage's files as they are when make starts, and the command that starts it."""
-    context = host.root / "context"
-    provision = host.provision(scene)
-    provision("build", *host.words, "--render", context)
-    before, _, build = (context / "Dockerfile").read_text().rpartition(_JOBS)
-    (context / "Dockerfile").write_text(before)
-    image = f"provision-bench:{host.family}"
-    base = provision.json("resolve", *host.words)["base"]["image"]
-    arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
-    scene.engine.docker("build", "--tag", image, *arguments, context)
-    tree = scene.exported(image, f"outside-{host.family}")
-    scene.engine.docker("image", "rm", image)
-    return tree, build[: build.index("\n\n")].replace("\\\n", " ")
 
 
 def _group(family: str) -> Group:

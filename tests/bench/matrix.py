@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
+from bench.timing import seconds_of
 from kit.hosts import DISTRO, SMALL_DRIVER
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def _counted(scene: Scene, state: Path, *words: str) -> None:
 def _timed(scene: Scene, build: Callable[[], object]) -> float:
     """Seconds of a build from the base image; what it left in the engine is removed again."""
     before = scene.engine.layers() | set(scene.engine.images())
-    begun = time.monotonic()
-    build()
-    taken = time.monotonic() - begun
+    taken = seconds_of(build)
     for name in set(scene.engine.images()) - before - {"<none>:<none>"}:
         scene.engine.docker("image", "rm", "--force", name)
     while left := scene.engine.layers() - before:

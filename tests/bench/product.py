@@ -6,13 +6,13 @@ import os
 import shutil
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
 from bench.scene import TARGET
-from bench.timing import Timed, base_environment
+from bench.timing import Timed, base_environment, seconds_of
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
 from kit.product import Provision
@@ -20,7 +20,7 @@ from kit.product import Provision
 if TYPE_CHECKING:
     from bench.scene import Scene
 
-__all__ = ["BUILD", "FIRST", "GROUPS"]
+__all__ = ["BUILD", "FIRST", "GROUPS", "before_make", "make_outside"]
 
 _ROUNDS = 15
 _BUILDS = 2
@@ -109,31 +109,29 @@ def _make_inside(scene: Scene) -> tuple[float, float]:
 
 def _make_outside(scene: Scene) -> float:
     """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
-    tree, command = _before_make(scene)
-    begin = time.monotonic()
-    run(["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
-    taken = time.monotonic() - begin
+    tree, command = before_make(scene, scene.provision, *_UPGRADE)
+    taken = seconds_of(partial(make_outside, tree, command))
     shutil.rmtree(tree, ignore_errors=True)
     return taken
 
 
-def _before_make(scene: Scene) -> tuple[Path, str]:
-    """The build stage's file system as it is when make starts, and the command that starts it."""
-    context = Path(tempfile.mkdtemp(dir=scene.folder)) / "context"
-    scene.provision("build", *_UPGRADE, "--render", context)
-    dockerfile = (context / "Dockerfile").read_text()
-    before, build = dockerfile.split(_JOBS, 1)
+def make_outside(tree: Path, command: str) -> None:
+    """Run a recipe's make in a folder with the files of its build."""
+    run(["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
+
+
+def before_make(scene: Scene, provision: Provision, *words: str | Path) -> tuple[Path, str]:
+    """The build stage's files as they are when make starts, and the command that starts it."""
+    folder = Path(tempfile.mkdtemp(dir=scene.folder))
+    context = folder / "context"
+    provision("build", *words, "--render", context)
+    before, _, build = (context / "Dockerfile").read_text().rpartition(_JOBS)
     (context / "Dockerfile").write_text(before)
     image = "provision-bench:before-make"
-    base = scene.provision.json("resolve", *_UPGRADE)["base"]["image"]
+    base = provision.json("resolve", *words)["base"]["image"]
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
     scene.engine.docker("build", "--tag", image, *arguments, context)
-    name = scene.engine.docker("create", image, "none").stdout.strip()
-    tree = scene.folder / "outside"
-    tree.mkdir()
-    scene.engine.docker("export", "--output", scene.folder / "outside.tar", name)
-    run(["tar", "-C", tree, "-xf", scene.folder / "outside.tar"])
-    scene.engine.docker("rm", name)
+    tree = scene.engine.unpack(image, folder / "outside")
     scene.engine.docker("image", "rm", image)
     return tree, build[: build.index("\n\n")].replace("\\\n", " ")
 

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from bench.rows import Group, Row
+from bench.timing import seconds_of
 from kit.agent_host import AgentHost
 from kit.artifact import make_pin
 from kit.media import image_of, tar_of
@@ -31,8 +31,6 @@ from provision.registry.signatures import verify_signature
 from provision.registry.skopeo import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bench.scene import Scene
     from provision.pin import Pin
 
@@ -167,9 +165,9 @@ def _rows(site: _Site) -> list[Row]:
     has_skopeo = shutil.which("skopeo") is not None
     for _ in range(_ROUNDS):
         host = site.host("host")
-        pulled.append(_timed(lambda host=host: site.pull(host, first)))  # type: ignore[misc] # its own host
+        pulled.append(seconds_of(lambda host=host: site.pull(host, first)))  # type: ignore[misc] # its own host
         if has_skopeo:
-            copied.append(_timed(lambda: site.skopeo(first)))
+            copied.append(seconds_of(lambda: site.skopeo(first)))
         verified.append(_in_process(site, host, first))
     size = f"{site.size / 1e6:.0f} MB, {first.layers[0] / 1e6:.0f} MB as transferred"
     pull = statistics.median(pulled)
@@ -224,14 +222,8 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
     for unpack in (verifying, plainly):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        taken.append(_timed(unpack))
+        taken.append(seconds_of(unpack))
     return taken[0], taken[1]
-
-
-def _timed(do: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    do()
-    return time.monotonic() - begun
 
 
 GROUPS = (Group(("pull", "pull-verify", "pull-second"), _registry),)

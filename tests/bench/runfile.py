@@ -11,10 +11,12 @@ import shutil
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
+from bench.timing import seconds_of
 from kit.cache import REPOSITORY
 from kit.engine import Engine
 from kit.fileserver import served
@@ -51,14 +53,11 @@ def _unpacked(scene: Scene) -> list[Row]:
     ours, theirs = [], []
     for _ in range(_TURNS):
         folder = Path(tempfile.mkdtemp(dir=scene.folder))
-        begun = time.monotonic()
-        run(["sh", "-euc", _BY_HAND, "sh", str(begins), file, folder])
-        theirs.append(time.monotonic() - begun)
+        by_hand = ("sh", "-euc", _BY_HAND, "sh", str(begins), file, folder)
+        theirs.append(seconds_of(partial(run, by_hand)))
         shutil.rmtree(folder)
         settings = replace(load_settings(folder), state=folder / "state")
-        begun = time.monotonic()
-        ensure_parts(settings, source, lambda: file)
-        ours.append(time.monotonic() - begun)
+        ours.append(seconds_of(partial(ensure_parts, settings, source, lambda: file)))
         shutil.rmtree(folder)
     note = (
         f"{file.stat().st_size / 1e6:.0f} MB: {min(ours):.1f} s; by hand {min(theirs):.1f} s;"

@@ -204,14 +204,7 @@ class Scene:
 
     def exported(self, image: str, name: str) -> Path:
         """The file tree of an image, in a folder of that name."""
-        archive, tree = self.folder / f"{name}.tar", self.folder / name
-        tree.mkdir()
-        container = self.engine.docker("create", image, "none").stdout.strip()
-        self.engine.docker("export", "--output", archive, container)
-        self.engine.docker("rm", container)
-        run(["tar", "-C", tree, "-xf", archive])
-        archive.unlink()
-        return tree
+        return self.engine.unpack(image, self.folder / name)
 
     def mount_proc(self, tree: Path) -> None:
         """Let programs in `tree` see processes, until the scene ends."""

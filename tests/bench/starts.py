@@ -17,7 +17,7 @@ from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
 from kit.files import write
 from kit.hosts import IMAGE
-from kit.probe import find_program
+from kit.probe import installed_program
 from kit.process import run
 from kit.product import RUNTIME, write_runtime_config
 
@@ -62,7 +62,7 @@ def above_floor(
     runc's own work for the mounts and nodes that a driver needs is in both. `settings` writes
     ours with a low-level runtime of that name.
     """
-    runc = str(_program("runc"))
+    runc = str(installed_program("runc"))
     state = scene.folder / f"{name}-state"
     floor, ours = (scene.bundle(f"{name}-{end}", *asked) for end in ("floor", "ours"))
     edit(floor, program, settings("/bin/true"))
@@ -115,7 +115,7 @@ def prompt_grace_periods() -> Iterator[bool]:
 
 
 def _docker(scene: Scene) -> list[Row]:
-    docker = _program("docker")
+    docker = installed_program("docker")
 
     def timed(name: str, runtime: str, *flags: str) -> Timed:
         words = ["run", "--rm", "--network=none", f"--runtime={runtime}", *flags, IMAGE, "true"]
@@ -220,10 +220,3 @@ GROUPS = (
     Group(("docker", "docker-idle"), _docker),
     Group(("large", "large-growth"), _large_inventory),
 )
-
-
-def _program(name: str) -> Path:
-    found = find_program(name)
-    if found is None:
-        raise RuntimeError(f"{name} is not installed; `make test` installs it")
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING
 from kit.process import run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Timed", "Timer"]
+__all__ = ["Timed", "Timer", "base_environment", "seconds_of"]
 
 _SOURCE = Path(__file__).with_name("spawn.c")
 
@@ -75,6 +76,13 @@ class Timer:
             name, nanoseconds = line.rsplit(" ", 1)
             taken[name].append(int(nanoseconds) / 1e6)
         return {name: times[warm:] for name, times in taken.items()}
+
+
+def seconds_of(do: Callable[[], object]) -> float:
+    """How long a call takes."""
+    begun = time.monotonic()
+    do()
+    return time.monotonic() - begun
 
 
 def base_environment() -> dict[str, str]:

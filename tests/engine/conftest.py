@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.bundles import overlaid, unpack_base
+from kit.bundles import overlaid
 from kit.cache import BUILDS, REPOSITORY, cached, key_of
 from kit.fileserver import served
 from kit.foreign import program_root
-from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
+from kit.hosts import DISTRO, IMAGE, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
@@ -122,7 +122,7 @@ def host(tmp_path: Path, shim_config: Path) -> Host:
 @pytest.fixture(scope="session")
 def base_root(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the base image, to be copied and not written to."""
-    return unpack_base(engine, tmp_path_factory.mktemp("base") / "root")
+    return engine.unpack(IMAGE, tmp_path_factory.mktemp("base") / "root")
 
 
 @pytest.fixture

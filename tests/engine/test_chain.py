@@ -29,9 +29,7 @@ def test_the_image_is_named_by_the_pins_digest(
 def test_the_image_holds_modules_where_kubernetes_kmm_looks_for_them(
     engine: Engine, small_build: dict[str, Any], tmp_path: Path
 ) -> None:
-    name = engine.docker("create", small_build["image"], "none").stdout.strip()
-    engine.docker("cp", f"{name}:/opt/.", tmp_path)
-    engine.docker("rm", name)
+    engine.copy_out(small_build["image"], "/opt/.", tmp_path)
     modules = tmp_path / "lib/modules" / OLD_KERNEL
     assert list(modules.rglob("v4l2loopback.ko*"))
     assert "v4l2loopback.ko" in (modules / "modules.dep").read_text()

@@ -46,11 +46,10 @@ def containerd(
     engine: Engine, shim_config: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Containerd]:
     """A containerd as the manual sets it up, with the base image and one to hold pods open."""
-    name = engine.docker("create", IMAGE, "none").stdout.strip()
-    engine.docker("commit", "--change", 'CMD ["sleep", "infinity"]', name, _PAUSE)
+    with engine.created(IMAGE) as name:
+        engine.docker("commit", "--change", 'CMD ["sleep", "infinity"]', name, _PAUSE)
     archive = tmp_path_factory.mktemp("images") / "images.tar"
     engine.docker("save", "--output", archive, IMAGE, _PAUSE)
-    engine.docker("rm", name)
     engine.docker("image", "rm", _PAUSE)
     settings = snippet(_PAGE, "`/etc/containerd/config.toml`, then").removeprefix("version = 2\n")
     environment = {"OCI_DECORATOR_CONFIG": str(shim_config)}

@@ -105,12 +105,8 @@ def _target(host: Path, drivers: Path, kernel: BuiltKernel) -> tuple[str | Path,
 
 
 def _module(engine: Engine, image: str, kernel: BuiltKernel, folder: Path) -> Path:
-    container = engine.docker("create", image, "/none").stdout.strip()
-    module = folder / "duo.ko"
     path = f"/opt/lib/modules/{kernel.release}/duo.ko"
-    engine.docker("cp", f"{container}:{path}", module)
-    engine.docker("rm", container)
-    return module
+    return engine.copy_out(image, path, folder / "duo.ko")
 
 
 def _assert_fits(module: Path, kernel: BuiltKernel) -> None:
@@ -281,10 +277,7 @@ def test_flatcars_developer_container_becomes_an_image(
         assert made.get("made"), made
         assert made["image"] == "flatcar-developer:9999.0.0"
         assert make(developer_container / "key.asc", url)["made"] is False
-        container = engine.docker("create", made["image"], "/none").stdout.strip()
-        hello = bare_host / "srv/hello"
-        engine.docker("cp", f"{container}:/usr/share/hello", hello)
-        engine.docker("rm", container)
+        hello = engine.copy_out(made["image"], "/usr/share/hello", bare_host / "srv/hello")
         assert hello.read_text() == "from the developer container\n"
         engine.docker("rmi", made["image"])
         packed = developer_container / "9999.0.0/flatcar_developer_container.bin.bz2"

@@ -237,12 +237,7 @@ def _named(stand: _Stand, *more: Repository, url: str | None = None) -> list[str
 
 def _module(engine: Engine, image: str, folder: Path) -> Path:
     """The module of an artifact image, copied out."""
-    made = engine.docker("create", image, "sh").stdout.strip()
-    try:
-        engine.docker("cp", f"{made}:/opt/.", folder)
-    finally:
-        engine.docker("rm", made)
-    (module,) = folder.rglob("hello.ko*")
+    (module,) = engine.copy_out(image, "/opt/.", folder).rglob("hello.ko*")
     return module
 
 
@@ -478,13 +473,10 @@ def test_a_superseded_kernel_is_built_from_the_vault(
 
 def _as_fedora(stand: _Stand) -> None:
     """Have the base image once more, as Fedora 43's: its key lies where Fedora's lie."""
-    made = stand.engine.docker("create", _IMAGES[stand.distro.name], "sh").stdout.strip()
-    place = f"{made}:/etc/pki/rpm-gpg/RPM-GPG-KEY-fedora-43-primary"
-    try:
-        stand.engine.docker("cp", stand.site.key, place)
-        stand.engine.docker("commit", made, "fedora:43")
-    finally:
-        stand.engine.docker("rm", made)
+    place = "/etc/pki/rpm-gpg/RPM-GPG-KEY-fedora-43-primary"
+    with stand.engine.created(_IMAGES[stand.distro.name]) as made:
+        stand.engine.docker("cp", stand.site.key, f"{made}:{place}")
+        stand.engine.docker("commit", '--change=CMD ["sh"]', made, "fedora:43")
 
 
 @_AT_NIGHT

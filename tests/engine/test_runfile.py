@@ -114,15 +114,6 @@ class _Built:
     kernel: str
 
 
-def _unpacked(engine: Engine, image: str, folder: Path) -> Path:
-    made = engine.docker("create", image, "sh").stdout.strip()
-    try:
-        engine.docker("cp", f"{made}:/opt/.", folder)
-    finally:
-        engine.docker("rm", made)
-    return folder
-
-
 def _machine(root: Path, distro: RpmDistro, docker_host: str) -> Provision:
     """A machine that has built nothing yet."""
     (root / "etc/provision").mkdir(parents=True)
@@ -147,7 +138,7 @@ def on_rocky(
         target = ("nvidia", "--kernel", kernel, "--distro", site.distro.name)
         words = (*target, "--catalogue", stand.catalogue, "--root", root, "--version", "535")
         said = machine.json("build", *words)
-        files = _unpacked(engine, said["image"], tmp_path_factory.mktemp("rocky-files"))
+        files = engine.copy_out(said["image"], "/opt/.", tmp_path_factory.mktemp("rocky-files"))
         manifest = json.loads((files / "driver/manifest.json").read_text())
         yield _Built(said, manifest, files, root, kernel)
 
@@ -206,7 +197,7 @@ def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
 ) -> None:
     target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO, "--version", "535")
     said = provision.json("build", *target, "--catalogue", stand.catalogue)
-    files = _unpacked(engine, said["image"], tmp_path / "files")
+    files = engine.copy_out(said["image"], "/opt/.", tmp_path / "files")
     assert sorted(path.stem for path in driver_modules(files)) == _MODULES
     layers = [
         json.loads(engine.docker("image", "inspect", image).stdout)[0]["RootFS"]["Layers"]

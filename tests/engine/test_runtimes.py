@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 def bundle(engine: Engine, tmp_path: Path) -> Path:
     """An OCI bundle of the base image; its process lists /opt/probe."""
     folder = tmp_path / "bundle"
-    rootfs = folder / "rootfs"
-    rootfs.mkdir(parents=True)
-    name = engine.docker("create", IMAGE, "none").stdout.strip()
-    engine.docker("export", "--output", folder / "root.tar", name)
-    engine.docker("rm", name)
-    run(["tar", "-C", rootfs, "-xf", folder / "root.tar"])
+    engine.unpack(IMAGE, folder / "rootfs")
     run(["runc", "spec"], cwd=folder)
     spec = json.loads((folder / "config.json").read_text())
     spec["process"] |= {"terminal": False, "args": ["cat", "/opt/probe/file"]}

@@ -65,12 +65,9 @@ class Lab:
 
     def manifest(self, image: str) -> dict[str, Any]:
         """What an artifact image says of itself."""
-        name = self.engine.docker("create", image, "-").stdout.strip()
-        try:
-            self.engine.docker("cp", f"{name}:/opt/driver/manifest.json", self.root / "manifest")
-        finally:
-            self.engine.docker("rm", name)
-        document: dict[str, Any] = json.loads((self.root / "manifest").read_text())
+        path = "/opt/driver/manifest.json"
+        copied = self.engine.copy_out(image, path, self.root / "manifest")
+        document: dict[str, Any] = json.loads(copied.read_text())
         return document
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kit.hosts import IMAGE
 from kit.podman import without_hybrid_cgroups
 from kit.process import Completed, run
 
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kit.engine import Engine
-
-__all__ = ["Bundle", "overlaid", "unpack_base"]
+__all__ = ["Bundle", "overlaid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +75,6 @@ class Bundle:
         argv = [runtime, "--root", self.state, "run", "--bundle", self.folder, name]
         wrapped = without_hybrid_cgroups(argv) if low_level == "crun" else argv
         return run(wrapped, env=env, check=check)
-
-
-def unpack_base(engine: Engine, folder: Path) -> Path:
-    """The files of the base image in `folder`."""
-    folder.mkdir(parents=True)
-    name = engine.docker("create", IMAGE, "none").stdout.strip()
-    archive = folder.parent / "root.tar"
-    engine.docker("export", "--output", archive, name)
-    engine.docker("rm", name)
-    run(["tar", "-C", folder, "-xf", archive])
-    archive.unlink()
-    return folder
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
-from kit.probe import find_program
+from kit.probe import installed_program
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ class Containerd:
         self("--namespace", namespace, "images", "import", archive)
 
     def _start(self) -> None:
-        program = find_program("containerd")
-        if program is None:
-            raise RuntimeError("containerd is not installed; .ci/setup test")
+        program = installed_program("containerd")
         config = self.folder / "config.toml"
         own = _CONFIG.format(folder=self.folder, pause=self.pause)
         config.write_text(own + self.settings)

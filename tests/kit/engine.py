@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kit.probe import find_program
+from kit.probe import find_program, installed_program
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["Engine", "answers", "remove_tree", "unmount_all"]
+__all__ = ["Engine", "answers", "remove_tree"]
 
 _CONTAINERD = """\
 version = 2
@@ -75,7 +75,7 @@ class Engine:
             self.remove_containers()
         self._daemons.close()
         if self.data_root is not None:
-            unmount_all(self.data_root)
+            _unmount_all(self.data_root)
         remove_tree(self.folder)
 
     @property
@@ -99,6 +99,31 @@ class Engine:
     def containers(self) -> list[str]:
         """The ids of all containers, running or not."""
         return self.docker("ps", "--all", "--quiet").stdout.split()
+
+    @contextmanager
+    def created(self, image: str) -> Iterator[str]:
+        """A container of an image, which is never started and removed at the end; its name."""
+        name = self.docker("create", image, "none").stdout.strip()
+        try:
+            yield name
+        finally:
+            self.docker("rm", name)
+
+    def copy_out(self, image: str, source: str, target: Path) -> Path:
+        """Copy a file or a folder out of an image; `target`."""
+        with self.created(image) as name:
+            self.docker("cp", f"{name}:{source}", target)
+        return target
+
+    def unpack(self, image: str, folder: Path) -> Path:
+        """Fill a new folder with the files of an image; `folder`."""
+        folder.mkdir(parents=True)
+        archive = folder.with_name(f"{folder.name}.tar")
+        with self.created(image) as name:
+            self.docker("export", "--output", archive, name)
+        run(["tar", "-C", folder, "-xf", archive])
+        archive.unlink()
+        return folder
 
     def wait_until_empty(self, seconds: float = 120) -> None:
         """Wait until no container is left: the engine removes those that ended by itself.
@@ -142,7 +167,7 @@ class Engine:
         config = self.folder / "containerd.toml"
         config.write_text(_CONTAINERD.format(folder=self.folder))
         containerd = Daemon(
-            [_program("containerd"), "--config", config],
+            [installed_program("containerd"), "--config", config],
             log=self.folder / "containerd.log",
             ready=(self.folder / "containerd.sock").exists,
             env=self.environment,
@@ -152,7 +177,7 @@ class Engine:
         self._daemons.callback(end_tree_of, f"{self.folder}/containerd.sock")
         self._daemons.callback(containerd.stop)
         self._dockerd = Daemon(
-            [_program("dockerd"), *self._flags()],
+            [installed_program("dockerd"), *self._flags()],
             log=self.folder / "dockerd.log",
             ready=lambda: self.docker("version", check=False).returncode == 0,
             env=self.environment,
@@ -193,21 +218,14 @@ def answers() -> bool:
 
 def remove_tree(folder: Path) -> None:
     """Remove `folder` with everything in it, unmounting first what a killed engine left mounted."""
-    unmount_all(folder)
+    _unmount_all(folder)
     # Some 100,000 files of kernel headers: rm takes half of shutil.rmtree's time.
     run(["rm", "-rf", "--one-file-system", folder], check=False)
 
 
-def unmount_all(folder: Path) -> None:
+def _unmount_all(folder: Path) -> None:
     """Unmount `folder` and everything below it, the deepest first."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in sorted(mounts, reverse=True):
         if mount == str(folder) or mount.startswith(f"{folder}/"):
             run(["umount", "--lazy", mount], check=False)
-
-
-def _program(name: str) -> Path:
-    found = find_program(name)
-    if found is None:
-        raise RuntimeError(f"{name} is not installed; `make test` and `make demo` install it")
-    return found

@@ -21,6 +21,7 @@ __all__ = [
     "find_program",
     "has_hybrid_cgroups",
     "in_ci",
+    "installed_program",
     "is_root",
     "need",
     "need_programs",
@@ -50,6 +51,18 @@ def find_program(name: str) -> Path | None:
     """The program `name` on PATH or among the admin's programs."""
     found = shutil.which(name) or shutil.which(name, path=_ADMIN_PATH)
     return Path(found) if found else None
+
+
+def installed_program(name: str) -> Path:
+    """The same program, which has to be there.
+
+    Raises:
+        RuntimeError: it is not.
+    """
+    found = find_program(name)
+    if found is None:
+        raise RuntimeError(f"{name} is not installed; `make test` and `make demo` install it")
+    return found
 
 
 def need_programs(*names: str) -> None:

@@ -99,12 +99,9 @@ class Site:
             repositories.write_text(repository_file(self.distro, self.distro.repositories, url))
             place = "zypp/repos.d" if self.distro.solver == "zypper" else "yum.repos.d"
             bare = engine.docker("import", self.image).stdout.strip()
-            made = engine.docker("create", bare, "sh").stdout.strip()
-            try:
+            with engine.created(bare) as made:
                 engine.docker("cp", repositories, f"{made}:/etc/{place}/")
                 return engine.docker("commit", '--change=CMD ["bash"]', made, tag).stdout.strip()
-            finally:
-                engine.docker("rm", made)
 
 
 def repository_file(distro: RpmDistro, repositories: Iterable[Repository], url: str) -> str:

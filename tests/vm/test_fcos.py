@@ -103,12 +103,9 @@ def host(
 def _load_base(el: ElHost, engine: Engine, url: str, os_release: Path) -> None:
     """Have an image of Fedora: that of EL, with another name."""
     plain = el.load(engine, "kit-fedora:1", url)
-    made = engine.docker("create", plain, "bash").stdout.strip()
-    try:
+    with engine.created(plain) as made:
         engine.docker("cp", os_release, f"{made}:/usr/lib/os-release")
-        engine.docker("commit", made, f"fedora:{_FEDORA}")
-    finally:
-        engine.docker("rm", made)
+        engine.docker("commit", '--change=CMD ["bash"]', made, f"fedora:{_FEDORA}")
 
 
 def _lay_out(guest: Guest, el: ElHost, os_release: Path, folder: Path) -> None:
