@@ -15,10 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from bench.rows import Group, Row
-from bench.starts import above_floor, edit
+from bench.starts import above_floor, docker_run, edit
 from bench.timing import Timed, base_environment
 from kit.files import write
-from kit.hosts import IMAGE
 from kit.probe import find_program
 from kit.process import run
 from kit.standins import make_library
@@ -196,16 +195,9 @@ def _idle(scene: Scene) -> list[Row]:
 def _docker(scene: Scene) -> list[Row]:
     """`--gpus`, which needs a hook of that name in dockerd's PATH; the runtime does its work."""
     _ = scene.root  # With it, the settings that the engine's runtimes read.
-    docker = str(find_program("docker"))
-
-    def timed(name: str, *flags: str) -> Timed:
-        words = ["run", "--rm", "--network=none", *flags, IMAGE, "true"]
-        environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
-        return Timed(name, [docker, *words], env=environment)
-
     programs = [
-        timed("gpus-plain", "--runtime=runc"),
-        timed("gpus-all", "--runtime=nvidia", "--gpus=all"),
+        docker_run(scene, "gpus-plain", "runc"),
+        docker_run(scene, "gpus-all", "nvidia", "--gpus=all"),
     ]
     ms = scene.timer.medians_ms(programs, _DOCKER_ROUNDS)
     note = (

@@ -121,9 +121,7 @@ class _Site:
     def host(self, name: str) -> AgentHost:
         shutil.rmtree(self.folder / name, ignore_errors=True)
         host = AgentHost.make(self.folder / name, running=_KERNELS[0])
-        keys = host.root / "etc/provision/trust.d"
-        keys.mkdir(parents=True)
-        shutil.copy(self.folder / "fleet.pub", keys)
+        host.write("etc/provision/trust.d/fleet.pub", (self.folder / "fleet.pub").read_text())
         host.configure(
             f'[registry]\naddress = "{self.address}/drivers"\n'
             '[trust]\nkeys = "/etc/provision/trust.d"\n'

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench.scene import Bundle, Scene
 
-__all__ = ["GROUPS", "above_floor", "edit"]
+__all__ = ["GROUPS", "above_floor", "docker_run", "edit"]
 
 _ASKED = ("OCI_NVIDIA=all", "OCI_SOLARFLARE=all")
 _RUNC_ROUNDS = 400
@@ -114,18 +114,18 @@ def prompt_grace_periods() -> Iterator[bool]:
         _RCU_EXPEDITED.write_text(before)
 
 
+def docker_run(scene: Scene, name: str, runtime: str, *flags: str) -> Timed:
+    """`docker run` of a container that does nothing."""
+    words = ["run", "--rm", "--network=none", f"--runtime={runtime}", *flags, IMAGE, "true"]
+    environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
+    return Timed(name, [installed_program("docker"), *words], env=environment)
+
+
 def _docker(scene: Scene) -> list[Row]:
-    docker = installed_program("docker")
-
-    def timed(name: str, runtime: str, *flags: str) -> Timed:
-        words = ["run", "--rm", "--network=none", f"--runtime={runtime}", *flags, IMAGE, "true"]
-        environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
-        return Timed(name, [docker, *words], env=environment)
-
     programs = [
-        timed("plain", "runc"),
-        timed("unasked", "oci-decorator"),
-        timed("asked", "oci-decorator", *(f"--env={asked}" for asked in _ASKED)),
+        docker_run(scene, "plain", "runc"),
+        docker_run(scene, "unasked", "oci-decorator"),
+        docker_run(scene, "asked", "oci-decorator", *(f"--env={asked}" for asked in _ASKED)),
     ]
     ms = scene.timer.medians_ms(programs, _DOCKER_ROUNDS)
     note = (

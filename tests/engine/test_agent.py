@@ -59,10 +59,7 @@ def applied(applied_once: AgentHost, tmp_path: Path) -> AgentHost:
 
 
 def _apply(provision: Provision, host: AgentHost, *words: str, code: int = 0) -> dict[str, Any]:
-    done = provision("apply", "--root", host.root, *words, "--json", check=False)
-    assert done.returncode == code, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return provision.json("apply", "--root", host.root, *words, status=code)
 
 
 def _kinds(document: dict[str, Any]) -> list[str]:

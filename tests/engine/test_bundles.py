@@ -109,9 +109,7 @@ def test_the_agent_needs_no_network(outer: SignedRegistry, tmp_path: Path) -> No
     bundle = outer.bundle(tmp_path / "bundle")
     host = AgentHost.make(tmp_path / "inner", running=OLD_KERNEL)
     bundle.rename(host.root / "bundle")
-    trusted = host.root / "etc/provision/trust.d"
-    trusted.mkdir(parents=True)
-    (trusted / "fleet.pub").write_bytes(outer.public.read_bytes())
+    host.write("etc/provision/trust.d/fleet.pub", outer.public.read_text())
     host.configure(
         f'[drivers.{SMALL_DRIVER}]\n[registry]\nfolders = ["/bundle"]\n'
         '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'

@@ -7,7 +7,6 @@ seconds.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -49,10 +48,7 @@ def _take_patches_away(host: AgentHost) -> None:
 
 
 def _apply(provision: Provision, host: AgentHost, *, code: int) -> dict[str, Any]:
-    done = provision("apply", "--root", host.root, "--json", check=False)
-    assert done.returncode == code, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return provision.json("apply", "--root", host.root, status=code)
 
 
 def _modules(host: AgentHost, release: str) -> int:

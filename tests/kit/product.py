@@ -95,9 +95,11 @@ class Provision:
         """`provision build`."""
         return self.json("build", *words)
 
-    def json(self, *words: str | Path) -> Document:
-        """Run `provision WORDS --json`; the one document on its standard output."""
-        document: Document = json.loads(self(*words, "--json").stdout)
+    def json(self, *words: str | Path, status: int = 0) -> Document:
+        """Run `provision WORDS --json`, to this status; the one document on its standard output."""
+        done = self(*words, "--json", check=status == 0)
+        assert done.returncode == status, done.output
+        document: Document = json.loads(done.stdout)
         return document
 
     def failure(self, *words: str | Path) -> tuple[int, Document]:

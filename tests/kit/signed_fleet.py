@@ -52,10 +52,8 @@ class Fleet:
         """A host with these settings, which trusts these keys."""
         host = AgentHost.make(folder, running=OLD_KERNEL)
         host.configure(self.settings(more))
-        trusted = host.root / "etc/provision/trust.d"
-        trusted.mkdir()
         for key in keys:
-            (trusted / key).write_bytes((self.folder / key).read_bytes())
+            host.write(f"etc/provision/trust.d/{key}", (self.folder / key).read_text())
         return host
 
 

@@ -90,9 +90,7 @@ def signed_registry(folder: Path) -> Iterator[SignedRegistry]:
 def _host(folder: Path) -> Path:
     NO_ENGINE("registry", "key", "--output", folder / "fleet", "--no-password")
     host = AgentHost.make(folder / "host", running=OLD_KERNEL)
-    trusted = host.root / "etc/provision/trust.d"
-    trusted.mkdir(parents=True)
-    (trusted / "fleet.pub").write_bytes((folder / "fleet.pub").read_bytes())
+    host.write("etc/provision/trust.d/fleet.pub", (folder / "fleet.pub").read_text())
     host.configure('[trust]\nkeys = "/etc/provision/trust.d"\n')
     return host.root
 
