@@ -332,7 +332,7 @@ def test_an_engine_that_is_restarted_in_a_build_is_waited_for(
     words = ("apply", "--root", made_up.root)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(provision, *words, check=False)
-        wait_for("it", lambda: running.done() or _is_compiling(engine), within_s=600, pause_s=0.2)
+        wait_for("make", lambda: running.done() or _is_compiling(engine), within_s=600)
         engine.restart(crash=True)
         done = running.result()
     assert done.returncode == 0, done.output

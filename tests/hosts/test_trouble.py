@@ -197,7 +197,9 @@ def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     playing = start(ansible.words(SITE), log=log, env=ansible.environment())
     try:
         begun = ("sh", "-c", "ls -d /opt/provision/venv-*")
-        wait_for("it", lambda: host(*begun, check=False).returncode == 0, within_s=_WAIT_S)
+        wait_for(
+            "the first task", lambda: host(*begun, check=False).returncode == 0, within_s=_WAIT_S
+        )
         host.cut()
         assert playing.wait(_WAIT_S) != 0
     finally:
