@@ -15,7 +15,7 @@ import yaml
 from kit.agent_host import AgentHost
 from kit.arm64 import MACHINE
 from kit.containerd import Containerd
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.podman import Podman
 from kit.process import run

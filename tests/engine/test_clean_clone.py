@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import REPOSITORY, cache_dir
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.pages import blocks
 from kit.probe import is_root, need, need_programs
 from kit.process import run

@@ -19,8 +19,7 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.debian import mirror
-from kit.engine import remove_tree
-from kit.files import write
+from kit.files import remove_tree, write
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up

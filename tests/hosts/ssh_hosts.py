@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
-from kit.files import write
+from kit.files import remove_tree, write
 from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS, ssh_variables
 from kit.process import run, wait_for

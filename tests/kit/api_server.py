@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import requests
 
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.go_modules import go_programs
 from kit.probe import need_programs
 from kit.process import Daemon, run

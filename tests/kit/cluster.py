@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kit.api_server import ApiServer, kubernetes
-from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12
-from kit.files import write_all
+from kit.files import remove_tree, write_all
 from kit.go_modules import go_programs
 from kit.hosts import OLD_KERNEL
 from kit.podman import Podman

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.probe import installed_program
 from kit.process import Completed, Daemon, end_tree_of, run
 

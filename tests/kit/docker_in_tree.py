@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_13
+from kit.files import remove_tree
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 
 if TYPE_CHECKING:

@@ -19,23 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kit.containerd import Containerd
+from kit.files import remove_tree, unmount_all
 from kit.probe import find_program, installed_program
-from kit.process import Completed, Daemon, end_tree_of, run, wait_for
+from kit.process import Completed, Daemon, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Engine", "answers", "remove_tree"]
-
-_CONTAINERD = """\
-version = 2
-root = "{folder}/containerd/root"
-state = "{folder}/containerd/state"
-# The plugin for Kubernetes isn't used, and would want CNI.
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "{folder}/containerd.sock"
-"""
+__all__ = ["Engine", "answers"]
 
 
 @dataclass
@@ -75,7 +67,7 @@ class Engine:
             self.remove_containers()
         self._daemons.close()
         if self.data_root is not None:
-            _unmount_all(self.data_root)
+            unmount_all(self.data_root)
         remove_tree(self.folder)
 
     @property
@@ -164,18 +156,8 @@ class Engine:
         self._dockerd.start()
 
     def _start(self) -> None:
-        config = self.folder / "containerd.toml"
-        config.write_text(_CONTAINERD.format(folder=self.folder))
-        containerd = Daemon(
-            [installed_program("containerd"), "--config", config],
-            log=self.folder / "containerd.log",
-            ready=(self.folder / "containerd.sock").exists,
-            env=self.environment,
-        )
-        # Containers outlive dockerd and containerd by design; those of a killed dockerd would
-        # outlive us too.
-        self._daemons.callback(end_tree_of, f"{self.folder}/containerd.sock")
-        self._daemons.callback(containerd.stop)
+        # It is left when dockerd has ended: the containers of a killed one end with it.
+        self._containerd = self._daemons.enter_context(Containerd(environment=self.environment))
         self._dockerd = Daemon(
             [installed_program("dockerd"), *self._flags()],
             log=self.folder / "dockerd.log",
@@ -191,7 +173,7 @@ class Engine:
             f"--data-root={self.data_root or self.folder / 'data'}",
             f"--exec-root={self.folder}/exec",
             f"--pidfile={self.folder}/docker.pid",
-            f"--containerd={self.folder}/containerd.sock",
+            f"--containerd={self._containerd.socket}",
             # One of our own: the machine's daemon.json is for its own engine.
             f"--config-file={self._config()}",
             *([f"--host=tcp://127.0.0.1:{self.port}", "--tls=false"] if self.port else []),
@@ -214,18 +196,3 @@ def answers() -> bool:
         return False
     # `docker version` fails without a server, `docker info` doesn't.
     return run(["docker", "version"], check=False, timeout_s=20).returncode == 0
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove `folder` with everything in it, unmounting first what a killed engine left mounted."""
-    _unmount_all(folder)
-    # Some 100,000 files of kernel headers: rm takes half of shutil.rmtree's time.
-    run(["rm", "-rf", "--one-file-system", folder], check=False)
-
-
-def _unmount_all(folder: Path) -> None:
-    """Unmount `folder` and everything below it, the deepest first."""
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted(mounts, reverse=True):
-        if mount == str(folder) or mount.startswith(f"{folder}/"):
-            run(["umount", "--lazy", mount], check=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.probe import need_programs
 from kit.process import run
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import REPOSITORY, cache_dir, cached
 from kit.debian import mirror
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.process import run
 
 if TYPE_CHECKING:

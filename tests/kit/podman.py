@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.probe import has_hybrid_cgroups
 from kit.process import Completed, Daemon, run
 

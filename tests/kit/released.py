@@ -13,7 +13,7 @@ from unittest.mock import patch
 from kit.arm64 import run_foreign_programs
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
 from kit.process import Completed, run

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.podman import Podman
 from kit.process import run, wait_for
 

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from kit.cache import cached, key_of, prune, shared_file
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.fileserver import Mirror, served
 from kit.playbooks import Played
 from kit.podman import Podman

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.cache import REPOSITORY
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.process import Daemon, run
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.cache import cached
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.guest.disk import EFI, make_disk
 from kit.guest.el import ElRecipe, make_el_tree
 from kit.guest.guest import SNAPSHOT, Guest

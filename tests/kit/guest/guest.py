@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.engine import remove_tree
+from kit.files import remove_tree
 from kit.guest.qemu import Qemu
 from kit.guest.shell import NotReachableError, Shell
 from kit.playbooks import ssh_variables
