@@ -13,7 +13,7 @@ from kit.go_modules import go_module
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["FACTS", "add_gpus", "make_library", "nodes_of", "nvidia_smi", "plain_gpus"]
+__all__ = ["FACTS", "add_gpus", "make_nvml", "nodes_of", "nvidia_smi", "plain_gpus"]
 
 _GO_NVML = ("v0.12.4-1", "h1:WKUvqshhWSNTfm47ETRhv0A0zJyr1ncCuHiXwoTrBEc=")
 
@@ -117,7 +117,7 @@ def add_gpus(root: Path, *, is_running: bool = True) -> None:
     write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
 
 
-def make_library(
+def make_nvml(
     folder: Path, *defined: str, facts: dict[str, Any] = FACTS, version: str = VERSION
 ) -> Path:
     """Compile the stand-in `nvml/nvml.c` into a folder; return the link by which it is loaded.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit.files import write
-from kit.gpus import FACTS, make_library, nodes_of, nvidia_smi
+from kit.gpus import FACTS, make_nvml, nodes_of, nvidia_smi
 from kit.hosts import Host
 from kit.process import run
 from kit.product import DECORATOR, write_runtime_config
@@ -97,7 +97,7 @@ def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
 def add_driver(host: Host, facts: dict[str, Any] = FACTS) -> None:
     """Put NVIDIA's driver onto a host: its files, nodes, vendor file, and facts about its GPUs."""
     write(host.root / "usr/bin/nvidia-smi", nvidia_smi().read_bytes(), 0o755)
-    make_library(host.root / LIBRARY_FOLDER[1:], "NODES", facts=facts)
+    make_nvml(host.root / LIBRARY_FOLDER[1:], "NODES", facts=facts)
     vendor = _vendor(facts)
     parts = {"devices": nodes_of(facts)}
     stand_in(host, {"inventory": {**vendor["inventory"], "parts": parts}})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.gpus import FACTS, add_gpus, make_library
+from kit.gpus import FACTS, add_gpus, make_nvml
 from kit.process import run
 from provision.host.devices import nvidia
 from provision.host.devices.nvidia import nvidia_facts
@@ -48,7 +48,7 @@ _FALLEN_BACK = ("proc", [(gpu["index"], gpu["minor"], gpu["uuid"]) for gpu in FA
 
 
 def test_two_gpus_of_which_one_is_divided(host: Path) -> None:
-    library = make_library(host / _STORED)
+    library = make_nvml(host / _STORED)
     collected = record_facts(host, "nvidia", libraries=[library])
     assert (collected.changed, collected.problems) == (True, ())
     path = host / _FILE
@@ -58,15 +58,15 @@ def test_two_gpus_of_which_one_is_divided(host: Path) -> None:
 
 
 def test_the_library_of_the_loaded_driver_is_taken(host: Path, tmp_path: Path) -> None:
-    newer = make_library(tmp_path / "newer", "REFUSES=18", version="550.1")
-    assert _facts(host, newer, make_library(tmp_path / "loaded", "NOISY")) == FACTS
+    newer = make_nvml(tmp_path / "newer", "REFUSES=18", version="550.1")
+    assert _facts(host, newer, make_nvml(tmp_path / "loaded", "NOISY")) == FACTS
 
 
 @pytest.mark.parametrize("fault", ["REFUSES=18", "HANGS", "CRASHES", "text", "no package"])
 def test_where_the_library_gives_nothing_the_driver_itself_is_asked(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    library = make_library(host / _STORED, *([fault] if fault.isupper() or "=" in fault else []))
+    library = make_nvml(host / _STORED, *([fault] if fault.isupper() or "=" in fault else []))
     if fault == "text":
         library.write_text("not a library")
     if fault == "no package":
@@ -91,7 +91,7 @@ def test_without_the_library_the_driver_itself_is_asked(host: Path) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_gpu_does_not_take_the_other_with_it(host: Path, lost: int) -> None:
-    document = _facts(host, make_library(host / _STORED, f"LOST={lost}"))
+    document = _facts(host, make_nvml(host / _STORED, f"LOST={lost}"))
     assert document["devices"] == [FACTS["devices"][1 - lost]]
     assert document["source"] == "nvml"
     (problem,) = document["problems"]
@@ -100,7 +100,7 @@ def test_a_lost_gpu_does_not_take_the_other_with_it(host: Path, lost: int) -> No
 
 def test_parts_whose_nodes_are_not_known_are_left_out(host: Path) -> None:
     (host / "proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access").unlink()
-    document = _facts(host, make_library(host / _STORED))
+    document = _facts(host, make_nvml(host / _STORED))
     assert document["devices"][1]["mig"] == FACTS["devices"][1]["mig"][:1]
     assert "MIG-bbbbbbbb-0000-5000-8000-000000000002 is left out" in document["problems"][0]
 
@@ -108,7 +108,7 @@ def test_parts_whose_nodes_are_not_known_are_left_out(host: Path) -> None:
 def test_of_another_root_only_files_are_read(tmp_path: Path) -> None:
     """Its library is no program for this machine, whose NVML knows nothing of it."""
     add_gpus(tmp_path, is_running=False)
-    document = _facts(tmp_path, make_library(tmp_path / _STORED, "HANGS"), limit=60.0)
+    document = _facts(tmp_path, make_nvml(tmp_path / _STORED, "HANGS"), limit=60.0)
     assert _by_proc(document) == _FALLEN_BACK
     assert "problems" not in document
 
@@ -116,7 +116,7 @@ def test_of_another_root_only_files_are_read(tmp_path: Path) -> None:
 def test_of_several_that_write_at_once_the_last_wrote_a_whole_file(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    libraries = [make_library(host / "one"), make_library(host / "two", "LOST=1")]
+    libraries = [make_nvml(host / "one"), make_nvml(host / "two", "LOST=1")]
     monkeypatch.setattr(nvidia, "_library", lambda _root, stored, _version: stored[0])
     with ThreadPoolExecutor(4) as pool:
         again = [libraries[number % 2] for number in range(8)]
@@ -130,7 +130,7 @@ def test_of_several_that_write_at_once_the_last_wrote_a_whole_file(
 
 
 def test_facts_go_with_the_driver(host: Path) -> None:
-    library = make_library(host / _STORED)
+    library = make_nvml(host / _STORED)
     record_facts(host, "nvidia", libraries=[library])
     (host / "proc/driver/nvidia/version").unlink()
     gone = record_facts(host, "nvidia", libraries=[library])
