@@ -18,7 +18,7 @@ from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS, ssh_variables
 from kit.process import run, wait_for
 from kit.registry import free_port
-from kit.systemd import CAPABILITIES, SystemdContainer
+from kit.systemd import SHARED_NETWORK, SystemdContainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,6 @@ __all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "SshHost"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
 KERNEL = OLD_KERNEL
-# They share this machine's network.
-_CAPABILITIES = tuple(name for name in CAPABILITIES if name != "NET_ADMIN")
 _WAIT_S = 120
 
 
@@ -61,7 +59,7 @@ class SshHost:
                 *(f"--volume={path}:{there}" for path, there in self.binds.items()),
             )
             machine = SystemdContainer(
-                tree=self.release.path(), capabilities=_CAPABILITIES, flags=flags
+                tree=self.release.path(), capabilities=SHARED_NETWORK, flags=flags
             )
             self._container = stack.enter_context(machine)
             self._set_up()

@@ -19,7 +19,7 @@ from kit.fileserver import served
 from kit.host_python import host_python
 from kit.probe import need_programs
 from kit.product import DECORATOR, Provision
-from kit.systemd import SystemdContainer
+from kit.systemd import SHARED_NETWORK, SystemdContainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,15 +52,6 @@ print(json.dumps({
     "libc": list(platform.libc_ver()),
 }))
 """
-# Not NET_ADMIN: a machine shares this one's network.
-_CAPABILITIES = (
-    "AUDIT_WRITE",
-    "DAC_READ_SEARCH",
-    "MKNOD",
-    "SYS_ADMIN",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-)
 # A driver is built before nothing is left that the boot has started.
 _BOOT_S = 900
 _MODES = {
@@ -153,7 +144,7 @@ def _set_up(
 def _booted(tree: Path, said: dict[str, Any], *flags: str) -> Iterator[Booted]:
     machine = SystemdContainer(
         tree=tree,
-        capabilities=_CAPABILITIES,
+        capabilities=SHARED_NETWORK,
         flags=("--network=host", *flags),
         boot_s=_BOOT_S,
     )

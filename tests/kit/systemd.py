@@ -25,14 +25,14 @@ from kit.process import run, wait_for
 if TYPE_CHECKING:
     from kit.process import Completed
 
-__all__ = ["CAPABILITIES", "SystemdContainer", "has_device_cgroups"]
+__all__ = ["SHARED_NETWORK", "SystemdContainer", "has_device_cgroups"]
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
 _BOOT_S = 180
 _CGROUPS = Path("/sys/fs/cgroup")
 # What systemd itself, and containers within this one, need of a machine.
-CAPABILITIES = (
+_CAPABILITIES = (
     "AUDIT_WRITE",
     "DAC_READ_SEARCH",
     "MKNOD",
@@ -41,6 +41,8 @@ CAPABILITIES = (
     "SYS_CHROOT",
     "SYS_PTRACE",
 )
+# Of one that shares this machine's network.
+SHARED_NETWORK = tuple(name for name in _CAPABILITIES if name != "NET_ADMIN")
 _FLAGS = (
     # podman's own way would want a cgroup namespace, where version 1 hides what runc asks for.
     "--systemd=false",
@@ -84,7 +86,7 @@ class SystemdContainer:
     # Its files, which stay as they are; without it, Debian 12 with runc and crun.
     tree: Path | None = None
     # What root may do in it, beyond podman's default.
-    capabilities: tuple[str, ...] = CAPABILITIES
+    capabilities: tuple[str, ...] = _CAPABILITIES
     # Further ones of `podman run`.
     flags: tuple[str, ...] = ()
     # How long it may take until nothing is left that its boot has started.
