@@ -58,7 +58,7 @@ def index_of(texts: Texts, *, distro: str = "debian:12") -> ArchiveIndex:
         suites=[_address(suite) for suite in dict.fromkeys(suite for suite, _ in texts)],
         components=list(dict.fromkeys(component for _, component in texts)),
         words=[],
-        ask=lambda words: answer(texts, words),
+        answer=lambda words: answer(texts, words),
     )
 
 
@@ -75,7 +75,7 @@ def have_apt_answer(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> list[tuple
         asked.append(words)
         return answer(texts, words)
 
-    monkeypatch.setattr("provision.build.archive.Archive._asked", answered)
+    monkeypatch.setattr("provision.build.archive.Archive._run_apt", answered)
     return asked
 
 

@@ -165,6 +165,7 @@ class _Apply:
         last = {outcome.action.key: outcome for outcome in self.outcomes}.values()
         observed = _with_failures(observed, last)
         _remember_fingerprints(run.root, observed)
+        # What an ordinary run would do next, whatever this one was asked for.
         planned, trouble = plan(run.desired, observed), _trouble(run.desired, last)
         status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
         return Result(tuple(self.outcomes), status, _publish(run, status))

@@ -76,7 +76,7 @@ class Archive:
             suites=self.repositories,
             components=read,
             words=[*packages, f"{HEADERS}*", *words],
-            ask=self._ask,
+            answer=self._answer,
         )
 
     def __enter__(self) -> Self:
@@ -92,7 +92,8 @@ class Archive:
             self._base = ensure_distro_base(self._settings, asked)
         return self._base
 
-    def _ask(self, words: tuple[str, ...]) -> bytes:
+    def _answer(self, words: tuple[str, ...]) -> bytes:
+        """Return what apt says, of late or now: a base image may be made for it."""
         try:
             base = self.base()
         except ProvisionError as error:
@@ -107,7 +108,7 @@ class Archive:
         if not self._update and (kept := self._store.answer(key, max_age=_MAX_AGE_S)):
             return kept
         try:
-            answer = self._asked(request, words)
+            answer = self._run_apt(request, words)
         except UnreachableError as error:
             kept = self._store.answer(key, max_age=_UNREACHABLE_S)
             if kept is None:
@@ -117,7 +118,7 @@ class Archive:
         self._store.keep_answer(key, answer)
         return answer
 
-    def _asked(self, request: SolveRequest, words: tuple[str, ...]) -> bytes:
+    def _run_apt(self, request: SolveRequest, words: tuple[str, ...]) -> bytes:
         report(Note(f"Asking apt what {request.distro.name} {request.release.version} has"))
         solver = Solver(self._settings.engine(), request, self._store)
         if self.container is None:

@@ -210,7 +210,7 @@ class Built:
         return {**seconds, "engine": seconds.get("engine", 0.0) + rest, "total": self.seconds}
 
 
-def find(engine: Engine, pin: Pin) -> Image | None:
+def find_built(engine: Engine, pin: Pin) -> Image | None:
     """Return the artifact image of a Pin if the engine has it, under any name.
 
     Only images with a name count, because a build names its image when it is complete. An image
@@ -250,7 +250,7 @@ def build(
     """
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
-        if not rebuild and (image := find(engine, pin)):
+        if not rebuild and (image := find_built(engine, pin)):
             if pin.image not in image.tags:
                 engine.tag(image.id, pin.image)
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
@@ -324,7 +324,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> Built:
     """Build the image of a Pin, unless it exists."""
     context, engine = render_context(resolved), settings.engine()
-    replaced = find(engine, resolved.pin) if how.rebuild else None
+    replaced = find_built(engine, resolved.pin) if how.rebuild else None
     before = module_sums(settings, replaced) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
     jobs = how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))

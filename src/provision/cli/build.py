@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.build.context_files import downloaded_files
-from provision.build.image import build_image, find
+from provision.build.image import build_image, find_built
 from provision.build.request import BuildSettings, RequestOptions
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
 from provision.build.workspace import Settings
@@ -152,7 +152,7 @@ def build_command(
             _render(settings, resolved, render, dry_run=dry_run)
             return
         if dry_run:
-            exists = find(settings.engine(), pin) is not None and not how.rebuild
+            exists = find_built(settings.engine(), pin) is not None and not how.rebuild
             emit(
                 {
                     "image": pin.image,

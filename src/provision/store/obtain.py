@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.build.image import build_image, find, pin_label
+from provision.build.image import build_image, find_built, pin_label
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -83,9 +83,9 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
             return Stored(manifest, entry, "store", _total(begun))
     if not is_there and (trusted := _of_pin(settings, pin)):
         return store_pulled(settings, trusted, TrustOverride())
-    origin: Origin = "engine" if find(settings.engine(), pin) else "build"
     # Names an existing image, and builds a missing one.
     built = build_image(settings, resolved, BuildSettings())
+    origin: Origin = "build" if built.built else "engine"
     if built.built:
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))
     image = find_image(settings.engine(), pin.image)
@@ -148,7 +148,7 @@ def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
     if not asks_registries(settings):
         return None
     try:
-        if find(settings.engine(), pin) is not None:
+        if find_built(settings.engine(), pin) is not None:
             return None
     except NotFoundError:
         report(Note("No engine answers; a registry may have what would be built"))

@@ -71,7 +71,7 @@ def test_an_archive_out_of_reach_answers_as_it_did_lately(
         raise UnreachableError("The archive can't be reached from the solving container.")
 
     before = resolve_pin(using(settings, engine), REQUEST)
-    monkeypatch.setattr("provision.build.archive.Archive._asked", fail)
+    monkeypatch.setattr("provision.build.archive.Archive._run_apt", fail)
     _age_answers(settings, 24 * 3600)
     again = resolve_pin(using(settings, engine), REQUEST)
     assert again.pin == before.pin

@@ -50,7 +50,7 @@ def test_all_that_a_driver_needs_is_one_question() -> None:
         suites=[suite],
         components=["main"],
         words=["tool", "linux-headers-*"],
-        ask=ask,
+        answer=ask,
     )
     assert not index.is_read
     package = index.package("tool")

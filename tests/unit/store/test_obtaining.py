@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin
-from provision.build.image import DIGEST_LABEL, Built, find
+from provision.build.image import DIGEST_LABEL, Built, find_built
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -93,9 +93,9 @@ def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> 
     engine = FakeEngine()
     labels = {DIGEST_LABEL: PIN.digest}
     engine.have(Image("sha256:3", ("docker.example/provision/demo:x",), labels=labels))
-    assert find(engine, PIN) is None
+    assert find_built(engine, PIN) is None
     engine.have(Image("sha256:4", ("docker.example/demo:x", "localhost/demo:x"), labels=labels))
-    local = find(engine, PIN)
+    local = find_built(engine, PIN)
     assert local is not None
     assert local.id == "sha256:4"
 

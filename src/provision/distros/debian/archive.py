@@ -62,22 +62,22 @@ class ArchiveIndex:
         suites: Sequence[Repository],
         components: Sequence[str],
         words: Iterable[str],
-        ask: Callable[[tuple[str, ...]], bytes],
+        answer: Callable[[tuple[str, ...]], bytes],
     ) -> None:
         self.distro = distro
         self.architecture = architecture
         self.addresses = tuple(" ".join([*suite.urls, suite.id, *components]) for suite in suites)
         self._first = frozenset(words)
-        self._ask = ask
+        self._answer = answer
         # apt names no passwords.
         self._uris = {_LOGIN.sub("//", url): url for suite in suites for url in suite.urls}
-        self._asked: set[str] = set()
+        self._known: set[str] = set()
         self._packages: dict[str, list[IndexedPackage]] = {}
 
     @property
     def is_read(self) -> bool:
         """Whether the first question was answered."""
-        return bool(self._asked)
+        return bool(self._known)
 
     def package(self, name: str) -> IndexedPackage | None:
         """Return the newest version of a package; None if it is missing."""
@@ -97,21 +97,21 @@ class ArchiveIndex:
 
     def ask(self, *words: str) -> None:
         """Ask for packages, all at once, unless that was done before."""
-        missing = {word for word in words if not any(_covers(asked, word) for asked in self._asked)}
+        missing = {word for word in words if not any(_covers(known, word) for known in self._known)}
         if not missing:
             return
-        if not self._asked:
+        if not self._known:
             missing |= self._first
-        for package in parse_packages(self._ask(tuple(sorted(missing))), self._uris):
+        for package in parse_packages(self._answer(tuple(sorted(missing))), self._uris):
             versions = self._packages.setdefault(package.name, [])
             if package not in versions:
                 versions.append(package)
                 versions.sort(key=_key, reverse=True)
-        self._asked |= missing
+        self._known |= missing
 
 
-def _covers(asked: str, word: str) -> bool:
-    return asked == word or (asked.endswith("*") and word.startswith(asked[:-1]))
+def _covers(known: str, word: str) -> bool:
+    return known == word or (known.endswith("*") and word.startswith(known[:-1]))
 
 
 def packages_script(words: Iterable[str]) -> str:

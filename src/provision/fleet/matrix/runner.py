@@ -26,7 +26,7 @@ from provision.build.image import (
     KERNEL_STAGE,
     TOOLS_STAGE,
     build_image,
-    find,
+    find_built,
     layers_of,
     remove_layers,
 )
@@ -367,7 +367,7 @@ class MatrixRun:
         if retry == "all" or (retry == "failed" and known.state == "failed"):
             return False
         needs_image = self._options.keep_images and known.state == "built"
-        return not needs_image or find(settings.engine(), resolved.pin) is not None
+        return not needs_image or find_built(settings.engine(), resolved.pin) is not None
 
     def _is_lacking(self, known: Result) -> bool:
         """Whether a cell was built, but its image is not at the publisher."""
