@@ -117,10 +117,8 @@ def test_what_can_not_be_killed_is_left_behind(
     monkeypatch.setattr(running, "_END_S", 0.1)
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     _script(tool, "exec sleep 5")
-    with pytest.raises(ProvisionError, match="can't be killed") as caught:
+    with pytest.raises(ProvisionError, match="can't be killed"):
         start(["tool"], why="test it", timeout=0.1)
-    assert "dmesg" in (caught.value.resolution or "")
-    del caught
     gc.collect()
 
 

@@ -170,7 +170,6 @@ def test_a_file_that_was_edited_is_refused(case: Case, key: str) -> None:
     case.write(document)
     with pytest.raises(ConfigError) as caught:
         read_pin(case.settings, case.file)
-    assert "the file was changed" in str(caught.value.details)
     assert str(case.file) in caught.value.message
 
 
@@ -209,7 +208,6 @@ def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
     with pytest.raises(NotFoundError) as caught:
         downloaded_files(case.settings, found, context)
     assert "gcc-11.4.1-3.el9.x86_64.rpm" in caught.value.message
-    assert "no address of it is known" in caught.value.message
 
 
 def test_downloads_are_counted_and_have_names_for_people(

@@ -97,9 +97,8 @@ def test_a_compiler_that_is_a_file_is_not_solved_for(tmp_path: Path) -> None:
 def test_a_kernel_tree_whose_compiler_is_not_packaged_is_refused(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer([(0, "", BOTH)]), FakeContainer([(0, "", BOTH)]))
     wish = request(tmp_path, toolchain=Toolchain("gcc (GCC) 9.4.0", ()))
-    with pytest.raises(NotFoundError, match="of major version 9") as caught:
+    with pytest.raises(NotFoundError, match="of major version 9"):
         solve(lambda: engine, wish, PackageStore(tmp_path))
-    assert "toolchain" in str(caught.value.resolution)
 
 
 def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> None:

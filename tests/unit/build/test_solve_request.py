@@ -177,7 +177,6 @@ def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
             lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
         )
     assert asked[0] in str(caught.value.details)
-    assert "signed with a key of your own" in str(caught.value.resolution)
 
 
 def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

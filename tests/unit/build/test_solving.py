@@ -75,7 +75,6 @@ def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         _host(tmp_path, _REPOSITORY.format(id="rocky") * 2)
     assert "distros.rocky" in str(caught.value.details)
-    assert "two repositories have the id 'own'" in str(caught.value.details)
 
 
 def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
@@ -138,9 +137,8 @@ def test_a_base_image_that_cannot_be_pulled_is_made_from_the_repositories_that_a
 
 def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Path) -> None:
     settings = _host(tmp_path, _REPOSITORY.format(id="rocky"))
-    with pytest.raises(UsageError, match=r"repositories own of .* name no key") as caught:
+    with pytest.raises(UsageError, match=r"repositories own of .* name no key"):
         _base(settings, "rocky:9")
-    assert "keys = [" in str(caught.value.resolution)
 
 
 def test_a_host_of_the_distro_takes_its_own_repositories(tmp_path: Path, made: list[Made]) -> None:
@@ -156,7 +154,6 @@ def test_another_host_says_what_to_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFoundError, match="not known from which repositories") as caught:
         _base(settings, name)
     assert f"[distros.{name.partition(':')[0]}] repositories" in str(caught.value.resolution)
-    assert "docker load" in str(caught.value.resolution)
 
 
 def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path) -> None:

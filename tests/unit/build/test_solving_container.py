@@ -139,7 +139,6 @@ def test_a_host_without_an_entitlement_learns_what_is_missing(
     engine = SolvingEngine()
     with pytest.raises(NotFoundError) as caught:
         solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert "need a subscription" in caught.value.message
     assert "/etc/pki/entitlement" in str(caught.value.resolution)
     assert not engine.requests
 
@@ -223,7 +222,6 @@ def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> N
     with pytest.raises(ProvisionError, match="subscription to Red Hat") as caught:
         solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
     assert host in caught.value.message
-    assert "--output pin.json" in str(caught.value.resolution)
     assert not engine.requests
 
 

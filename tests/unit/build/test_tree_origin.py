@@ -292,9 +292,8 @@ def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Setti
     context = RenderedContext({}, {})
     assert downloaded_files(settings, resolved, context) == tree.files
     tree.files["tree.tar"].write_text("ALL:")
-    with pytest.raises(NotFoundError, match="is damaged in the package store") as caught:
+    with pytest.raises(NotFoundError, match="is damaged in the package store"):
         downloaded_files(settings, resolved, context)
-    assert "provision resolve made-up" in str(caught.value.resolution)
 
 
 def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:

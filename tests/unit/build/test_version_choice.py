@@ -189,9 +189,8 @@ def test_a_version_that_nothing_lists_is_taken_from_the_source_that_serves_any()
 
 
 def test_a_distro_that_no_source_serves_gets_the_list_of_served_ones() -> None:
-    with pytest.raises(NotFoundError, match="its sources serve debian") as caught:
+    with pytest.raises(NotFoundError, match="its sources serve debian"):
         pin_for_rocky(of=several(source=[SOURCES[0]]))
-    assert "provision drivers" in str(caught.value.resolution)
 
 
 def test_a_version_of_another_distro_or_flavour_is_said_to_be_there() -> None:

@@ -94,18 +94,16 @@ def test_suse_has_the_kernels_own_name_of_the_architecture() -> None:
     ("name", "kernel"),
     [("rhel", "2.6.18-400.el5xen"), ("sles", "3.12.49-11-xen"), ("opensuse-leap", "4.4.21-69-xen")],
 )
-def test_xen_kernels_are_refused_with_what_to_boot(name: str, kernel: str) -> None:
+def test_xen_kernels_are_refused(name: str, kernel: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         headers(name, kernel)
     assert "flavour 'xen'" in caught.value.message
-    assert "Boot" in str(caught.value.resolution)
 
 
 def test_a_kernel_of_another_distro_is_refused() -> None:
     with pytest.raises(NotFoundError) as caught:
         headers("opensuse-leap", "5.14.0-427.13.1.el9_4.x86_64")
     assert "no kernel of openSUSE Leap" in caught.value.message
-    assert "--distro" in str(caught.value.resolution)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ def test_missing_headers_name_each_place_and_the_nearest_kernels(bookworm: Archi
         "  6.1.0-50-amd64",
         "  6.1.0-47-amd64",
     ]
-    assert "--kernel" in (caught.value.resolution or "")
 
 
 @pytest.mark.parametrize("kernel", ["6.8.0-45-generic", "6.18.44", "custom"])

@@ -45,16 +45,13 @@ def test_references_are_split_where_docker_splits_them(
     assert split_reference(reference) == parts
 
 
-def test_no_engine_says_what_was_tried_and_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_engine_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     hosts = (f"unix://{tmp_path}/docker.sock", f"unix://{tmp_path}/podman.sock")
     monkeypatch.setattr(module, "DEFAULT_HOSTS", hosts)
     with pytest.raises(NotFoundError) as caught:
         connect()
     assert all(host in (caught.value.details or "") for host in hosts)
-    assert "apt install" in (caught.value.resolution or "")
     assert caught.value.exit_code == ExitCode.NOT_FOUND
 
 
@@ -71,7 +68,7 @@ def test_a_named_host_is_the_only_one_tried(
     assert "environment.sock" in (caught.value.details or "")
 
 
-def test_a_socket_that_may_not_be_used_says_how_to_be_allowed(
+def test_a_socket_that_may_not_be_used_is_no_missing_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_self: object, _address: object) -> None:
@@ -80,7 +77,6 @@ def test_a_socket_that_may_not_be_used_says_how_to_be_allowed(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(ProvisionError, match="may not use") as caught:
         connect("unix:///run/docker.sock")
-    assert "group" in (caught.value.resolution or "")
     assert caught.value.exit_code == ExitCode.FAILED
 
 

@@ -210,9 +210,8 @@ def test_a_full_disk_is_named_and_nothing_stays(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfileobj", full)
-    with pytest.raises(ProvisionError, match="is full") as caught:
+    with pytest.raises(ProvisionError, match="is full"):
         extract(engine, engine.images["demo:1"], tmp_path / "new", state=tmp_path)
-    assert "MB are free" in (caught.value.details or "")
     assert not (tmp_path / "new").exists()
 
 

@@ -76,12 +76,11 @@ def test_trouble_is_tried_again(server: Server, tmp_path: Path) -> None:
     assert len(server.requests) == 3
 
 
-def test_lasting_trouble_ends_with_what_to_do(server: Server, tmp_path: Path) -> None:
+def test_lasting_trouble_ends_after_four_tries(server: Server, tmp_path: Path) -> None:
     server.answer(502)
     with pytest.raises(UnreachableError, match="Could not download") as caught:
         download(server.url, sha256=SHA256, destination=tmp_path / "f")
     assert "502" in (caught.value.details or "")
-    assert "[network] proxy" in (caught.value.resolution or "")
     assert len(server.requests) == 4
     assert names(tmp_path) == []
 
@@ -211,9 +210,8 @@ def test_a_file_that_only_its_own_server_vouches_for_takes_https(
     server: Server, tmp_path: Path
 ) -> None:
     server.answer(200, CONTENT)
-    with pytest.raises(UsageError, match="is not asked without HTTPS") as caught:
+    with pytest.raises(UsageError, match="is not asked without HTTPS"):
         download_summed(server.url, destination=tmp_path / "file")
-    assert "sha256" in str(caught.value.resolution)
     assert server.requests == []
 
 

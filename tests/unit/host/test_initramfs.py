@@ -59,13 +59,12 @@ def test_what_has_the_module_is_made_again(
     assert log.read_text().splitlines() == made
 
 
-def test_a_host_that_can_not_make_one_says_how(
+def test_a_host_that_can_not_make_one_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("provision.run._search_path", lambda: str(tmp_path))
-    with pytest.raises(NotFoundError) as error:
+    with pytest.raises(NotFoundError):
         make_again([OLD], ["sfc"])
-    assert "rpm-ostree kargs" in str(error.value.resolution)
 
 
 def test_a_program_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,9 +246,8 @@ def test_all_bad_keys_of_a_folder_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none", "empty"])
 def test_no_key_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError):
         load_keys(tmp_path / name)
-    assert "there is no public key" in (caught.value.details or "")
 
 
 def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:

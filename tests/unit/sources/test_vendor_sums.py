@@ -72,13 +72,12 @@ def test_a_sum_without_a_name_is_not_that_of_any_file(vendor: tuple[Path, str]) 
         published_sum(f"{url}/{NAME}", f"{url}/sums")
 
 
-def test_a_file_without_a_published_sum_is_answered_with_what_to_write(
+def test_a_file_without_a_published_sum_is_refused(
     vendor: tuple[Path, str],
 ) -> None:
     _folder, url = vendor
     with pytest.raises(NotFoundError, match="publishes no checksum of") as caught:
         published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum")
-    assert "'sha256'" in str(caught.value.resolution)
     assert "404" in str(caught.value.details)
 
 
@@ -168,7 +167,6 @@ def test_another_answer_later_is_an_error_that_says_who_said_what_and_when(recor
     old, new = str(caught.value.details).splitlines()
     assert old == f"{first}: {SUMS} said {ONE}"
     assert new.endswith(f"{SUMS} says {OTHER}")
-    assert "driver.toml" in str(caught.value.resolution)
     assert record.file.read_bytes() == before
 
 

@@ -185,9 +185,8 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     before = found(settings, registry)
     have(registry, tmp_path, new, serial=SERIAL + 60)
     store_pulled(settings, found(settings, registry), DEFAULT)
-    with pytest.raises(DowngradeError, match="was signed before the artifact of demo") as caught:
+    with pytest.raises(DowngradeError, match="was signed before the artifact of demo"):
         store_pulled(settings, before, DEFAULT)
-    assert "--allow-downgrade" in (caught.value.resolution or "")
     assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
     store_pulled(settings, before, TrustOverride(allow_downgrade=True))
     # Who went back on purpose may do so again, without being asked.
@@ -282,9 +281,8 @@ def test_serials_that_can_not_be_read_stop_pulls(
     layout = Layout(settings.root, "demo")
     layout.folder.mkdir(parents=True)
     layout.serials.write_text(text)
-    with pytest.raises(ProvisionError, match="can't be read") as caught:
+    with pytest.raises(ProvisionError, match="can't be read"):
         store_pulled(settings, found(settings, registry), DEFAULT)
-    assert "mv " in (caught.value.resolution or "")
 
 
 def test_a_fresh_host_can_refuse_old_signatures(

@@ -139,9 +139,8 @@ def test_the_file_of_a_newer_provision_is_left_alone(layout: Layout) -> None:
     write(layout.state, json.dumps(newer).encode())
     state = load_state(layout)
     assert (state.is_newer, state.activated) == (True, "a")
-    with pytest.raises(NewerStateError, match=r"state\.json") as caught:
+    with pytest.raises(NewerStateError, match=r"state\.json"):
         store_state(layout, DriverState())
-    assert "mv " in (caught.value.resolution or "")
     with pytest.raises(NewerStateError):
         update_state(layout, lambda s: s.updated(KERNEL, KernelState(inputs="x")))
     assert json.loads(layout.state.read_text()) == newer

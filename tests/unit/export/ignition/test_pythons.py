@@ -45,9 +45,8 @@ def test_what_a_machine_could_not_use_is_refused(
     tmp_path: Path, members: dict[str, bytes], complaint: str
 ) -> None:
     path = write_archive(tmp_path / "python.tar.gz", members)
-    with pytest.raises(UsageError, match=complaint) as caught:
+    with pytest.raises(UsageError, match=complaint):
         read_python(path)
-    assert "host-python" in str(caught.value.resolution)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

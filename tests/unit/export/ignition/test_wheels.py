@@ -82,9 +82,8 @@ def test_an_environment_is_called_as_the_role_would_call_it(tmp_path: Path) -> N
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="neither a checkout") as caught:
+    with pytest.raises(UsageError, match="neither a checkout"):
         origin(tmp_path, None, _PYTHON)
-    assert "--bundle" in str(caught.value.resolution)
     wheel = tmp_path / "provision-0.1-py3-none-any.whl"
     wheel.write_text("no wheel")
     with pytest.raises(UsageError, match="is not a wheel"):

@@ -276,9 +276,8 @@ def test_the_result_of_a_newer_provision_is_not_touched(results: Results) -> Non
     path = results.path(cell())
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"schema": 2, "more": True}))
-    with pytest.raises(ProvisionError, match="newer provision") as raised:
+    with pytest.raises(ProvisionError, match="newer provision"):
         results.read(cell())
-    assert "--state" in (raised.value.resolution or "")
     assert "newer provision" in results.load()[1][0]
 
 
