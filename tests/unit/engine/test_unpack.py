@@ -105,6 +105,7 @@ def test_what_an_artifact_never_has_is_refused(
 
 
 _names = st.lists(st.sampled_from(["opt", "a", "b", "..", ".", "", "/"]), max_size=5).map("/".join)
+_names |= _names.map("opt/{}".format)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(_KINDS)), _names, _names), max_size=6))

@@ -50,9 +50,9 @@ def test_a_signature_is_appended_as_the_kernel_reads_it(tmp_path: Path) -> None:
     assert read_content(path, found) == append(b"module", b"message")
 
 
-@given(st.binary(max_size=100))
-def test_no_bytes_bring_the_parser_down(data: bytes) -> None:
-    for candidate in (data, data + MAGIC):
+@given(st.binary(max_size=100), st.none() | st.integers(0, 100), st.sampled_from([0, 2]))
+def test_no_bytes_bring_the_parser_down(data: bytes, length: int | None, kind: int) -> None:
+    for candidate in (data, data + MAGIC, append(data, b"", kind=kind, length=length)):
         try:
             found = find_signature(candidate)
         except ValueError:

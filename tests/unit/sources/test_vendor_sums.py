@@ -102,7 +102,10 @@ def test_plain_http_vouches_for_nothing() -> None:
         published_sum("https://vendor.example/a", "http://vendor.example/a.sha256")
 
 
-@given(st.text(max_size=200))
+_words = st.sampled_from([SUM, SUM[1:], "SHA256 (a/b) = ", " ", "  *", "a", "/", "\n"])
+
+
+@given(st.text(max_size=200) | st.lists(_words, max_size=9).map("".join))
 def test_any_text_is_read(text: str) -> None:
     for name, sums in parse_sums(text).items():
         assert "/" not in name
