@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -416,17 +416,16 @@ class Preparation:
 class Actions:
     """The actions of a run; the caller holds the host's lock, except for ``prepare``."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, held: ExitStack) -> None:
+        """The connection to the engine, where one is opened, is closed with ``held``."""
         self.run = run
+        self._held = held
 
     @cached_property
     def _settings(self) -> Settings:
-        return settings_of(self.run)
-
-    def close(self) -> None:
-        """Close the connections to the engine, if it was opened."""
-        if "_settings" in vars(self):
-            self._settings.connection.close()
+        settings = settings_of(self.run)
+        self._held.enter_context(closing(settings.connection))
+        return settings
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -81,7 +81,8 @@ def apply(run: Run) -> Result:
             clean(layout)
             if run.coming:
                 _announce(layout, run)
-    with closing(_Apply(run)) as work, ExitStack() as building_lock:
+    with ExitStack() as held:
+        work = _Apply(run, held)
         is_builder = False
         while True:
             with switching(run.root):
@@ -90,15 +91,16 @@ def apply(run: Run) -> Result:
                     return served
             if not is_builder:
                 is_builder = True
-                if building_lock.enter_context(building(run.root)):
+                if held.enter_context(building(run.root)):
                     # Another run has built meanwhile: plan again.
                     continue
             work.do(*served)
 
 
 class _Apply:
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, held: ExitStack) -> None:
         self.run = run
+        self.held = held
         self.outcomes: list[Outcome] = []
         # Not repeated, however often the host is planned for.
         self.tried: set[Key] = set()
@@ -107,11 +109,7 @@ class _Apply:
     def actions(self) -> Actions:
         from provision.agent.actions import Actions  # noqa: PLC0415 - most runs do nothing
 
-        return Actions(self.run)
-
-    def close(self) -> None:
-        if "actions" in vars(self):
-            self.actions.close()
+        return Actions(self.run, self.held)
 
     def serve(self) -> Result | tuple[Action, Observed]:
         """Carry out the actions that need no new artifact; the caller holds the host's lock.
