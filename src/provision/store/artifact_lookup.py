@@ -30,7 +30,6 @@ from provision.registry.find import (
     SearchOptions,
     TrustOverride,
     find_in_registries,
-    find_pin_in_registries,
 )
 from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import DeniedError
@@ -62,7 +61,7 @@ def look_for(
     found = None
     if asks_registries(settings):
         sought = artifact_query(settings, request)
-        found = find_in_registries(settings, sought, _refusing_old(settings, lookup))
+        found = find_in_registries(settings, sought, refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         raise MissingArtifactError(
             f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
@@ -73,17 +72,8 @@ def look_for(
     return found
 
 
-def look_for_pin(settings: Settings, pin: Pin, lookup: SearchOptions) -> ArtifactImage | None:
-    """Return the image of a Pin from a registry; None: none has it, or none may be asked.
-
-    Arguments and errors as ``look_for``.
-    """
-    if not asks_registries(settings):
-        return None
-    return find_pin_in_registries(settings, pin, _refusing_old(settings, lookup))
-
-
-def _refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
+def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
+    """Return options with which an image that is older than what the host had is refused."""
     return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.consent))
 
 

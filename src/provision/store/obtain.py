@@ -31,14 +31,19 @@ from provision.manifest import UNSIGNED, Manifest, load_manifest
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, unpack_layers
-from provision.registry.find import SearchOptions, TrustOverride, host_reference
+from provision.registry.find import (
+    SearchOptions,
+    TrustOverride,
+    find_pin_in_registries,
+    host_reference,
+)
 from provision.registry.publish import EngineImage, configured_signer, publish
 from provision.store.artifact_lookup import (
     accepts_unsigned,
     asks_registries,
     check_age,
-    look_for_pin,
     record_serial,
+    refusing_old,
 )
 from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference
 from provision.store.layout import Layout
@@ -152,7 +157,8 @@ def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
             return None
     except NotFoundError:
         report(Note("No engine answers; a registry may have what would be built"))
-    return look_for_pin(settings, pin, SearchOptions(TrustOverride()))
+    options = refusing_old(settings, SearchOptions(TrustOverride()))
+    return find_pin_in_registries(settings, pin, options)
 
 
 def _push(settings: Settings, image: EngineImage) -> None:

@@ -118,7 +118,7 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     resolved = cast("Resolved", SimpleNamespace(pin=pin))
     monkeypatch.setattr(
         obtaining,
-        "look_for_pin",
+        "find_pin_in_registries",
         lambda settings, pin, lookup: find_pin_in_registries(
             settings, pin, replace(lookup, connected=connected(registry))
         ),
@@ -131,7 +131,7 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     assert (done.origin, done.entry.name) == ("registry", pin.short_digest)
     assert obtain(using(settings, no_engine), resolved).origin == "store"
     # With an image in the engine, no registry is asked.
-    monkeypatch.setattr(obtaining, "look_for_pin", None)
+    monkeypatch.setattr(obtaining, "find_pin_in_registries", None)
     monkeypatch.setattr(obtaining, "find", lambda *_: object())
     monkeypatch.setattr(obtaining, "build_image", _fails)
     other = cast("Resolved", SimpleNamespace(pin=make_pin(version="9")))

@@ -64,7 +64,7 @@ def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
     monkeypatch.setattr(obtaining, "build_image", build_image)
     monkeypatch.setattr(obtaining, "publish", publish)
-    monkeypatch.setattr(obtaining, "look_for_pin", lambda *_given, **_more: None)
+    monkeypatch.setattr(obtaining, "find_pin_in_registries", lambda *_given, **_more: None)
     return engine
 
 
