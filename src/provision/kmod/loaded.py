@@ -102,7 +102,7 @@ def users_of(
     loaded: Mapping[str, LoadedModule],
     *,
     devices: Iterable[str] = (),
-    root: Path = Path("/"),
+    root: Path,
 ) -> tuple[User, ...]:
     """Return the users that keep modules from being unloaded; empty if they can be unloaded.
 

@@ -87,6 +87,7 @@ def test_what_killed_runs_left_behind_goes(ready: Host) -> None:
     assert ready.kinds() == []
     names = [path.name for path in (*folder.iterdir(), *ready.layout.kernels.iterdir())]
     assert [name for name in names if name.startswith(".")] == [".lock"]
+    assert ".partial-aaaaaaaaaaaa" in "".join(ready.notes)
 
 
 @pytest.mark.parametrize("content", [None, "", "\n \n"])

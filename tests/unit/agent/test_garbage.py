@@ -214,7 +214,7 @@ class _Engine(FakeEngine):
 
 
 def test_images_go_whose_artifact_is_not_in_the_store(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _Engine()
     here, gone = make_pin(), make_pin(kernel=GONE)
@@ -233,6 +233,7 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     assert planned == [gone.image, "provision/used:1"]
     assert engine.calls == []
     assert remove_images(layout.root, removed) == [gone.image]
+    assert [note for note in notes if "provision/used:1" in note]
     assert engine.calls == ["remove sha256:gone with parents"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,14 @@ def test_units_see_neither_homes_nor_temporary_files(tmp_path: Path, name: str) 
         return
     with pytest.raises(UsageError, match=f"in {hidden}, which is hidden"):
         require_visible(root, program, checkout=None)
+
+
+def test_a_python_of_its_own_is_needed_beside_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host that runs, what this process has imported counts too."""
+    monkeypatch.setattr(sys, "prefix", "/home")
+    with pytest.raises(UsageError) as caught:
+        require_visible(Path("/"), "/home/x/provision", checkout=None)
+    assert "/home/x/provision" in str(caught.value.details)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,11 @@ from provision.build.image import DIGEST_LABEL, Built, find_built
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.config import Config, RegistryConfig, SigningConfig, TrustConfig
+from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
-from provision.kmod import module_signatures
-from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import Finding, verify_artifact
+from provision.kmod.verify import verify_artifact
 from provision.registry.publish import EngineImage
 from provision.store import obtain as obtaining
 from provision.store.entries import mark_unsigned, unsigned_reference
@@ -194,17 +192,3 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
     # The image is there: it only gets its name again.
     assert found.origin == "engine"
     assert engine.calls == ["name"]
-
-
-def test_only_signatures_of_the_hosts_key_count(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = make_artifact(tmp_path, pin=PIN)
-    signing_config = SigningConfig(key="/key", certificate="/certificate")
-    signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
-    wrong = (Finding("demo.ko", "signature", "is another's"),)
-    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: wrong)
-    assert not is_signed_for_host(tmp_path, manifest, signs.config.signing)
-    assert is_signed_for_host(tmp_path, manifest, settings.config.signing)
-    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: ())
-    assert is_signed_for_host(tmp_path, manifest, signs.config.signing)
