@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,10 @@ def test_leftovers_of_killed_runs_go_and_nothing_else(layout: Layout, notes: lis
 
 
 def test_a_driver_that_is_not_installed_is_not_found(layout: Layout) -> None:
+    with pytest.raises(NotFoundError, match="is not installed"):
+        current_entry(layout)
+    _install(layout)
+    shutil.rmtree(current_entry(layout))
     with pytest.raises(NotFoundError, match="is not installed"):
         current_entry(layout)
 

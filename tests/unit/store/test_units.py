@@ -194,7 +194,11 @@ def test_a_newer_provision_replaces_its_own_units(tmp_path: Path) -> None:
     _install(tmp_path, _files(program="/old/provision"))
     changes = _install(tmp_path, _files(hooks=()))
     assert {change.kind for change in changes} == {"write", "remove"}
-    assert not (tmp_path / "etc/kernel/postinst.d/provision").exists()
+    hook = tmp_path / "etc/kernel/postinst.d/provision"
+    assert not hook.exists()
+    # From now on it is whoever's.
+    hook.write_text("mine")
+    assert _install(tmp_path, _files(hooks=())) == []
     unit = (tmp_path / "etc/systemd/system/provision-apply.service").read_text()
     assert f"ExecStart={PROGRAM} apply" in unit
 
