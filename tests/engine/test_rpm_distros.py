@@ -611,7 +611,8 @@ def test_a_download_that_is_killed_is_done_again(stand: _Stand, fresh: _Host) ->
     process.wait()
     stand.mirror.go_on()
     assert stalled, _text(fresh.root / "log")
-    fresh.provision.json(*words)
+    closure = fresh.provision.json(*words)["closure"]
+    assert {package["sha256"] for package in closure} <= set(fresh.packages)
     for sha256, path in fresh.packages.items():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     stand.engine.wait_until_empty()
