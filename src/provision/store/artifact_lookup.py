@@ -144,9 +144,7 @@ def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
 
 def accepts_unsigned(settings: Settings, driver: str) -> bool:
     """Return whether provision.toml lets a driver come from an unsigned image."""
-    address = settings.config.registry.address
-    if address is None:
-        return settings.config.trust.insecure
+    address = settings.config.registry.address or ""
     return settings.config.trust.rule(f"{address}/{driver}", driver).insecure
 
 

@@ -11,7 +11,7 @@ from kit.artifact import KERNEL, make_artifact, make_pin
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
+from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig, TrustRule
 from provision.errors import NotFoundError
 from provision.registry.find import ArtifactQuery
 from provision.registry.skopeo import DeniedError
@@ -53,17 +53,34 @@ def test_the_store_serves_where_no_registry_answers(
     assert entry_of("2") == entry_of("2.0") == entry_of(None, flavour="closed") == ""
 
 
-@pytest.mark.parametrize("insecure", [True, False])
+@pytest.mark.parametrize(
+    ("trust", "serves"),
+    [
+        (TrustConfig(insecure=True), True),
+        (TrustConfig(keys="/etc/keys"), False),
+        (TrustConfig(keys="/etc/keys", drivers={"demo": TrustRule(insecure=True)}), True),
+        (TrustConfig(insecure=True, drivers={"demo": TrustRule(keys="/etc/keys")}), False),
+    ],
+)
+@pytest.mark.parametrize(
+    "registry",
+    [RegistryConfig(address="registry.example/drivers"), RegistryConfig(folders=("/srv/drivers",))],
+)
 def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, insecure: bool
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    registry: RegistryConfig,
+    trust: TrustConfig,
+    *,
+    serves: bool,
 ) -> None:
     monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: SOUGHT)
     entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
     make_artifact(entry, pin=make_pin())
     mark_unsigned(entry, "registry.example/try:1")
-    trust = TrustConfig(insecure=True) if insecure else TrustConfig(keys="/etc/keys")
-    host = replace(settings, config=settings.config.model_copy(update={"trust": trust}))
-    assert stored_for(host, DriverRequest("demo")) == (entry if insecure else None)
+    config = settings.config.model_copy(update={"trust": trust, "registry": registry})
+    host = replace(settings, config=config)
+    assert stored_for(host, DriverRequest("demo")) == (entry if serves else None)
 
 
 def test_only_who_never_builds_makes_do_with_the_store(settings: Settings) -> None:
