@@ -141,7 +141,7 @@ def test_a_module_is_signed_as_the_kernels_own_program_does(
     config = SigningConfig.model_validate(
         {"key": f"{keys}/key", "certificate": f"{keys}/certificate", "hash": algorithm}
     )
-    assert sign_modules(entry, manifest, config) == ("demo",)
+    assert sign_modules(entry, manifest, config, root=Path("/")) == ("demo",)
     assert module.read_bytes() == by_kernel.read_bytes()
 
 
@@ -222,7 +222,7 @@ def test_a_key_with_a_passphrase_gets_it_from_a_file(
     config = SigningConfig(
         key=f"{keys}/key", certificate=f"{keys}/certificate", pin_file=f"{keys}/pin", hash="sha512"
     )
-    assert sign_modules(entry, manifest, config) == ("demo",)
+    assert sign_modules(entry, manifest, config, root=Path("/")) == ("demo",)
     module = entry / manifest.modules[0].path
     assert run(["modinfo", "-F", "sig_hashalgo", module]).stdout == "sha512\n"
     assert verify_signatures(entry, manifest, keys / "certificate") == ()
@@ -246,7 +246,7 @@ def test_a_key_in_a_token_signs_too(
         certificate=str(token / "certificate"),
         pin_file=f"{token}/pin" if where == "pin_file" else None,
     )
-    assert sign_modules(entry, manifest, config) == ("demo",)
+    assert sign_modules(entry, manifest, config, root=Path("/")) == ("demo",)
     assert verify_signatures(entry, manifest, token / "certificate") == ()
     _assert_secret(openssl)
 
@@ -266,6 +266,7 @@ def test_a_secret_that_is_missing_or_wrong_is_an_error(
                 entry,
                 manifest,
                 SigningConfig(key=key, certificate=certificate, pin_file=pin_file),
+                root=Path("/"),
             )
         assert "pin_file" in str(caught.value.resolution)
     assert verify_artifact(entry).findings == ()

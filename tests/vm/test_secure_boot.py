@@ -84,7 +84,7 @@ def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     configs |= {"unknown": unknown, "altered": trusted, "malformed": trusted}
     for kind, config in configs.items():
         path = write(folder / module.path, content)
-        assert sign_modules(folder, manifest, config) == (module.name,)
+        assert sign_modules(folder, manifest, config, root=Path("/")) == (module.name,)
         path.rename(folder / f"{kind}.ko")
     _flip(folder / "altered.ko", content.index(b"v4l2loopback"))
     # The first byte of the message says that it is a sequence.

@@ -24,7 +24,7 @@ from provision.store.locks import changing, switching
 from provision.store.state import NewerStateError, load_state, store_state
 
 
-def boot(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Result:
+def boot(root: Path, *, catalogues: Sequence[Path] = ()) -> Result:
     """Activate and load what the store has for the running kernel.
 
     If provision.toml has mistakes, its last valid content applies, or else all drivers in the store

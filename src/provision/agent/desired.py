@@ -37,9 +37,7 @@ _IN_BUILDS = ("collector", "kmm", "loader_script", "unpack_source")
 _KEPT = STORE / ".provision.toml"
 
 
-def load_desired(
-    root: Path = Path("/"), *, catalogues: Sequence[Path] = (), keep: bool = False
-) -> Desired:
+def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = False) -> Desired:
     """Return the desired state of a host.
 
     Args:

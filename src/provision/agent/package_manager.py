@@ -28,7 +28,7 @@ _CALM_STEPS = 3
 
 
 def wait_for_kernel(
-    root: Path = Path("/"), *, limit: float = _LIMIT, sleep: Callable[[float], None] = time.sleep
+    root: Path, *, limit: float = _LIMIT, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
     """Wait until no package manager is running.
 

@@ -273,7 +273,7 @@ def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> 
 
 
 def load(
-    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path = Path("/")
+    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path
 ) -> tuple[str, ...]:
     """Load the modules of a store entry that are not loaded yet, and set up their devices.
 
@@ -295,7 +295,7 @@ def load(
     return tuple(module.name for module in missing if module.name in loaded)
 
 
-def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list[Module]:
+def loadable(entry: Path, manifest: Manifest, *, root: Path) -> list[Module]:
     """Return the modules of a store entry that are not loaded, in the order of loading.
 
     Arguments and errors as ``load``, which calls this first.
@@ -316,7 +316,7 @@ def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list
 
 
 def unload(
-    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path = Path("/")
+    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path
 ) -> tuple[str, ...]:
     """Unload the modules of an artifact, whatever build of them is loaded; never by force.
 
@@ -340,7 +340,7 @@ def unload(
     return names
 
 
-def removable(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ...]:
+def removable(manifest: Manifest, *, root: Path) -> tuple[str, ...]:
     """Return the loaded modules of an artifact, each after those that use it."""
     loaded = loaded_modules(root)
     names = tuple(m.name for m in reversed(load_order(manifest)) if m.name in loaded)
@@ -356,7 +356,7 @@ def devices_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(device for feature in features for device in feature.devices))
 
 
-def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
+def require_kernel(manifest: Manifest, root: Path) -> None:
     """Refuse an artifact that is for another kernel than the running one."""
     release = manifest.pin.kernel.release
     try:

@@ -56,7 +56,7 @@ class User:
         return f"{self.module} is used by {self.name}"
 
 
-def loaded_modules(root: Path = Path("/")) -> dict[str, LoadedModule]:
+def loaded_modules(root: Path) -> dict[str, LoadedModule]:
     """Return the loaded modules by name; empty if no kernel runs under the root.
 
     Sources: proc(5), /proc/modules; /sys/module in

@@ -63,7 +63,7 @@ class Node:
     minor: int
 
 
-def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
+def required_nodes(manifest: Manifest, *, root: Path) -> list[Node]:
     """Return the nodes that an artifact's loaded modules need."""
     majors = _majors(root)
     found = []
@@ -75,7 +75,7 @@ def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
     return found
 
 
-def missing_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
+def missing_nodes(manifest: Manifest, *, root: Path) -> list[Node]:
     """Return the required nodes that are missing or have another device's numbers."""
     return [node for node in required_nodes(manifest, root=root) if not _is_there(root, node)]
 
@@ -124,7 +124,7 @@ _TEMPLATE = PurePosixPath("loader/load.sh")
 _FORMAT = 3
 
 
-def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
+def write_loader(entry: Path, options: Options, *, root: Path) -> bool:
     """Write the loader of a store entry; return whether that changed anything."""
     linked = link_modules(entry)
     if is_written(entry, options, root=root):
@@ -147,7 +147,7 @@ def _place(entry: Path, root: Path) -> Place:
     return Place(str(PurePosixPath("/", entry.resolve().relative_to(root.resolve()))))
 
 
-def is_written(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
+def is_written(entry: Path, options: Options, *, root: Path) -> bool:
     """Return whether an entry has the loader that ``write_loader`` would write."""
     try:
         with (entry / LOADER).open("rb") as stream:

@@ -31,7 +31,7 @@ _DER_BEGIN = b"\x30"
 
 
 def is_signed_for_host(
-    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
+    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path
 ) -> bool:
     """Return whether an entry's modules carry the signatures that this host would give them.
 
@@ -44,7 +44,7 @@ def is_signed_for_host(
 
 
 def sign_modules(
-    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
+    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path
 ) -> tuple[str, ...]:
     """Sign the modules of an artifact that has not become a store entry yet with the host's key.
 
