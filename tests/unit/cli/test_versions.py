@@ -135,7 +135,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("provision.build.archive.Archive._ask", site.asked)
+    monkeypatch.setattr("provision.build.archive.Archive._answer", site.asked)
     write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
     monkeypatch.setattr(versions, "today", lambda: TODAY)

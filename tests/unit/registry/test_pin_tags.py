@@ -132,7 +132,7 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     assert obtain(using(settings, no_engine), resolved).origin == "store"
     # With an image in the engine, no registry is asked.
     monkeypatch.setattr(obtaining, "find_pin_in_registries", None)
-    monkeypatch.setattr(obtaining, "find", lambda *_: object())
+    monkeypatch.setattr(obtaining, "find_built", lambda *_: object())
     monkeypatch.setattr(obtaining, "build_image", _fails)
     other = cast("Resolved", SimpleNamespace(pin=make_pin(version="9")))
     with pytest.raises(ProvisionError, match="built"):
