@@ -144,11 +144,8 @@ fn play(file: &Path) -> Played {
                     group.setup.iter().for_each(|line| prepare(tree.as_ref().unwrap(), line));
                 }
                 let tree = tree.as_ref().expect("a case before");
-                let result = if key == ">" {
-                    ask(tree, &group, &words(rest))
-                } else {
-                    command(tree, &words(rest))
-                };
+                let result =
+                    if key == ">" { ask(tree, &group, &words(rest)) } else { command(tree, rest) };
                 for line in shortened(&result.result, line, &mut results).lines() {
                     writeln!(played.recorded, "    {line}").unwrap();
                 }
@@ -363,21 +360,21 @@ fn profile() -> Option<String> {
     std::env::var("LLVM_PROFILE_FILE").ok()
 }
 
-/// Runs a command with the state of the bundle on standard input.
-fn command(tree: &Tree, line: &[String]) -> Outcome {
+/// Runs a command with the state of the bundle on standard input, or a line of set-up.
+fn command(tree: &Tree, line: &str) -> Outcome {
+    let verb = line.split(' ').next().unwrap_or_default();
+    if matches!(verb, "write" | "add" | "replace" | "remove" | "node" | "link" | "mode" | "library")
+    {
+        prepare(tree, line);
+        return Outcome { result: String::new(), said: String::new() };
+    }
+    let line = words(line);
     let split = line.iter().position(|word| !word.starts_with('%')).unwrap();
     let variables: Vec<_> = line[..split]
         .iter()
         .map(|word| word[1..].split_once('=').unwrap())
         .map(|(name, value)| (name.to_owned(), value.replace("@/", &format!("{}/", tree.shown()))))
         .collect();
-    if matches!(
-        line[split].as_str(),
-        "write" | "add" | "replace" | "remove" | "node" | "link" | "mode" | "library"
-    ) {
-        prepare(tree, &line[split..].join(" "));
-        return Outcome { result: String::new(), said: String::new() };
-    }
     start(tree, &line[split..], &variables, None)
 }
 
