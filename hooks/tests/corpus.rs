@@ -249,6 +249,10 @@ fn prepare(tree: &Tree, line: &str) {
             let owner = Some(word(1).parse().unwrap());
             std::os::unix::fs::chown(tree.path(word(2)), owner, None).unwrap();
         }
+        "fifo" => {
+            let mode = Mode::from_raw_mode(0o600);
+            mknodat(CWD, tree.path(word(1)), FileType::Fifo, mode, 0).unwrap();
+        }
         "library" => tree.library(word(1), all.get(2).map_or("", String::as_str), &[]),
         "node" => {
             let path = tree.path(word(1));
