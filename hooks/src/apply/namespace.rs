@@ -15,7 +15,7 @@ use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::paths::split;
-use crate::model::edits::{variable_name, DescribedMount, Device, Edits, Settled};
+use crate::model::edits::{variable_name, Device, Edits, Settled};
 
 use mounts::Opened;
 
@@ -26,7 +26,6 @@ type BySource = FxHashMap<String, Vec<Opened>>;
 #[derive(Debug, Default)]
 pub struct DetachedMounts {
     mounts: BySource,
-    described: BySource,
     /// Nodes to mount, for containers in which nodes that we make would not work: in a user
     /// namespace, the kernel opens no device through them.
     nodes: Option<BySource>,
@@ -41,14 +40,9 @@ impl DetachedMounts {
             let opened = Opened::file(mount)?;
             mounts.entry(mount.source.clone()).or_default().push(opened);
         }
-        let mut described = BySource::default();
-        for mount in edits.described.iter().filter(|mount| is_bind(mount)) {
-            let opened = Opened::described(mount)?;
-            described.entry(mount.source.clone()).or_default().push(opened);
-        }
         let nodes = mounts_nodes.then(|| open_nodes(&edits.devices));
         let nodes = nodes.transpose()?;
-        Ok(Self { mounts, described, nodes })
+        Ok(Self { mounts, nodes })
     }
 
     /// Puts the settled edits into the container. Notes: existing mounts that the container's
@@ -57,10 +51,6 @@ impl DetachedMounts {
         let mut notes = Vec::new();
         for mount in &edits.mounts {
             notes.extend(attach(&mut self.mounts, rootfs, &mount.source, &mount.target)?);
-        }
-        for mount in &edits.described {
-            let (source, target) = (&mount.source, &mount.target);
-            notes.extend(attach(&mut self.described, rootfs, source, target)?);
         }
         notes.extend(left_out(edits));
         for device in &edits.devices {
@@ -73,17 +63,11 @@ impl DetachedMounts {
     }
 }
 
-fn is_bind(mount: &DescribedMount) -> bool {
-    matches!(mount.kind.as_str(), "" | "bind")
-}
-
 /// A warning about edits that only a spec can have: the container's process and its hooks are made
 /// from it already.
 fn left_out(edits: &Settled) -> Option<Note> {
     let rest = &edits.rest;
-    let kinds = edits.described.iter().filter(|mount| !is_bind(mount));
-    let kinds = kinds.map(|mount| format!("the {} at {}", mount.kind, mount.target));
-    let mut what: Vec<String> = kinds.collect();
+    let mut what = Vec::new();
     let names = rest.environment.iter().map(|entry| variable_name(entry));
     let names: Vec<&str> = names.chain(rest.unset.iter().map(String::as_str)).collect();
     if !names.is_empty() {
@@ -93,13 +77,6 @@ fn left_out(edits: &Settled) -> Option<Note> {
         let groups: Vec<_> = rest.groups.iter().map(ToString::to_string).collect();
         what.push(format!("the groups {}", groups.join(", ")));
     }
-    let hooks = rest.hooks.iter().map(|hook| format!("the {} hook {}", hook.stage, hook.path));
-    what.extend(hooks);
-    if rest.intel_rdt.is_some() {
-        what.push("the settings of Intel RDT".to_owned());
-    }
-    let moved = rest.net_devices.iter().map(|d| format!("the interface {}", d.host));
-    what.extend(moved);
     (!what.is_empty()).then(|| {
         let message = format!(
             "a hook comes too late for {}: use oci-decorator-runtime, which edits the spec",
@@ -133,7 +110,6 @@ fn try_make_node(rootfs: &Rootfs, device: &Device) -> rustix::io::Result<()> {
     let folder = root.make_folder(folder)?;
     let kind = match device.kind {
         'b' => FileType::BlockDevice,
-        'p' => FileType::Fifo,
         _ => FileType::CharacterDevice,
     };
     // The mode is exactly the host's, because the hook has cleared the umask.

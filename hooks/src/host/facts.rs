@@ -119,8 +119,7 @@ impl Host {
     /// Has the facts written again, where `provision`'s units are at work and this is root.
     fn have_facts_written(&self) {
         let (folder, name) = REFRESH;
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let Ok(folder) = self.root.open_plain(folder, flags) else {
+        let Ok(folder) = self.root.open_plain(folder, OFlags::PATH) else {
             return;
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;

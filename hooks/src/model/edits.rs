@@ -143,9 +143,7 @@ impl Edits {
         let mut targets = Vec::new();
         if !self.directories.is_empty() {
             targets.extend(self.mounts.iter().map(|mount| mount.target.as_str()));
-            if !targets.is_sorted() {
-                targets.sort_unstable();
-            }
+            targets.sort_unstable();
         }
         let directories = self.directories.iter().map(String::as_str);
         directories.filter(move |directory| !has_within(&targets, directory))

@@ -39,8 +39,6 @@ mod code {
     pub const EXIT: u8 = 0x95;
 }
 
-/// A runtime's program has some tens of instructions; the kernel accepts a million.
-const MAX_INSTRUCTIONS: usize = 1 << 16;
 const MAX_PROGRAMS: usize = 64;
 
 /// `struct bpf_insn`.
@@ -221,9 +219,6 @@ fn instructions(program: &OwnedFd) -> rustix::io::Result<Vec<Instruction>> {
     let mut asked = ProgramInformation::default();
     information(program, &mut asked)?;
     let count = asked.size as usize / size_of::<Instruction>();
-    if count > MAX_INSTRUCTIONS {
-        return Err(Errno::FBIG);
-    }
     let mut instructions = vec![Instruction::default(); count];
     let mut asked = ProgramInformation {
         size: asked.size,

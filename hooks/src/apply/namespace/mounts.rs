@@ -11,7 +11,7 @@ use crate::host::rootfs::{is_same, Root, Rootfs};
 use crate::host::syscalls::restrict_mount;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::model::edits::{Attribute, DescribedMount, Device, Mount, DEVICE_MOUNT, FILE_MOUNT};
+use crate::model::edits::{Attribute, Device, Mount, DEVICE_MOUNT, FILE_MOUNT};
 
 /// File systems of the kernel. No file of a driver belongs there.
 const KERNELS: [rustix::fs::FsWord; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
@@ -27,13 +27,6 @@ impl Opened {
     /// Opens a file to mount it read-only. Errors: it does not exist, or may not be mounted.
     pub fn file(mount: &Mount) -> Result<Self> {
         Self::with(&mount.source, FILE_MOUNT)
-    }
-
-    /// Opens a file to mount it with its own options. Errors: it does not exist.
-    pub fn described(mount: &DescribedMount) -> Result<Self> {
-        let options = mount.options.iter();
-        let attributes: Vec<_> = options.filter_map(|o| Attribute::of_option(o)).collect();
-        Self::with(&mount.source, &attributes)
     }
 
     /// Opens a device node to mount it, for containers in which none can be made.

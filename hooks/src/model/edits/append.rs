@@ -23,20 +23,11 @@ impl Edits {
         add_missing(&mut self.groups, other.groups);
         add_missing(&mut self.hooks, other.hooks);
         add_missing(&mut self.replaced_hooks, other.replaced_hooks);
-        self.unset_variables(other.unset);
+        add_missing(&mut self.unset, other.unset);
         self.set_variables(other.environment);
         self.keeps_nodes |= other.keeps_nodes;
         if other.intel_rdt.is_some() {
             self.intel_rdt = other.intel_rdt;
-        }
-    }
-
-    fn unset_variables(&mut self, names: Vec<String>) {
-        for name in names {
-            self.environment.retain(|entry| variable_name(entry) != name);
-            if !self.unset.contains(&name) {
-                self.unset.push(name);
-            }
         }
     }
 

@@ -28,13 +28,6 @@ impl Attribute {
         }
     }
 
-    /// The attribute that a mount option sets. `None`: the option is of another kind.
-    pub fn of_option(option: &str) -> Option<Self> {
-        [Self::ReadOnly, Self::NoSuid, Self::NoDevices, Self::NoPrograms]
-            .into_iter()
-            .find(|attribute| attribute.option() == option)
-    }
-
     /// The mount options for these attributes, as a spec and a CDI document list them.
     pub fn options(attributes: &[Self]) -> impl Iterator<Item = &'static str> + '_ {
         let own = attributes.iter().map(|attribute| attribute.option());

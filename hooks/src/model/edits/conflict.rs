@@ -62,7 +62,6 @@ impl Edits {
     /// Notes: what is left out.
     pub fn settle(mut self, present: &Present, image: &dyn Image) -> (Settled, Vec<Note>) {
         let bare: Vec<String> = self.bare_directories().map(str::to_owned).collect();
-        self.leave_listed(present);
         let mut container = Container::new(present, image);
         fold(&mut self, &mut container);
         let mut kept = Kept::default();
