@@ -786,8 +786,8 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
     if spec["annotations"].is_null() {
         spec.as_object_mut().unwrap().remove("annotations");
     }
-    let more =
-        asked["mounts"].as_array().into_iter().flatten().filter(|mount| mount["type"] == "bind");
+    let is_passed = |mount: &&Value| mount["type"] == "bind" || mount["type"] == "tmpfs";
+    let more = asked["mounts"].as_array().into_iter().flatten().filter(is_passed);
     spec["mounts"].as_array_mut().unwrap().extend(more.cloned());
     let (stage, arguments) = words.split_first().unwrap();
     let arguments: Vec<_> =

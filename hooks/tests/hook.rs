@@ -390,6 +390,32 @@ fn device_rules_hold_wherever_the_runtime_has_put_them() {
     }
 }
 
+/// What the container's configuration lists has the rights that are given there.
+#[test]
+fn a_listed_device_gets_no_more_rights() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    local_node(&tree);
+    let mut spec = local_bundle(&tree);
+    let listed = json!({"path": "/dev/xnull", "type": "c", "major": LOCAL.0, "minor": LOCAL.1});
+    for (devices, expected) in
+        [(json!([]), LET_THROUGH), (json!([listed]), "Operation not permitted")]
+    {
+        spec["linux"]["devices"] = devices;
+        let config = format!("-config={}", tree.path("config.toml").display());
+        spec["hooks"] = json!({"createRuntime": [{
+            "path": env!("CARGO_BIN_EXE_oci-decorator"),
+            "args": ["oci-decorator", config, "createRuntime"],
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        }]});
+        tree.file("bundle/config.json", spec.to_string());
+        let output = runtime::run(&mut Command::new("runc"), &tree);
+        assert!(stderr(&output).contains(expected), "{expected}: {}", stderr(&output));
+    }
+}
+
 fn has_version_two() -> bool {
     let script = "mkdir /sys/fs/cgroup/t-oci && rmdir /sys/fs/cgroup/t-oci";
     let made = in_version_two("sh").args(["-c", script]).status();

@@ -133,3 +133,18 @@ fn beginning(folder: &OwnedFd, path: &Path, name: &str) -> String {
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_file_that_is_too_large_the_beginning_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "x".repeat(1_048_577)).unwrap();
+        let parse = |_: &str, _: &str| -> Result<(), _> { panic!("it is parsed") };
+        let found = read(dir.path(), |_| true, parse).unwrap();
+        let unusable = found[0].content.as_ref().unwrap_err();
+        assert_eq!(unusable.text, "x".repeat(1_048_576));
+    }
+}

@@ -203,3 +203,15 @@ fn own_link(fd: &impl AsFd) -> String {
 pub fn path_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::readlink(own_link(&fd), Vec::new()).ok().and_then(|path| path.into_string().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_filter_of_system_calls_hides_that_openat2_is_missing() {
+        assert_eq!(refused(Errno::PERM, || true), Errno::NOSYS);
+        assert_eq!(refused(Errno::PERM, || false), Errno::PERM);
+        assert_eq!(refused(Errno::LOOP, || true), Errno::LOOP);
+    }
+}

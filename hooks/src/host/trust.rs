@@ -200,6 +200,20 @@ mod tests {
     }
 
     #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let (_dir, root) = tree();
+        let mut last = root.join("a/b/file");
+        for number in 0..=MAX_LINKS {
+            assert_eq!(open(&last).is_ok(), std::fs::metadata(&last).is_ok(), "{number}");
+            let link = root.join(number.to_string());
+            symlink(&last, &link).unwrap();
+            last = link;
+        }
+        assert_eq!(open(&last).unwrap_err(), Errno::LOOP);
+        assert!(std::fs::metadata(&last).is_err());
+    }
+
+    #[test]
     fn every_step_of_the_way_counts() {
         let (_dir, root) = tree();
         let file = root.join("a/b/file");

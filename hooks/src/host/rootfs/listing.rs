@@ -57,3 +57,21 @@ pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_counts_what_the_kernel_hands_out() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("name"), "").unwrap();
+        let size: usize = [".", "..", "name"].iter().map(|name| 19 + name.len()).sum();
+        let names = |limit| {
+            let opened = std::fs::File::open(dir.path()).unwrap();
+            entries_in(opened, limit).unwrap().map(|all| all.len())
+        };
+        assert_eq!(names(size), Some(1));
+        assert_eq!(names(size - 1), None);
+    }
+}

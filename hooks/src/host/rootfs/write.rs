@@ -32,8 +32,7 @@ impl Root {
         }
         // A process of another container could have replaced it by now, but only by a
         // folder that it may write to anyway.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+        let made = open_made(&parent, name, OFlags::DIRECTORY)?;
         hand_over(&made, &fstat(&parent)?, FOLDER_MODE)?;
         Ok(made)
     }
@@ -50,14 +49,19 @@ impl Root {
             other => other?,
         };
         hand_over(&made, &fstat(&folder)?, FILE_MODE)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        let opened = open_made(&folder, name, OFlags::PATH)?;
         if is_same(&fstat(&opened)?, &fstat(&made)?) {
             Ok(opened)
         } else {
             Err(Errno::LOOP)
         }
     }
+}
+
+/// Opens what was made just now, but no link that has replaced it.
+fn open_made(folder: &OwnedFd, name: &str, kind: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = kind | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::empty())
 }
 
 /// The name of a link until it is in its place. The name is always the same, so that the
@@ -137,3 +141,6 @@ fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,33 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     let folder = &path[..path.len() - name.len()];
     Some((if folder.is_empty() { "." } else { folder }, name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image in which `/1` is a link to `/0`, `/2` one to `/1`, and so on.
+    struct Chain;
+
+    impl Image for Chain {
+        fn at(&self, _: &str) -> At {
+            At::Link
+        }
+
+        fn link(&self, path: &str) -> Option<String> {
+            let number: u32 = path[1..].parse().unwrap();
+            number.checked_sub(1).map(|next| format!("/{next}"))
+        }
+
+        fn is_free(&self, _: &str) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let end_of = |links: u32| follow(&format!("/{links}"), &Chain, |_| false);
+        assert_eq!(end_of(MAX_LINKS), "/0");
+        assert_eq!(end_of(MAX_LINKS + 1), "/1");
+    }
+}

@@ -8,6 +8,7 @@ use std::process::Command;
 use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
 
 use super::*;
+use crate::host::syscalls::forbidden_in;
 use crate::need;
 
 /// A cgroup of version 2, and a folder for nodes.
@@ -191,4 +192,16 @@ fn twice_is_once() {
         assert_ne!(cgroup.ids(), once);
         assert_eq!(cgroup.opened(&["c126:125", "c126:4", "c126:5", "c126:6"]).len(), 3);
     }
+}
+
+#[test]
+fn what_is_not_there_is_not_forbidden() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    cgroup.attach(&runtime_program(77), 0);
+    let at =
+        |name: &str| Device { source: cgroup.node(name).display().to_string(), ..device(name) };
+    let missing = Device { source: "/none".to_owned(), ..device("c126:1") };
+    let devices = [at("c126:77"), missing, at("c126:78")];
+    let found = forbidden_in(&cgroup.open(), &devices).unwrap();
+    assert_eq!(found, Some(&devices[2]));
 }
