@@ -214,6 +214,12 @@ mod tests {
     }
 
     #[test]
+    fn a_user_trusts_root_and_own_files() {
+        let is_trusted = |uid| owner_is_trusted(uid, 1000, Some(65_534));
+        assert_eq!([0, 1000, 65_534, 1001].map(is_trusted), [true, true, true, false]);
+    }
+
+    #[test]
     fn every_step_of_the_way_counts() {
         let (_dir, root) = tree();
         let file = root.join("a/b/file");
