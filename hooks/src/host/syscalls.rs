@@ -105,7 +105,7 @@ pub fn forbidden_in<'d>(
         Ok((path, read | write))
     });
     let modes = modes.collect::<rustix::io::Result<Vec<_>>>()?;
-    let mut handle: RawFd = 0;
+    let mut handle: RawFd = -1;
     let mut arguments = CloneArguments {
         flags: INTO_CGROUP | PIDFD,
         handle: &raw mut handle as u64,

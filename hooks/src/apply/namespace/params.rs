@@ -73,8 +73,8 @@ fn file_mount(folder: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     fsconfig_set_string(context.as_fd(), "size", "64k")?;
     fsconfig_set_string(context.as_fd(), "mode", "755")?;
     fsconfig_create(context.as_fd())?;
-    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
-    let memory = fsmount(context.as_fd(), flags, MountAttrFlags::empty())?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let memory = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let permissions = Mode::from_raw_mode(0o444);
     let file = rustix::fs::openat(&memory, NAME, flags, permissions)?;
