@@ -68,7 +68,11 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     ]
 
 
-@given(st.text() | st.from_regex(r"([\[\]()!`\n]|a)*\[a\]\([a-z`]+\)[`\n]*"))
+# Without code, whose marks may lie in the middle of a link.
+_texts = st.text(st.characters(exclude_characters="`"))
+
+
+@given(_texts | st.from_regex(r"([\[\]()!\n]|a)*\[a\]\([a-z]+\)\n*"))
 def test_any_text_is_a_page(text: str) -> None:
     assert all(link in text for link in links(text))
     assert blocks(text) == [] or "```" in text or "~~~" in text
