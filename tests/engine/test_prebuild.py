@@ -34,7 +34,7 @@ class Site:
         self.provision = provision
         self.folder = folder
         self.address = address
-        self.log = folder / "log-1"
+        self.log = folder / "log"
         password = folder / "password"
         password.write_text("fleet\n")
         provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
