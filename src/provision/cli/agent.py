@@ -335,7 +335,7 @@ def apply_command(
     document = _result(result)
     # A run that did nothing on a host that is ready ends at once.
     is_settled = not result.outcomes and result.status.state == "ready"
-    document["others"] = [] if is_settled or boot else _others(root, catalogues, load_desired(root))
+    document["others"] = [] if is_settled or boot else _others(root, catalogues, desired)
     if not coming:
         emit(document, _after, _warnings)
         return _code_at_boot(result) if boot else result.status.exit_code
