@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import tarfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from docker.tls import TLSConfig
 from requests.exceptions import ReadTimeout, RequestException
 from urllib3.exceptions import HTTPError
 
-from provision.engine.tar_streams import BAD_TAR, pack, readable
+from provision.engine.tar_streams import BAD_TAR, TarReader, pack, readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.facts import BUILD_SOCKETS
 
@@ -495,11 +494,10 @@ class Container:
         with self._translated(f"read '{path}' of a container"):
             stream, _status = self._client.get_archive(self._id, path, _COPIED)
             try:
-                with tarfile.open(fileobj=readable(stream), mode="r|") as archive:
-                    for member in archive:
-                        content = archive.extractfile(member) if member.isreg() else None
-                        if content is not None:
-                            yield member.name.rpartition("/")[2], content
+                archive = TarReader(readable(stream))
+                for member in archive:
+                    if member.isreg():
+                        yield member.name.rpartition("/")[2], archive.content(member)
             except BAD_TAR as error:
                 raise ProvisionError(
                     f"'{path}' of a container could not be read.",

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Self, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from provision.errors import ProvisionError
 from provision.progress import Transfer, report
@@ -28,46 +28,114 @@ _BUFFER = 1 << 20
 # No set-uid bits, and only the owner may write.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
-# Each member takes memory and an inode; a driver has some hundreds.
-_MOST_MEMBERS = 200_000
 # The limits of Linux (PATH_MAX, NAME_MAX): longer paths can't be created, and pathlib's memory for
 # the folders above a path grows with the square of their number.
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
-# tarfile reads a header of any length into memory; headers in images have some hundred bytes.
+# What a member may say of itself: headers in images have some hundred bytes.
 _LONGEST_HEADER = 64 << 10
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+# Each member has 512 bytes at least, takes memory and an inode; a driver has some hundreds.
+_MOST_HEADERS = 64 << 20
 # https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
 _WHITEOUT = ".wh."
 # The exceptions that tarfile raises for a stream that is no tar file: besides its own, those for
-# numbers in headers that are not valid or too large, and for headers nested without end.
-BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
+# numbers in headers that are not valid or too large, for headers that are cut off, and for headers
+# nested without end.
+BAD_TAR = (
+    tarfile.TarError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    EOFError,
+    RecursionError,
+)
 
 
-class BoundedTarInfo(tarfile.TarInfo):
-    """A member of an untrusted archive: its headers take little memory and time."""
+class TarReader:
+    """The members of an untrusted tar stream, one after the other.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return the member that a header describes, as tarfile does."""
-        member = super().frombuf(buf, encoding, errors)
-        if member.type == tarfile.GNUTYPE_SPARSE:
-            # tarfile follows its list of holes to the end, however long.
-            raise tarfile.ReadError("it has a file with holes")
-        if member.type == tarfile.XGLTYPE:
-            # tarfile keeps the content of all such headers.
-            raise tarfile.ReadError("it has a header for all files")
-        if member.type in _EXTENDED and member.size > _LONGEST_HEADER:
-            raise tarfile.ReadError(f"it has a header of {member.size} bytes")
-        return member
+    tarfile parses, and Python's releases differ in what it reads, keeps and refuses. What it may
+    take is therefore decided by the bytes that it reads, below it.
+    """
 
-    def _proc_gnusparse_10(self, next: tarfile.TarInfo, *_: object) -> None:  # noqa: A002 - the library's own name
-        """Mark a file with holes; tarfile would read lines of any length from it."""
-        next.sparse = b""
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = _Metered(stream)
+        # Reads the first member's headers.
+        self._archive = tarfile.open(  # noqa: SIM115 - holds nothing but the caller's stream
+            fileobj=cast("IO[bytes]", self._stream), mode="r:"
+        )
+
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        """Yield each member; its content may be read until the next one, of a file also later."""
+        while (member := self._archive.next()) is not None:
+            if self._archive.pax_headers:
+                # They would be kept, and added to each member.
+                raise tarfile.ReadError("it has a header for all files")
+            # tarfile keeps its members. Records of a few bytes take twenty times as much memory.
+            member.pax_headers = {}
+            self._stream.ends_headers()
+            yield member
+            self._stream.begins_headers()
+        self._stream.ends_headers()
+
+    def content(self, member: tarfile.TarInfo) -> IO[bytes]:
+        """Open a regular file among the members."""
+        return cast("IO[bytes]", self._archive.extractfile(member))
+
+
+class _Metered:
+    """The file that tarfile reads: it has few bytes of headers, and among them leads forward only.
+
+    Before the content of a member, all that is read is a header, whatever tarfile takes it for.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        seekable = getattr(stream, "seekable", None)
+        self._can_seek: bool = seekable is not None and seekable()
+        self._position = 0
+        # Of all members, and of the next one.
+        self._left = _MOST_HEADERS
+        self._allowance: int | None = None
+        self.begins_headers()
+
+    def begins_headers(self) -> None:
+        """Limit what is read from now on."""
+        self._allowance = _LONGEST_HEADER
+
+    def ends_headers(self) -> None:
+        """No longer limit it."""
+        self._allowance = None
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int) -> int:
+        if self._allowance is not None and position < self._position:
+            raise tarfile.ReadError("it leads backwards")
+        if self._can_seek:
+            self._position = self._stream.seek(position)
+        while self._position < position and self._read(min(position - self._position, _CHUNK)):
+            pass
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        if self._allowance is not None:
+            if not 0 <= size <= self._allowance:
+                raise tarfile.ReadError(f"it has headers of more than {_LONGEST_HEADER} bytes")
+            self._allowance -= size
+            self._left -= size
+            if self._left < 0:
+                raise tarfile.ReadError(f"it has more than {_MOST_HEADERS} bytes of headers")
+        # tarfile takes less than it wanted for the end of the stream.
+        data = self._read(size)
+        while len(data) < size and (more := self._read(size - len(data))):
+            data += more
+        return data
+
+    def _read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._position += len(data)
+        return data
 
 
 def readable(chunks: Iterator[bytes]) -> IO[bytes]:
@@ -138,7 +206,6 @@ class Unpacker:
         self._root = destination
         self._strip = strip
         self._ignores_others = ignores_others
-        self._count = 0
         self._folders = {PurePosixPath()}
         self._files: set[PurePosixPath] = set()
         self._written = 0
@@ -147,13 +214,9 @@ class Unpacker:
     def unpack(self, stream: IO[bytes]) -> None:
         """Unpack a whole stream."""
         try:
-            with tarfile.open(
-                fileobj=stream, mode="r|", bufsize=_CHUNK, tarinfo=BoundedTarInfo
-            ) as archive:
-                while (member := archive.next()) is not None:
-                    self._member(archive, member)
-                    # tarfile would keep all members, with their headers.
-                    archive.members.clear()  # type: ignore[attr-defined] # missing in the stub
+            archive = TarReader(stream)
+            for member in archive:
+                self._member(archive, member)
         except BAD_TAR as error:
             raise ProvisionError(
                 "The image's content could not be read as a tar stream.",
@@ -163,10 +226,7 @@ class Unpacker:
             ) from error
         report(Transfer("Unpacking", self._written, self._written))
 
-    def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        self._count += 1
-        if self._count > _MOST_MEMBERS:
-            raise _refused(member.name, f"is one of more than {_MOST_MEMBERS} members")
+    def _member(self, archive: TarReader, member: tarfile.TarInfo) -> None:
         if PurePosixPath(member.name).name.startswith(_WHITEOUT) and self._hides(member.name):
             raise _refused(member.name, "hides what another layer has")
         if self._is_elsewhere(member):
@@ -225,13 +285,10 @@ class Unpacker:
                 self._folders.add(folder)
                 (self._root / folder).mkdir(mode=0o755)
 
-    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath) -> None:
-        source = archive.extractfile(member)
-        if source is None:
-            raise _refused(member.name, "has no content")
+    def _file(self, archive: TarReader, member: tarfile.TarInfo, path: PurePosixPath) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         handle = os.open(self._root / path, flags, 0o600)
-        with source, os.fdopen(handle, "wb") as target:
+        with archive.content(member) as source, os.fdopen(handle, "wb") as target:
             shutil.copyfileobj(source, target, _CHUNK)
             os.fchmod(handle, member.mode & _PERMISSIONS)
         os.utime(self._root / path, (member.mtime, member.mtime))

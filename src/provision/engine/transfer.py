@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.engine.stream import transfer
-from provision.engine.tar_streams import BAD_TAR, Unpacker, readable
+from provision.engine.tar_streams import BAD_TAR, TarReader, Unpacker, readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.progress import Note, report
@@ -96,8 +95,7 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
         engine.archive(image.id, f"{ARTIFACT}/{path}", owner=owner) as chunks,
     ):
         try:
-            with tarfile.open(fileobj=readable(chunks), mode="r|") as archive:
-                return _content(archive, path)
+            return _content(TarReader(readable(chunks)), path)
         except BAD_TAR as error:
             raise ProvisionError(
                 f"'{path}' of the image could not be read as a tar stream.",
@@ -106,12 +104,11 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
             ) from error
 
 
-def _content(archive: tarfile.TarFile, path: str) -> bytes:
-    member = archive.next()
-    source = archive.extractfile(member) if member and member.isreg() else None
-    if source is None:
+def _content(archive: TarReader, path: str) -> bytes:
+    member = next(iter(archive), None)
+    if member is None or not member.isreg():
         raise ProvisionError(f"'{path}' in the image is no regular file.", resolution=_BUILD)
-    content = source.read(_FILE_MAX + 1)
+    content = archive.content(member).read(_FILE_MAX + 1)
     if len(content) > _FILE_MAX:
         raise ProvisionError(
             f"'{path}' in the image is larger than {_FILE_MAX} bytes.", resolution=_BUILD

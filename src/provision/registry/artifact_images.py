@@ -60,7 +60,7 @@ class LayerContent:
     def __init__(self, stored: IO[bytes], *, is_gzip: bool) -> None:
         self._chunks = _inflated(stored) if is_gzip else _plain(stored)
         self._left = LARGEST_CONTENT
-        self._rest = b""
+        self._rest = memoryview(b"")
         self._reader = ThreadPoolExecutor(1)
         self._ahead: deque[Future[bytes]] = deque()
 
@@ -74,9 +74,9 @@ class LayerContent:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, ``size`` at most; empty at the end."""
-        data = self._rest or self._chunk()
+        data = self._rest or memoryview(self._chunk())
         self._rest = data[size:]
-        return data[:size]
+        return bytes(data[:size])
 
     def finish(self) -> None:
         """Read the bytes after the archive's end, which must be valid too."""

@@ -86,48 +86,75 @@ def paxes(**said: str) -> bytes:
     return header(tarfile.XHDTYPE, records)
 
 
-def list_of_holes() -> bytes:
+def list_of_holes(blocks: int) -> bytes:
     """The header of an old GNU file with holes that says: the list goes on in the next block."""
     info = bytearray(header(tarfile.GNUTYPE_SPARSE, b"", name="opt/x"))
     info[482] = 1
     info[148:156] = b" " * 8
     info[148:156] = b"%06o\0 " % sum(info)
     block = b"00000000001\0" * 42 + b"\1" + bytes(7)
-    return bytes(info) + block * 200
+    return bytes(info) + block * blocks
 
 
-def endless_list_of_holes() -> bytes:
-    """A file with holes in PAX' newest form, whose list has no end of a line."""
+def before_the_last() -> bytes:
+    """A folder whose next header is said to lie before its own."""
+    info = bytearray(header(b"0", b"", name="opt/y"))
+    info[124:136] = b"\xff" * 10 + b"\xf8\x00"
+    info[148:156] = b" " * 8
+    info[148:156] = b"%06o\0 " % sum(info)
+    return bytes(info)
+
+
+def long_list_of_holes() -> bytes:
+    """A file with holes in PAX' newest form, whose list is longer than headers may be."""
     said = {"GNU__sparse__major": "1", "GNU__sparse__minor": "0", "GNU__sparse__name": "opt/x"}
-    return paxes(**said, GNU__sparse__realsize="1") + header(b"0", b"1" * 100_000, name="opt/x")
+    return paxes(**said, GNU__sparse__realsize="1") + header(
+        b"0", b"60000\n" + b"1\n" * 120_000, name="opt/x"
+    )
 
 
 HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
     (
         "a header of headers without end",
         lambda r: signed_image(r, header(tarfile.GNUTYPE_LONGNAME, b"opt/x\0") * 3000),
-        "as a tar stream",
+        "headers of more than 65536 bytes",
     ),
     (
         "a long header of PAX",
         lambda r: signed_image(r, paxes(comment="x" * 70_000) + header(b"0", b"", name="opt/x")),
-        "a header of 70",
+        "headers of more than 65536 bytes",
     ),
     (
         "a long name of GNU's",
         lambda r: signed_image(r, header(tarfile.GNUTYPE_LONGNAME, b"x" * 70_000)),
-        "a header of 70",
+        "headers of more than 65536 bytes",
     ),
     (
         "a header for all files",
-        lambda r: signed_image(r, header(tarfile.XGLTYPE, b"6 a=b\n")),
+        lambda r: signed_image(
+            r, header(tarfile.XGLTYPE, b"6 a=b\n") + header(b"0", b"", name="opt/x")
+        ),
         "a header for all files",
     ),
-    ("a list of holes", lambda r: signed_image(r, list_of_holes()), "a file with holes"),
     (
-        "an endless list of holes",
-        lambda r: signed_image(r, endless_list_of_holes()),
-        "is a file with holes",
+        "a list of holes",
+        lambda r: signed_image(r, list_of_holes(blocks=200)),
+        "headers of more than 65536 bytes",
+    ),
+    (
+        "a list of holes that is cut off",
+        lambda r: signed_image(r, list_of_holes(blocks=20)),
+        "as a tar stream",
+    ),
+    (
+        "a list of holes in the content",
+        lambda r: signed_image(r, long_list_of_holes()),
+        "headers of more than 65536 bytes",
+    ),
+    (
+        "a member that leads backwards",
+        lambda r: signed_image(r, before_the_last() + header(b"0", b"", name="opt/x")),
+        "leads backwards|as a tar stream",
     ),
     (
         "a deep folder",
@@ -252,8 +279,8 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
     ("bytes elsewhere", lambda r: signed_image(r, zeros("usr/x", 1 << 20)), "unpacks to more"),
     (
         "names without end",
-        lambda r: signed_image(r, tar_of(*[("bin/x", tarfile.REGTYPE, "")] * 60)),
-        "more than 50 members",
+        lambda r: signed_image(r, tar_of(*[("bin/x", tarfile.REGTYPE, "")] * 400)),
+        "more than 131072 bytes of headers",
     ),
     (
         "a file with holes",
@@ -275,7 +302,7 @@ def test_even_what_is_signed_is_not_unpacked_blindly(
 ) -> None:
     """A key of ours signed it: the machine that builds may belong to others by now."""
     monkeypatch.setattr(layers, "LARGEST_CONTENT", 1 << 19)
-    monkeypatch.setattr(unpack, "_MOST_MEMBERS", 50)
+    monkeypatch.setattr(unpack, "_MOST_HEADERS", 1 << 17)
     attack(registry)
     with pytest.raises(ProvisionError) as caught:
         pull(registry, tmp_path / "a")

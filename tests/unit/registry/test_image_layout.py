@@ -275,5 +275,5 @@ def test_a_header_does_not_fill_the_memory(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.write(member.tobuf(tarfile.USTAR_FORMAT))
         stream.truncate(4 << 30)
-    with pytest.raises(ProvisionError, match="a header of 3221225472 bytes"):
+    with pytest.raises(ProvisionError, match="headers of more than 65536 bytes"):
         open_files(path)
