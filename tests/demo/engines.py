@@ -18,7 +18,7 @@ from kit.cache import cache_dir
 from kit.engine import Engine, answers
 from kit.podman import Podman
 from kit.process import run
-from kit.product import BUILD_NETWORK, Provision, base_archive
+from kit.product import BUILD_NETWORK, Provision, base_archive, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class Engines:
         screen.say(f"The base image of {distro} is pulled or made, if the engine has none.")
         base = have_base(provision, distro)
         if "error" in base:
-            raise DemoError(f"there is no base image: {base['error']['message']}")
+            raise DemoError(f"there is no base image of {distro}: {error_text(base['error'])}")
         if base["made"]:
             self.forget_image_at_end(opened, base["image"])
         return str(base["image"])

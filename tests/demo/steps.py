@@ -15,7 +15,7 @@ from demo.containers import Client, Received, make_nodes, show
 from demo.engines import Engines, open_engines
 from demo.screen import DemoError
 from demo.summary import print_summary
-from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
+from kit.product import DECORATOR, RUNTIME, Provision, failure_of, write_runtime_config
 
 if TYPE_CHECKING:
     from demo.screen import Screen
@@ -164,5 +164,5 @@ class Demo:
         argv = [self.provision.program, *words]
         done = self.screen.run(argv, env=self.provision.variables(), live=True, lines=lines)
         if done.returncode != 0:
-            raise DemoError(f"provision {words[0]} ended with status {done.returncode}, see above")
+            raise DemoError(failure_of(done))
         return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ __all__ = [
     "base_archive",
     "copy_source",
     "driver_modules",
+    "error_text",
+    "failure_of",
     "load_base",
     "make_wheel",
     "write_runtime_config",
@@ -97,8 +100,8 @@ class Provision:
 
     def json(self, *words: str | Path, status: int = 0) -> Document:
         """Run `provision WORDS --json`, to this status; the one document on its standard output."""
-        done = self(*words, "--json", check=status == 0)
-        assert done.returncode == status, done.output
+        done = self(*words, "--json", check=False)
+        assert done.returncode == status, failure_of(done)
         document: Document = json.loads(done.stdout)
         return document
 
@@ -109,6 +112,23 @@ class Provision:
             raise AssertionError(f"should have failed, but said: {done.stdout}")
         error: Document = json.loads(done.stdout)["error"]
         return done.returncode, error
+
+
+def failure_of(done: Completed) -> str:
+    """The command, its exit status, and its error as people read it, also from `--json`."""
+    try:
+        said = error_text(json.loads(done.stdout)["error"])
+    except (LookupError, TypeError, ValueError):
+        said = done.output.strip()
+    return f"exit status {done.returncode}: {shlex.join(done.argv)}\n{said}"
+
+
+def error_text(error: Document) -> str:
+    """An error of a document, as the command prints it without `--json`."""
+    lines = [error["message"], error.get("details")]
+    if error.get("resolution"):
+        lines.append(f"What to do: {error['resolution']}")
+    return "\n".join(line for line in lines if line)
 
 
 def driver_modules(folder: Path) -> list[Path]:
