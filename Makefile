@@ -2,6 +2,15 @@
 # and tests/bench. Every target installs what it needs first, so that each works on a fresh machine.
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# `make demo WORLD=debian:13`: any target, in a bare Debian that ends with it (tests/kit/world.py).
+ifdef WORLD
+$(firstword $(MAKECMDGOALS)):
+	@.ci/setup world
+	@PYTHONPATH=tests .venv/bin/python -m kit.world '$(WORLD)' make $(MAKECMDGOALS) $(filter-out WORLD=%,$(MAKEOVERRIDES))
+$(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS)): ;
+.PHONY: $(MAKECMDGOALS)
+else
+
 .DEFAULT_GOAL := help
 # Where a shell sets it, each of the thousands of starts of `provision` compiles all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,7 +37,8 @@ help: ## What there is
 	@echo
 	@echo "  Variables: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12) of demo; ONLY (every"
 	@echo "  row) of bench; WORKERS ($(WORKERS)) of tests with engines, hosts and guests; HOMEPAGE, MAINTAINER"
-	@echo "  (NAME <ADDRESS>) of the packages that dist makes."
+	@echo "  (NAME <ADDRESS>) of the packages that dist makes; WORLD (debian:12, debian:13), in which bare Debian"
+	@echo "  a target runs (root)."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
@@ -145,3 +155,5 @@ engines:
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
 	mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup engines
+
+endif

@@ -23,6 +23,7 @@ __all__ = [
     "is_running",
     "run",
     "run_bytes",
+    "run_here",
     "start",
     "wait_for",
 ]
@@ -111,6 +112,19 @@ def run(
     if check and completed.returncode != 0:
         raise CommandFailedError(completed)
     return completed
+
+
+def run_here(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> int:
+    """Run `argv` to its end with our own streams and nothing but `env`; its status, as in a shell.
+
+    A Ctrl-C at the terminal is for it to handle: we wait until it has.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        status = subprocess.run([str(word) for word in argv], env=env, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
 
 
 def start(
