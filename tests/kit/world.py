@@ -46,9 +46,13 @@ _FOLDER = Path("/var/tmp")  # noqa: S108 - a new folder below it
 _PREFIX = "provision-world-"
 _CLONE = "/root/provision"
 # What of the environment says how the network is reached, and what a person watches.
-_KEPT = ("CI", "GOPROXY", "GOSUMDB", "TERM", "COLUMNS")
+_KEPT = (
+    *("CI", "TERM", "COLUMNS", "GOPROXY", "GOSUMDB"),
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_RETRIES"),
+    "PIP_DEFAULT_TIMEOUT",
+)
 _KEPT_ENDS = ("_proxy", "_PROXY")
-_KEPT_BEGINNINGS = ("PIP_", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_SOURCE_")
+_KEPT_BEGINNINGS = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_SOURCE_")
 _APT_SETTINGS = ("Acquire::http::", "Acquire::https::", "Acquire::Retries")
 
 # Becomes the world's first process: it waits for the command, and for what daemons leave behind.

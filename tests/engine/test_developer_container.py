@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from kit.gpt import partitioned_disk
+from kit.probe import need_programs
 from provision.build.bootstrap import copy_root
 from provision.errors import ProvisionError
+
+pytestmark = pytest.mark.usefixtures("_programs")
+
+
+@pytest.fixture
+def _programs() -> None:
+    need_programs("sfdisk", "mke2fs", "debugfs")
 
 
 @pytest.fixture
