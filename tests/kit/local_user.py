@@ -26,7 +26,7 @@ _LOOP = """
 print("ready")
 while True:
     try:
-        exec(code)
+        exec(code, {"os": os, "sys": sys})
     except OSError:
         pass
 """
