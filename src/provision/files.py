@@ -12,10 +12,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,15 +25,17 @@ from typing import IO
 
 from provision.errors import InUseError
 from provision.progress import Note, report
+from provision.trust import MOST_LINKS, is_own, open_folder
 
-# As many as the kernel follows: path_resolution(7).
-_MOST_LINKS = 40
 _HERE = ("", ".")
 _POLL_SECONDS = 0.05
 # The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
 # Where SELinux keeps a file's label, see xattr(7).
 _LABEL = "security.selinux"
+# Whatever another user put there, nothing is opened through a link, and no open waits.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
@@ -61,7 +63,7 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
             done.append(part)
             continue
         followed += 1
-        if followed > _MOST_LINKS:
+        if followed > MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(root / str(name).lstrip("/")))
         if target.startswith("/"):
             done.clear()
@@ -139,46 +141,79 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Open what becomes a file by one rename at the end, so that readers see the old or the new.
 
-    That holds after a power cut too. A device, pipe or socket is written to and never replaced; the
-    stream can't seek then. A link is replaced, unless it lies in ``/dev`` or ``/proc``, such as
-    ``/dev/stdout``: below another host's root, links lead to this machine's devices.
+    That holds after a power cut too. A link, pipe or device of the name is replaced: its folder may
+    belong to a user who put it there. For what a person named, see ``open_output``.
+    """
+    folder = open_folder(path.parent, create=True)
+    draft = f".{path.name}.{secrets.token_hex(4)}"
+    try:
+        with _naming(path):
+            handle = os.open(draft, _NEW, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                yield stream
+                os.fchmod(stream.fileno(), mode)
+                _label_as_folder(stream.fileno(), folder)
+                stream.flush()
+                os.fsync(stream.fileno())
+            with _naming(path):
+                os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors of calls that were given a folder's descriptor name the whole path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
+def open_output(path: Path) -> Iterator[IO[bytes]]:
+    """Open what a person named as a command's output, for writing.
+
+    A device, pipe or socket is written to and never replaced; the stream can't seek then. A link to
+    one counts only in ``/dev`` or ``/proc``, such as ``/dev/stdout``. All else is ``replacing``.
     """
     special = _special(path)
-    if special is not None:
-        with special:
-            yield special
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            os.fchmod(stream.fileno(), mode)
-            _label_as_folder(stream.fileno(), path.parent)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    with replacing(path) if special is None else special as stream:
+        yield stream
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy a file's content to a target, as ``replacing`` writes it."""
-    with source.open("rb") as content, replacing(target) as stream:
+def write_output(path: Path, content: bytes | str) -> bool:
+    """Write what a person named as ``open_output`` does; return whether that changed anything."""
+    data = content.encode() if isinstance(content, str) else content
+    if _is_already(path, data, 0o644):
+        return False
+    with open_output(path) as stream:
+        stream.write(data)
+    return True
+
+
+def copy_output(source: Path, path: Path) -> None:
+    """Copy a file's content to what a person named, as ``open_output`` writes it."""
+    with source.open("rb") as content, open_output(path) as stream:
         shutil.copyfileobj(content, stream)
 
 
 def followed(path: Path) -> Path:
     """Return where the links of a path that a user gave lead, for writing there.
 
-    A descriptor of this process, such as ``/dev/stdout``, stays its name in ``/proc``.
+    A descriptor of this process, such as ``/dev/stdout``, stays its name in ``/proc``. A link that
+    another user made, in ``/tmp`` for example, is not followed; it will be replaced.
     """
-    for _ in range(_MOST_LINKS):
+    for _ in range(MOST_LINKS):
         target = None if _descriptor(path) is not None else _target(path)
-        if target is None:
+        if target is None or not is_own(path.lstat()):
             return path
         path = path.parent / target
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -192,16 +227,22 @@ def _special(path: Path) -> IO[bytes] | None:
     if descriptor is not None:
         return os.fdopen(os.dup(descriptor), "wb")
     try:
-        kind = stat.S_IFMT(path.lstat().st_mode)
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    if kind == stat.S_IFSOCK:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(path))
-            return connection.makefile("wb")
-    if kind in {stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR}:
-        return None
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "wb")
+    try:
+        kind = stat.S_IFMT(os.fstat(handle).st_mode)
+        # The file that was looked at, whatever has its name by now.
+        looked_at = f"/proc/self/fd/{handle}"
+        if kind == stat.S_IFSOCK:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(looked_at)
+                return connection.makefile("wb")
+        if kind in {stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR}:
+            return None
+        return os.fdopen(os.open(looked_at, os.O_WRONLY | os.O_NOCTTY), "wb")
+    finally:
+        os.close(handle)
 
 
 def _descriptor(path: Path) -> int | None:
@@ -211,9 +252,16 @@ def _descriptor(path: Path) -> int | None:
 
 def remove_drafts(path: Path) -> None:
     """Remove drafts of a file that killed runs left behind; nothing may be writing it now."""
-    for draft in path.parent.glob(f".{path.name}.*"):
-        with suppress(OSError):
-            draft.unlink()
+    with suppress(OSError):
+        folder = open_folder(path.parent)
+        try:
+            with os.scandir(folder) as names:
+                drafts = [one.name for one in names if one.name.startswith(f".{path.name}.")]
+            for draft in drafts:
+                with suppress(OSError):
+                    os.unlink(draft, dir_fd=folder)
+        finally:
+            os.close(folder)
 
 
 def switch_symlink(link: Path, target: str) -> bool:
@@ -277,10 +325,9 @@ def lock(
         limit: The longest wait in seconds; 0: no wait.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    path.parent.mkdir(parents=True, exist_ok=True)
     waited = False
     while True:
-        with path.open("ab") as stream:
+        with os.fdopen(_open_lock(path), "ab") as stream:
             try:
                 fcntl.flock(stream, kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -293,6 +340,15 @@ def lock(
                 continue
             yield waited
             return
+
+
+def _open_lock(path: Path) -> int:
+    folder = open_folder(path.parent, create=True)
+    try:
+        with _naming(path):
+            return os.open(path.name, _LOCK, 0o644, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _is_there(stream: IO[bytes], path: Path) -> bool:
@@ -338,7 +394,7 @@ def selinux_label(path: Path) -> str | None:
         return None
 
 
-def _label_as_folder(handle: int, folder: Path) -> None:
+def _label_as_folder(handle: int, folder: int) -> None:
     """Give a file the SELinux label of its folder, as most policies do by themselves.
 
     Debian's labels what a service writes to /etc as its private state (etc_runtime_t), which
@@ -350,11 +406,16 @@ def _label_as_folder(handle: int, folder: Path) -> None:
 
 
 def _is_already(path: Path, data: bytes, mode: int) -> bool:
-    if path.is_symlink() or not path.is_file():
+    try:
+        # A pipe would keep its reader waiting.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
         return False
-    status = path.stat()
-    return (
-        status.st_size == len(data)
-        and status.st_mode & 0o7777 == mode
-        and path.read_bytes() == data
-    )
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        return (
+            stat.S_ISREG(status.st_mode)
+            and status.st_size == len(data)
+            and status.st_mode & 0o7777 == mode
+            and stream.read(len(data) + 1) == data
+        )

@@ -31,7 +31,7 @@ link() {
 if ! works "$python/bin/python3" -c 'import venv'; then
     say "unpacking Python"
     rm -rf "$staged/tree" "$python"
-    mkdir "$staged/tree"
+    mkdir -m 700 "$staged/tree"
     tar -C "$staged/tree" --no-same-owner -xzf "$staged/python.tar.gz"
     # The Ansible role reads this file to see which archive was unpacked.
     sum=$(sha256sum "$staged/python.tar.gz")
@@ -44,7 +44,7 @@ fi
 if ! works "$environment/bin/provision" --version; then
     say "installing provision"
     rm -rf "$environment" "$staged/wheels"
-    mkdir "$staged/wheels"
+    mkdir -m 700 "$staged/wheels"
     tar -C "$staged/wheels" --no-same-owner -xf "$folder/provision.tar"
     "$python/bin/python3" -m venv --without-pip "$environment"
     pip=$(echo "$staged"/wheels/pip-*.whl)

@@ -21,6 +21,7 @@ from provision.files import (
     sha256_file,
     switch_symlink,
     write_atomic,
+    write_output,
 )
 from provision.progress import heard_by
 from provision.registry.image_archives import pack_folder
@@ -43,7 +44,10 @@ def test_a_file_gets_its_folders_selinux_label(
 ) -> None:
     label = b"system_u:object_r:etc_t:s0\0"
     given: list[tuple[str, bytes]] = []
-    monkeypatch.setattr(os, "getxattr", lambda path, _name: label if path == tmp_path else b"")
+    folder = tmp_path.stat()
+    monkeypatch.setattr(
+        os, "getxattr", lambda at, _name: label if os.path.samestat(os.fstat(at), folder) else b""
+    )
     monkeypatch.setattr(os, "setxattr", lambda _handle, name, value: given.append((name, value)))
     write_atomic(tmp_path / "file", "content")
     assert given == [("security.selinux", label)]
@@ -101,7 +105,7 @@ def _pack(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_fifo, _socket])
-@pytest.mark.parametrize("write", [lambda path: write_atomic(path, "text"), _pack])
+@pytest.mark.parametrize("write", [lambda path: write_output(path, "text"), _pack])
 def test_a_pipe_or_socket_is_written_to(
     tmp_path: Path,
     make: Callable[[Path], Callable[[], bytes]],
@@ -123,7 +127,7 @@ def test_standard_output_is_written_to(tmp_path: Path, name: str, *, to_file: bo
     (tmp_path / "out").symlink_to("link")
     devices = Path("/dev/stdout").lstat()
     code = "import sys; from provision.cli.options import OUTPUT; from provision.files import *;"
-    code += "[write_atomic(OUTPUT.convert(sys.argv[1], None, None), 'text') for _ in range(2)]"
+    code += "[write_output(OUTPUT.convert(sys.argv[1], None, None), 'text') for _ in range(2)]"
     words = [sys.executable, "-c", code, name.format(root=tmp_path)]
     if to_file:
         with (tmp_path / "file").open("wb") as stream:
@@ -137,13 +141,13 @@ def test_standard_output_is_written_to(tmp_path: Path, name: str, *, to_file: bo
 
 
 def test_a_device_is_written_to_and_a_link_elsewhere_does_not_lead_there(tmp_path: Path) -> None:
-    assert write_atomic(Path("/dev/null"), "text")
+    assert write_output(Path("/dev/null"), "text")
     assert Path("/dev/null").is_char_device()
     # A masked unit is one, maybe of another host.
     masked = tmp_path / "masked"
     masked.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        write_atomic(OUTPUT_FILE.convert(str(masked), None, None), "text")
+        write_output(OUTPUT_FILE.convert(str(masked), None, None), "text")
     assert masked.is_symlink()
     assert write_atomic(masked, "text")
     assert masked.read_text() == "text"
@@ -154,7 +158,7 @@ def test_links_of_an_output_are_followed(tmp_path: Path) -> None:
     (tmp_path / "folder/file").write_text("old")
     (tmp_path / "link").symlink_to("folder/next")
     (tmp_path / "folder/next").symlink_to("file")
-    write_atomic(OUTPUT_FILE.convert(str(tmp_path / "link"), None, None), "new")
+    write_output(OUTPUT_FILE.convert(str(tmp_path / "link"), None, None), "new")
     assert (tmp_path / "folder/next").is_symlink()
     assert (tmp_path / "folder/file").read_text() == "new"
 

@@ -18,11 +18,11 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO, Final, Literal
 
 from provision.build.archive import Archive
 from provision.build.base_image import base_request, ensure_base
@@ -31,7 +31,7 @@ from provision.build.dockerfile import fill_shipped
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro, own_kernel
 from provision.build.resolve import kernel_pin
-from provision.build.unpack_source import UnpackError, open_tar, unpack
+from provision.build.unpack_source import UnpackError, check_link, inside, open_tar
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive
@@ -327,8 +327,8 @@ _PAIR = re.compile(r"0x([0-9a-f]{4})\D+0x([0-9a-f]{4})")
 _WORK = "/provision"
 _TREE = f"{_WORK}/tree"
 _OUT = f"{_WORK}/out"
-_DEB = "package.deb"
-_SOURCE = "source.tar"
+_DEB: Final = "package.deb"
+_SOURCE: Final = "source.tar"
 # The caller ships, or fetches and checks, these files. Only the dkms.conf in them is run.
 _UNPACK = {
     _DEB: f"dpkg-deb --extract {_WORK}/{_DEB} .",
@@ -336,13 +336,20 @@ _UNPACK = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A source as the container gets it; only there is it unpacked."""
+
+    file: Literal["package.deb", "source.tar"]
+    content: bytes
+
+
 def inspect_source(
-    engine: Engine, base: BasePin, path: Path, name: str, kernel: KernelPin, *, state: Path
+    engine: Engine, base: BasePin, source: Packed, name: str, kernel: KernelPin, *, state: Path
 ) -> DkmsConf:
-    """Evaluate the dkms.conf of a package or folder in a container of a base image."""
-    file = _DEB if path.is_file() else _SOURCE
+    """Evaluate the dkms.conf of a source in a container of a base image."""
     script = (templates_dir() / "dkms/dkms.bash").read_bytes()
-    files = {"dkms.bash": script, file: _packed(path, name)}
+    files = {"dkms.bash": script, source.file: source.content}
     owner = hashlib.sha256(f"inspect {name} {state.resolve()}".encode()).hexdigest()[:32]
     image = ensure_base(engine, base)
     request = ContainerRequest(image_id=image.id, owner=owner, network="none", limit=_LIMIT_S)
@@ -353,7 +360,7 @@ def inspect_source(
     ):
         container.put(files, _WORK)
         ran = container.run(
-            f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[file]}"
+            f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[source.file]}"
             f" && bash {_WORK}/dkms.bash inspect {shlex.quote(kernel.release)}"
             f" {shlex.quote(kernel.architecture)} {_OUT}",
             on_line=lambda line: report(Output(line)),
@@ -387,12 +394,14 @@ def inspect_source(
         )
 
 
-def _packed(path: Path, name: str) -> bytes:
-    """Return a package, or a tar file of a folder without what git keeps."""
-    if path.is_file():
-        if path.stat().st_size > MAX_BYTES:
-            raise _too_large(name, "Give")
-        return path.read_bytes()
+def _package(path: Path, name: str) -> Packed:
+    if path.stat().st_size > MAX_BYTES:
+        raise _too_large(name, "Give")
+    return Packed(_DEB, path.read_bytes())
+
+
+def _folder(path: Path, name: str) -> Packed:
+    """Return the files of a folder without what git keeps."""
     buffer = io.BytesIO()
     size = 0
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -404,7 +413,7 @@ def _packed(path: Path, name: str) -> bytes:
             if size > MAX_BYTES or count > MAX_FILES:
                 raise _too_large(name, "Give")
             archive.add(file, arcname=str(inside), recursive=False)
-    return buffer.getvalue()
+    return Packed(_SOURCE, buffer.getvalue())
 
 
 def _too_large(name: str, give: str) -> ProvisionError:
@@ -426,6 +435,8 @@ _NO_ARCHIVE = (
     # For invalid or oversized numbers in its headers.
     ValueError,
     ArithmeticError,
+    # For a password, or a compression that Python lacks.
+    RuntimeError,
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 # Packages of DKMS itself, of every build's container, or of a host with DKMS.
@@ -451,10 +462,9 @@ def import_dkms(
     chosen = choose_distro(settings, distro)
     facts = read_facts(settings.root)
     target = kernel_pin(kernel or own_kernel(settings, facts), facts.arch or "")
-    with _source(settings, what, chosen) as (path, origin):
-        asked = base_request(settings, chosen)
-        base = ensure_distro_base(settings, asked)
-        conf = inspect_source(settings.engine(), base, path, what, target, state=settings.state)
+    source, origin = _source(settings, what, chosen)
+    base = ensure_distro_base(settings, base_request(settings, chosen))
+    conf = inspect_source(settings.engine(), base, source, what, target, state=settings.state)
     return draft_recipe(conf, origin), conf
 
 
@@ -470,28 +480,26 @@ def write_recipe(draft: Draft, output: Path) -> Path:
     return file
 
 
-@contextmanager
-def _source(settings: Settings, what: str, distro: DistroPin) -> Iterator[tuple[Path, Origin]]:
-    """Yield the package or folder that is meant, and its origin."""
+def _source(settings: Settings, what: str, distro: DistroPin) -> tuple[Packed, Origin]:
+    """Return the package, folder or archive that is meant, and its origin."""
     if re.match(r"https?://", what):
-        with scratch(settings.state, "import") as folder:
-            yield _downloaded(what, folder)
-    elif Path(what).is_dir():
-        with scratch(settings.state, "import") as folder:
-            release, modules = _checkout(Path(what), folder)
-            homepage = release.url.removesuffix(".git") if release else None
-            origin = Origin(what, release=release, homepage=homepage, submodules=modules)
-            yield Path(what), origin
-    elif _PACKAGE.fullmatch(what):
-        yield _packaged(settings, what, distro)
-    else:
-        raise NotFoundError(
-            f"There is no folder '{what}', and it is neither an address nor a package's name.",
-            resolution="Give a package (v4l2loopback-dkms), a folder or an archive's address.",
-        )
+        with scratch(settings.state, "import") as draft:
+            return _downloaded(what, draft)
+    if Path(what).is_dir():
+        with scratch(settings.state, "import") as draft:
+            release, modules = _checkout(Path(what), draft)
+        homepage = release.url.removesuffix(".git") if release else None
+        origin = Origin(what, release=release, homepage=homepage, submodules=modules)
+        return _folder(Path(what), what), origin
+    if _PACKAGE.fullmatch(what):
+        return _packaged(settings, what, distro)
+    raise NotFoundError(
+        f"There is no folder '{what}', and it is neither an address nor a package's name.",
+        resolution="Give a package (v4l2loopback-dkms), a folder or an archive's address.",
+    )
 
 
-def _downloaded(url: str, folder: Path) -> tuple[Path, Origin]:
+def _downloaded(url: str, draft: Path) -> tuple[Packed, Origin]:
     if url.endswith(".git"):
         raise UsageError(
             f"'{url}' is a repository, not an archive.",
@@ -505,43 +513,85 @@ def _downloaded(url: str, folder: Path) -> tuple[Path, Origin]:
             " FOLDER",
         )
     report(Note(f"Downloading {url}"))
-    archive, tree = folder / "archive", folder / "tree"
+    archive = draft / "archive"
     sha256 = download_any(url, destination=archive, limit=MAX_BYTES)
-    tree.mkdir()
-    _check_size(url, archive)
     try:
-        unpack(archive, tree, 0)
-    except UnpackError as error:
+        strip = _leading_parts(archive, url)
+        source = _repacked(archive, strip)
+    except _NO_ARCHIVE as error:
         raise ProvisionError(
             f"'{url}' can't be unpacked: {error}.",
             resolution="Give the address of a tar file, zip file or .deb, not of a page about it.",
         ) from error
-    inside = list(tree.iterdir())
-    # The source of a package is below usr/src, where it is looked for.
-    has_top = len(inside) == 1 and inside[0].is_dir() and not (tree / "usr/src").is_dir()
-    release = ArchiveSource(url=url, sha256=sha256, strip=int(has_top))
-    return (inside[0] if has_top else tree), Origin(url, release=release)
+    return source, Origin(url, release=ArchiveSource(url=url, sha256=sha256, strip=strip))
 
 
-def _check_size(url: str, archive: Path) -> None:
-    """Refuse an archive that is too large when unpacked, before a file of it is written."""
+def _leading_parts(archive: Path, name: str) -> int:
+    """Return how many leading parts a build drops of every path: those that all files share.
+
+    An archive that is too large when unpacked is refused.
+    """
     size = 0
-    # The unpacker reports damaged files and files that are no archives.
-    with suppress(*_NO_ARCHIVE):
-        for count, of_file in enumerate(_sizes(archive)):
-            size += of_file
-            if size > MAX_BYTES or count > MAX_FILES:
-                raise _too_large(url, "Unpack it, and give")
+    paths = []
+    for count, (entry, _) in enumerate(_members(archive)):
+        size += entry.size
+        if size > MAX_BYTES or count > MAX_FILES:
+            raise _too_large(name, "Unpack it, and give")
+        if not entry.isdir():
+            paths.append(PurePosixPath(entry.name).parts)
+    if not paths:
+        raise UnpackError("it has no files")
+    # The source of a package is below usr/src, where it is looked for.
+    is_package = any(parts[:2] == ("usr", "src") for parts in paths)
+    has_top = len({parts[0] for parts in paths}) == 1 and all(len(parts) > 1 for parts in paths)
+    return int(has_top and not is_package)
 
 
-def _sizes(archive: Path) -> Iterator[int]:
+def _repacked(archive: Path, strip: int) -> Packed:
+    """Return an archive's files as a tar file for the container.
+
+    Nothing of it becomes a file of this host, where root would write what the archive names, with
+    owners that it names too.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for entry, content in _members(archive):
+            if (name := inside(entry.name, strip)) is None or entry.isdir():
+                continue
+            entry.name = str(name)
+            if entry.islnk():
+                entry.linkname = str(inside(entry.linkname, strip))
+            tar.addfile(entry, content)
+    return Packed(_SOURCE, buffer.getvalue())
+
+
+def _members(archive: Path) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """Yield an archive's members, of which nobody is the owner, and the content of its files."""
     if zipfile.is_zipfile(archive):
-        # zipfile unpacks no more than this, whatever a file holds.
         with zipfile.ZipFile(archive) as file:
-            yield from (member.file_size for member in file.infolist())
-    else:
-        with open_tar(archive) as tar:
-            yield from (member.size for member in tar)
+            for one in file.infolist():
+                # zipfile reads no more than this, whatever a file holds.
+                kind = tarfile.DIRTYPE if one.is_dir() else tarfile.REGTYPE
+                with file.open(one) as content:
+                    yield _entry(one.filename, kind, one.file_size), content
+        return
+    with open_tar(archive) as tar:
+        for member in tar:
+            if member.issym():
+                check_link(inside(member.name, 0) or PurePosixPath(), member.linkname)
+            elif not (member.isreg() or member.islnk() or member.isdir()):
+                raise UnpackError(f"'{member.name}' is neither file, folder nor link")
+            kind = tarfile.REGTYPE if member.isreg() else member.type
+            entry = _entry(member.name, kind, member.size if member.isreg() else 0)
+            entry.linkname = member.linkname
+            yield entry, tar.extractfile(member) if member.isreg() else None
+
+
+def _entry(name: str, kind: bytes, size: int) -> tarfile.TarInfo:
+    # Refused before anything else looks at it.
+    entry = tarfile.TarInfo(str(inside(name, 0) or "."))
+    entry.type, entry.size, entry.mode = kind, size, 0o755
+    return entry
 
 
 def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
@@ -587,7 +637,7 @@ def public_address(remote: str) -> str | None:
     return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
 
 
-def _packaged(settings: Settings, name: str, distro: DistroPin) -> tuple[Path, Origin]:
+def _packaged(settings: Settings, name: str, distro: DistroPin) -> tuple[Packed, Origin]:
     if not uses_archive(distro):
         raise NotFoundError(
             f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
@@ -614,7 +664,7 @@ def _packaged(settings: Settings, name: str, distro: DistroPin) -> tuple[Path, O
         package.sha256, [package.url], name=name, size=package.size
     )
     homepage = f"https://tracker.debian.org/pkg/{name}" if distro.id == "debian" else None
-    return file, Origin(
+    return _package(file, name), Origin(
         name,
         package=name,
         component=package.component,

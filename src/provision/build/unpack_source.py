@@ -141,21 +141,23 @@ def _untar(tar: tarfile.TarFile, target: Path, strip: int) -> int:
     count = 0
     top = target.resolve()
     for member in tar:
-        name = _stripped(member.name, strip)
+        name = inside(member.name, strip)
         if name is None:
             continue
         _make_way(top, name)
         if member.islnk():
-            linked = _stripped(member.linkname, strip)
+            linked = inside(member.linkname, strip)
             if linked is None:
                 raise UnpackError(f"'{member.name}' is a link to '{member.linkname}'")
             _check_folder(top, linked)
             member.linkname = str(linked)
         elif member.issym():
-            _check_link(name, member.linkname)
+            check_link(name, member.linkname)
         elif not (member.isreg() or member.isdir()):
             raise UnpackError(f"'{member.name}' is neither file, folder nor link")
         member.name = str(name)
+        # As root, the library would give files to the users that an archive names.
+        member.uid, member.gid, member.uname, member.gname = 0, 0, "", ""
         member.mode = 0o755 if member.isdir() or member.mode & _EXECUTABLE else 0o644
         # Python 3.12 and later ask for a filter; what it checks was checked above.
         if hasattr(tarfile, "fully_trusted_filter"):
@@ -170,7 +172,7 @@ def _unzip(archive: Path, target: Path, strip: int) -> int:
     count = 0
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
-            name = _stripped(member.filename, strip)
+            name = inside(member.filename, strip)
             if name is None or member.is_dir():
                 continue
             path = target / name
@@ -182,7 +184,7 @@ def _unzip(archive: Path, target: Path, strip: int) -> int:
     return count
 
 
-def _stripped(name: str, strip: int) -> PurePosixPath | None:
+def inside(name: str, strip: int) -> PurePosixPath | None:
     """Return a member's path without its leading parts; None where nothing is left."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
@@ -205,7 +207,8 @@ def _check_folder(top: Path, name: PurePosixPath) -> None:
         raise UnpackError(f"'{name}' leads out of the source, by links that come before it")
 
 
-def _check_link(name: PurePosixPath, target: str) -> None:
+def check_link(name: PurePosixPath, target: str) -> None:
+    """Refuse a link that leads out of the source by itself."""
     path = PurePosixPath(target)
     climbs = sum(part == ".." for part in path.parts)
     if path.is_absolute() or climbs >= len(name.parts):

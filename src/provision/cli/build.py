@@ -23,7 +23,7 @@ from provision.cli.job import (
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
-from provision.files import write_atomic
+from provision.files import write_atomic, write_output
 from provision.registry.image_archives import save_image
 from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
@@ -49,7 +49,7 @@ def resolve_command(
     pin = resolved.pin
     document = pin_document(pin, resolved.urls)
     if output is not None:
-        write_atomic(output, json.dumps(document, indent=1) + "\n")
+        write_output(output, json.dumps(document, indent=1) + "\n")
     emit(
         document,
         fields(

@@ -20,7 +20,7 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import advice, each, emit, fields, remark, table, wants_json
 from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
-from provision.files import write_atomic
+from provision.files import write_output
 from provision.host.facts import read_facts
 from provision.sources.upstream.formats import newest_first
 from provision.sources.upstream.queries import UpstreamResult
@@ -466,7 +466,7 @@ def vendor_file(
     root = root.resolve()
     entry = load_settings(root, catalogues=catalogues).catalogue.entry(driver)
     written = foreign_vendor_file(entry.recipe, root=root, machine=read_facts(root).arch)
-    changed = write_atomic(output, written) if output is not None else False
+    changed = write_output(output, written) if output is not None else False
     done = f"{output}: {'written' if changed else 'nothing to do'}."
     emit(
         {"vendor_file": json.loads(written), "output": output, "changed": changed},

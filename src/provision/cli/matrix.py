@@ -26,7 +26,7 @@ from provision.cli.output import (
     table,
 )
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
-from provision.files import write_atomic
+from provision.files import write_output
 from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
 from provision.fleet.matrix.grid import (
     LOOKS,
@@ -283,7 +283,7 @@ def _built(
 
 def _write_page(html: Path | None, report: MatrixReport) -> None:
     if html is not None:
-        write_atomic(html, render_page(report, templates_dir(), time=time.time()))
+        write_output(html, render_page(report, templates_dir(), time=time.time()))
 
 
 def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> int:

@@ -18,12 +18,14 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @contextmanager
 def scratch(state: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder that is removed afterwards, or by the next run."""
+    """Yield an empty folder of this user alone, removed afterwards or by the next run."""
     folder = state / name
     waiting = f"Another process is at work in {folder}; waiting for it"
     with lock(state / "locks" / name, waiting=waiting):
         _remove(folder)
-        folder.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # What is unpacked in it may have any owner and mode until it is looked at.
+        folder.mkdir(mode=0o700)
         try:
             yield folder
         finally:

@@ -34,7 +34,7 @@ from provision.engine.scratch import scratch
 from provision.engine.stream import BuildStream
 from provision.engine.transfer import extract
 from provision.errors import NotFoundError, UsageError
-from provision.files import copy, lock, replacing, sha256_file
+from provision.files import copy_output, lock, replacing, sha256_file
 from provision.pin import BasePin, ClosurePackage, Digested, DistroPin, Name, PackageVersion, Sha256
 from provision.progress import Note, report
 from provision.shipped import templates_dir
@@ -177,7 +177,7 @@ def make_python(settings: Settings, request: PythonRequest) -> HostPython:
         # The target may be a pipe, which nobody reads again.
         archive = folder / "archive"
         pack_tree(tree, pin.prefix, archive)
-        copy(archive, target)
+        copy_output(archive, target)
         sha256, size = sha256_file(archive), archive.stat().st_size
     return HostPython(pin, target, sha256, size, built=found is None)
 

@@ -19,7 +19,7 @@ from provision.build.request import DriverRequest
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
-from provision.files import copy
+from provision.files import copy_output
 from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
@@ -131,7 +131,7 @@ def export_sysext(
         # Reproducible; equal files are stored once.
         words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
         run(words, why="make the system extension", timeout=LONG_LIMIT_S)
-        copy(image, target)
+        copy_output(image, target)
     return target, [artifact.manifest for artifact in artifacts]
 
 

@@ -23,7 +23,7 @@ from provision.build.workspace import Settings
 from provision.documents import load_if_readable
 from provision.engine.docker_api import Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import lock, sha256_file, write_atomic
+from provision.files import lock, replacing, sha256_file, write_atomic
 from provision.pin import BasePin, Pin
 from provision.progress import Note, Step, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
@@ -236,7 +236,6 @@ SUMS = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
 # Marks a folder as ours before anything is written, so that foreign files are never removed.
 _MARKER = ".provision-bundle"
-_WORK = ".work"
 # Spare room for the file system's own needs.
 _MARGIN = 64 << 20
 
@@ -395,10 +394,8 @@ def create(
     check_room(output, contents.size * (2 if is_archive else 1))
     _claim(folder)
     with lock(folder / _MARKER):
-        (folder / _WORK).mkdir(exist_ok=True)
         _write_images(folder, access, contents)
         _write_files(folder, contents, access.settings)
-        shutil.rmtree(folder / _WORK)
         _tidy(folder, contents)
         files = seal(folder, signer)
         if is_archive:
@@ -465,22 +462,17 @@ def _write_files(folder: Path, contents: Contents, settings: Settings) -> None:
         target = folder / place
         if target.is_file() and sha256_file(target) == sha256_file(source):
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
         report(Note(f"Copying {place}"))
-        draft = folder / _WORK / "copy"
-        shutil.copyfile(source, draft)
-        draft.replace(target)
+        with source.open("rb") as content, replacing(target) as stream:
+            shutil.copyfileobj(content, stream)
     for base, image in contents.bases:
         place = f"{BASES}/{base.digest.removeprefix('sha256:')}.tar"
         target = folder / place
         if not target.exists():
             report(Note(f"Copying the base image {base.image}"))
-            draft = folder / _WORK / "base"
-            with draft.open("wb") as stream:
+            with replacing(target) as stream:
                 for chunk in settings.engine().save(image.id):
                     stream.write(chunk)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.replace(target)
 
 
 def _tidy(folder: Path, contents: Contents) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from provision.build.workspace import Settings
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError
-from provision.files import replacing
+from provision.files import open_output
 from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
@@ -119,7 +119,7 @@ def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
     paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]
     # As a stream, because the target may be a pipe.
     with (
-        replacing(target) as stream,
+        open_output(target) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path in paths:

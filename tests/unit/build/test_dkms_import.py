@@ -18,7 +18,14 @@ from kit.fileserver import served
 from kit.process import run, run_bytes
 from provision.build import archive as archive_module
 from provision.build import dkms_import
-from provision.build.dkms_import import BuiltModule, DkmsConf, Draft, import_dkms, write_recipe
+from provision.build.dkms_import import (
+    BuiltModule,
+    DkmsConf,
+    Draft,
+    Packed,
+    import_dkms,
+    write_recipe,
+)
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -40,16 +47,20 @@ def no_engine() -> NoReturn:
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Packed]:
     """What the container got; it always finds the same."""
-    got: list[Path] = []
+    got: list[Packed] = []
 
     def inspect(
-        _engine: Engine, _base: BasePin, path: Path, _name: str, kernel: KernelPin, **_more: object
+        _engine: Engine,
+        _base: BasePin,
+        source: Packed,
+        _name: str,
+        kernel: KernelPin,
+        **_more: object,
     ) -> DkmsConf:
-        assert path.exists()
         assert kernel == KernelPin(release=KERNEL, architecture="x86_64")
-        got.append(path)
+        got.append(source)
         return CONF
 
     monkeypatch.setattr(dkms_import, "inspect_source", inspect)
@@ -66,25 +77,32 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(root=root, config=Config(), catalogue=Catalogue([]), state=tmp_path / "state")
 
 
+def files_of(source: Packed) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(source.content)) as archive:
+        assert {(one.uid, one.gid) for one in archive.getmembers()} <= {(0, 0)}
+        return archive.getnames()
+
+
 def made_of(settings: Settings, what: str) -> Draft:
     return import_dkms(using(settings, lambda: None), what, kernel=KERNEL)[0]  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
 
 
 def test_a_folder_becomes_a_driver_that_is_never_overwritten(
-    settings: Settings, looked_at: list[Path], tmp_path: Path
+    settings: Settings, looked_at: list[Packed], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
+    (source / "dkms.conf").touch()
     draft = made_of(settings, str(source))
     file = write_recipe(draft, tmp_path / "drivers")
     assert file == tmp_path / "drivers/tool/driver.toml"
     assert file.read_text() == draft.text
-    assert looked_at == [source]
+    assert [files_of(one) for one in looked_at] == [["dkms.conf"]]
     with pytest.raises(UsageError, match="There is a driver already"):
         write_recipe(draft, tmp_path / "drivers")
 
 
-def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Path], tmp_path: Path) -> None:
+def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Packed], tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "Makefile").write_text("all:\n")
@@ -163,23 +181,23 @@ class Vendor:
 
 
 def test_an_archive_is_unpacked_and_pinned_as_it_came(
-    settings: Settings, looked_at: list[Path], vendor: Vendor
+    settings: Settings, looked_at: list[Packed], vendor: Vendor
 ) -> None:
     draft = made_of(settings, vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}))
-    assert looked_at[0].name == "tool-2.1"
+    assert files_of(looked_at[0]) == ["dkms.conf"]
     assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in draft.text
     assert "strip" not in draft.text
     assert not (settings.state / "import").exists()
 
 
 def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
-    settings: Settings, looked_at: list[Path], vendor: Vendor
+    settings: Settings, looked_at: list[Packed], vendor: Vendor
 ) -> None:
     vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": b""})
     package = deb(vendor.folder, (vendor.folder / "data").read_bytes())
     draft = made_of(settings, f"{vendor.url}/{package.name}")
     # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
-    assert looked_at[0].name == "tree"
+    assert files_of(looked_at[0]) == ["usr/src/tool-2.1/dkms.conf"]
     assert "strip = 0" in draft.text
 
 
@@ -230,20 +248,20 @@ def archive(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }
     write_apt_sources(settings.root)
     package = tmp_path / "tool.deb"
-    package.write_bytes(b"")
+    package.write_bytes(b"a package")
     have_apt_answer(monkeypatch, texts)
     monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
 
 
 @pytest.mark.usefixtures("archive")
 def test_a_package_brings_its_component_and_tools(
-    settings: Settings, looked_at: list[Path]
+    settings: Settings, looked_at: list[Packed]
 ) -> None:
     draft = made_of(settings, "tool-dkms")
     assert 'package = "tool-dkms"' in draft.text
     assert 'components = ["contrib"]' in draft.text
     assert 'packages = ["perl", "libc6-dev"]' in draft.text
-    assert looked_at[0].name == "tool.deb"
+    assert looked_at == [Packed("package.deb", b"a package")]
 
 
 @pytest.mark.usefixtures("archive", "looked_at")

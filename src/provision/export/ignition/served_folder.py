@@ -36,7 +36,7 @@ from provision.export.ignition.wheels import (
     origin,
     read_python,
 )
-from provision.files import sync_directory, write_atomic
+from provision.files import replacing, write_atomic
 from provision.progress import Step, report
 
 Engine = Literal["docker", "podman"]
@@ -397,11 +397,8 @@ def _serve(path: Path, suffix: str, folder: Path, url: str) -> Served:
     name = f"{path.name.removesuffix(suffix)}-{sha512[:_SHORT]}{suffix}"
     target = folder / name
     if not target.is_file() or _sha512(target) != sha512:
-        draft = folder / f".{name}.draft"
-        shutil.copyfile(path, draft)
-        draft.chmod(0o644)
-        draft.replace(target)
-        sync_directory(folder)
+        with path.open("rb") as content, replacing(target) as stream:
+            shutil.copyfileobj(content, stream)
     return Served(name, f"{url}/{name}", target.stat().st_size, sha512)
 
 

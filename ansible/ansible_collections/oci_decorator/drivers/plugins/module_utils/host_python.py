@@ -62,9 +62,9 @@ if [ -e "$draft/former" ] && [ ! -e "$prefix" ]; then
     mv "$draft/former" "$prefix"
 fi
 rm -rf "$draft"
-mkdir "$draft"
+mkdir -m 700 "$draft"
 trap 'rm -rf "$draft"' EXIT
-tar -xzf {quote(archive)} -C "$draft"
+tar --no-same-owner -xzf {quote(archive)} -C "$draft"
 new="$draft$prefix"
 [ -x "$new/bin/python3" ] ||
     {{ echo "it was made for another --prefix than $prefix" >&2; exit 1; }}

@@ -1,0 +1,171 @@
+"""Which files a program that runs as root may trust, and how it writes where other users write too.
+
+A path is walked from the root, by descriptors. A file that only root may write can still be
+replaced by who may rename a folder above it, and a link leads to where its owner wants. The crate
+does the same (``hooks/src/host/trust.rs``), as sshd and sudo do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# As many as the kernel follows: path_resolution(7).
+MOST_LINKS = 40
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ROOT = 0
+
+Look = Callable[[Path, os.stat_result], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """A folder, link or file that a user other than root may change."""
+
+    path: Path
+    # What is wrong with its owner or mode.
+    why: str
+
+    def __str__(self) -> str:
+        return f"'{self.path}' {self.why}"
+
+    @property
+    def resolution(self) -> str:
+        """What to do about it."""
+        path = shlex.quote(str(self.path))
+        return f"Correct the owner and the mode: chown -h root {path} && chmod go-w {path}"
+
+
+def distrusted(path: Path) -> Distrust | None:
+    """Return the first step of a file's path that a user other than root may change.
+
+    Links are followed. This process's own user counts as root. What is missing is judged by the
+    folder in which it would be made.
+    """
+    found: list[Distrust] = []
+
+    def judge(step: Path, status: os.stat_result) -> None:
+        if not found and (why := _untrusted(status)):
+            found.append(Distrust(step, why))
+
+    with suppress(FileNotFoundError):
+        os.close(_walk(path, judge))
+    return found[0] if found else None
+
+
+def open_folder(path: Path, *, create: bool = False) -> int:
+    """Open a folder; a link on its path that another user made is an error, as ``ELOOP``.
+
+    Args:
+        create: Whether folders that are missing are made.
+    """
+
+    def refuse(step: Path, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode) and not is_own(status):
+            raise OSError(errno.ELOOP, "it is a link that another user made", str(step))
+
+    place = _walk(path, refuse, create=create)
+    try:
+        return os.open(".", _FOLDER, dir_fd=place)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(place)
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Return whether a file belongs to root or this process's user."""
+    return status.st_uid in {_ROOT, os.geteuid(), _unmapped_root()}
+
+
+def _walk(path: Path, look: Look, *, create: bool = False) -> int:
+    """Open a path with ``O_PATH``; each step of it is looked at, links before they are followed."""
+    left = _parts(str(path.absolute()))
+    at, shown, links = os.open("/", _STEP), Path("/"), 0
+    try:
+        look(shown, os.fstat(at))
+        while left:
+            name = left.pop()
+            here = shown.parent if name == ".." else shown / name
+            step = _open_step(name, here, at, create=create)
+            try:
+                look(here, os.fstat(step))
+                target = _target(step)
+                if target is None:
+                    at, step, shown = step, at, here
+                    continue
+            finally:
+                os.close(step)
+            links += 1
+            _check_count(links, path)
+            if target.startswith("/"):
+                os.close(at)
+                at, shown = os.open("/", _STEP), Path("/")
+            left += _parts(target)
+    except BaseException:
+        os.close(at)
+        raise
+    return at
+
+
+def _check_count(links: int, path: Path) -> None:
+    if links > MOST_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _open_step(name: str, here: Path, at: int, *, create: bool) -> int:
+    try:
+        try:
+            return os.open(name, _STEP, dir_fd=at)
+        except FileNotFoundError:
+            if not create:
+                raise
+        # Another process may have made it meanwhile.
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=at)
+        return os.open(name, _STEP, dir_fd=at)
+    except OSError as error:
+        error.filename = str(here)
+        raise
+
+
+def _parts(path: str) -> list[str]:
+    """Return the parts of a path, the first one last."""
+    return [part for part in reversed(path.split("/")) if part not in {"", "."}]
+
+
+def _target(step: int) -> str | None:
+    is_link = stat.S_ISLNK(os.fstat(step).st_mode)
+    return os.readlink("", dir_fd=step) if is_link else None
+
+
+def _untrusted(status: os.stat_result) -> str | None:
+    """Return why a root program must not trust this file, folder or link."""
+    mode = status.st_mode
+    # In a sticky folder, users can't replace other users' files. A link has no mode.
+    keeps = (stat.S_ISDIR(mode) and mode & stat.S_ISVTX) or stat.S_ISLNK(mode)
+    if not is_own(status):
+        return "is not owned by root"
+    if mode & stat.S_IWOTH and not keeps:
+        return "is writable by everyone"
+    if mode & stat.S_IWGRP and status.st_gid != _ROOT and not keeps:
+        return "is writable by a group"
+    return None
+
+
+@cache
+def _unmapped_root() -> int:
+    """Return as whom the host's root appears in this user namespace, by the kernel's settings."""
+    try:
+        return Path("/proc/sys/kernel").stat().st_uid
+    except OSError:
+        return _ROOT

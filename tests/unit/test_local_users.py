@@ -1,0 +1,173 @@
+"""What a user of the host without rights makes root do: nothing.
+
+Each attack is played by a real user, in a race where it needs one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kit.fileserver import served
+from kit.local_user import UID, as_user, attacking, public_folder
+from provision.build import dkms_import
+from provision.build.dkms_import import DkmsConf, import_dkms
+from provision.build.unpack_source import unpack
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.cli.options import OUTPUT_FILE
+from provision.config import Config
+from provision.engine.scratch import scratch
+from provision.files import lock, remove_drafts, write_atomic, write_output
+from provision.pin import BasePin
+from unit.engine.fake_engine import using
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with public_folder() as folder:
+        yield folder
+
+
+def _write_owned(archive: Path) -> None:
+    """Write an archive whose files belong to the user."""
+    with tarfile.open(archive, "w") as tar:
+        for number in range(2000):
+            entry = tarfile.TarInfo(f"tool/{number % 20}/{number}.c")
+            entry.uid = entry.gid = UID
+            entry.mode, entry.size = 0o666, 3
+            tar.addfile(entry, io.BytesIO(b"abc"))
+
+
+def test_an_archive_gives_no_user_a_file_that_root_uses(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vendor's archive names an ordinary user as the owner, who changes what root unpacks."""
+    (place / "vendor").mkdir()
+    _write_owned(place / "vendor/tool.tar")
+    conf = DkmsConf("tool", "2.1", ())
+    base = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
+    monkeypatch.setattr(dkms_import, "inspect_source", lambda *_args, **_more: conf)
+    monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: base)
+    root = place / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    state = place / "state"
+    state.mkdir()
+    settings = Settings(root=root, config=Config(), catalogue=Catalogue([]), state=state)
+    attack = """
+for folder, _, names in os.walk(sys.argv[1]):
+    for path in (os.path.join(folder, name) for name in names):
+        if os.access(path, os.W_OK):
+            open(path, "w").write("mine")
+            print(path)
+"""
+    with served(place / "vendor") as url, attacking(attack, state) as changed:
+        import_dkms(
+            using(settings, lambda: None),  # type: ignore[arg-type, return-value]  # no engine
+            f"{url}/tool.tar",
+            kernel="6.1.0-56-amd64",
+        )
+    assert changed == []
+
+
+def test_what_a_build_unpacks_belongs_to_root(place: Path) -> None:
+    _write_owned(place / "tool.tar")
+    (place / "source").mkdir()
+    unpack(place / "tool.tar", place / "source", 1)
+    assert {path.lstat().st_uid for path in place.rglob("*")} == {0}
+
+
+def test_a_scratch_folder_is_closed_to_others(place: Path) -> None:
+    with scratch(place / "state", "export") as folder:
+        (folder / "file").touch()
+        said = as_user("import os, sys; print(os.access(sys.argv[1], os.X_OK))", folder)
+    assert said == "False\n"
+
+
+@contextmanager
+def _within(seconds: int) -> Iterator[None]:
+    """Fail instead of waiting for ever."""
+
+    def too_late(*_args: object) -> None:
+        pytest.fail(f"root still waits after {seconds} s")
+
+    former = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def _publish(path: Path) -> None:
+    remove_drafts(path)
+    # Its owner may keep it from being written, but nothing else.
+    with suppress(OSError):
+        write_atomic(path, "metrics")
+
+
+def _lock(path: Path) -> None:
+    with suppress(OSError), lock(path, limit=0):
+        pass
+
+
+_FILE, _SECRET = "theirs/file", "roots/.file.secret"
+_ATTACKS = {
+    "a pipe": "put(os.mkfifo)",
+    "a link to a file of root's": "put(lambda name: os.symlink(secret, name))",
+    "the folder is a link": "os.rename(theirs, theirs + '.old'); os.symlink(roots, theirs)",
+    "one, then the other": "put(os.mkfifo); put(lambda name: os.symlink(secret, name))",
+}
+
+
+@pytest.mark.parametrize("write", [_publish, _lock])
+@pytest.mark.parametrize("attack", _ATTACKS.values(), ids=_ATTACKS)
+def test_what_root_writes_into_a_users_folder_changes_no_other_file(
+    place: Path, attack: str, write: Callable[[Path], None]
+) -> None:
+    """As a service's user does, who owns the folder of a metrics exporter and the one above it."""
+    home = place / "home"
+    home.mkdir()
+    (home / "roots").mkdir()
+    secret = home / _SECRET
+    secret.write_text("of root")
+    secret.chmod(0o600)
+    (home / "theirs").mkdir()
+    os.chown(home / "theirs", UID, UID)
+    os.chown(home, UID, UID)
+    code = f"""
+def put(make):
+    with contextlib.suppress(FileExistsError):
+        make(path + ".new")
+    os.rename(path + ".new", path)
+
+import contextlib
+theirs, roots = sys.argv[1] + "/theirs", sys.argv[1] + "/roots"
+path, secret = theirs + "/file", roots + "/.file.secret"
+{attack}
+"""
+    with attacking(code, home), _within(30):
+        for _ in range(400):
+            write(home / _FILE)
+    assert secret.read_text() == "of root"
+    assert [path.name for path in (home / "roots").iterdir()] == [secret.name]
+
+
+def test_an_output_is_not_written_where_another_users_link_leads(place: Path) -> None:
+    (place / "secret").write_text("of root")
+    (place / "tmp").mkdir()
+    (place / "tmp").chmod(0o1777)
+    link = place / "tmp/pin.json"
+    as_user("import os, sys; os.symlink(*sys.argv[1:])", place / "secret", link)
+    write_output(OUTPUT_FILE.convert(str(link), None, None), "a Pin")
+    assert (place / "secret").read_text() == "of root"
+    assert link.read_text() == "a Pin"
