@@ -18,8 +18,8 @@ from provision.pin import Pin, Sha256
 
 #: The manifest in a store entry and in an artifact.
 MANIFEST = PurePosixPath("driver/manifest.json")
-# A file in a store entry: the image that the artifact came from, if that is unsigned.
-UNSIGNED = PurePosixPath("unsigned")
+# A file in a store entry: who vouches for an artifact that was not built here.
+ADMISSION = PurePosixPath("admission.json")
 
 # What only exports need: the shell and the index of Kubernetes' KMM, the driver pod of an operator.
 Extra = Literal["kmm", "driver-pod"]

@@ -22,6 +22,8 @@ from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make
 from kit.process import start, wait_for
 from provision.agent import actions, garbage, rollback
 from provision.build.image import DIGEST_LABEL
+from provision.build.provenance import record_built
+from provision.build.workspace import default_cache
 from provision.cli import entry
 from provision.documents import load_json
 from provision.engine import docker_api
@@ -164,7 +166,7 @@ def _obtain(
     return Stored(manifest, entry, "build", {"total": 1.0})
 
 
-def _engine(_settings: object) -> FakeEngine:
+def _engine(_host: object) -> FakeEngine:
     """An engine that has the images of all versions, for the kernel of the tests."""
     engine = FakeEngine()
     for version in VERSIONS:
@@ -173,6 +175,7 @@ def _engine(_settings: object) -> FakeEngine:
         _make_up(content, version, KERNEL)
         image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels={DIGEST_LABEL: pin.digest})
         engine.have(image, content)
+        record_built(default_cache(), image.id, pin.image)
     return engine
 
 

@@ -20,7 +20,7 @@ from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import LayoutWriter
-from provision.registry.keys import PublicKey
+from provision.registry.keys import PublicKey, of_private_key
 from provision.registry.manifests import (
     BLOBS,
     Content,
@@ -179,7 +179,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def public(key: ec.EllipticCurvePrivateKey) -> PublicKey:
-    return PublicKey("fleet.pub", key.public_key())
+    return of_private_key("fleet.pub", key)
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

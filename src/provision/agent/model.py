@@ -56,6 +56,8 @@ class KernelArtifact:
     version: str | None = None
     # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None = None
+    # Why the host would not let it into the store today; None: it would.
+    distrust: str | None = None
     # Whether a retry is too early, or makes no sense.
     holds_off: bool = False
     # Whether it was made for the present setting of provision.toml.
@@ -72,12 +74,12 @@ class KernelArtifact:
         is_unavailable = (
             failure is not None and failure.reason in UNAVAILABLE and failure.inputs == self.inputs
         )
-        return is_unavailable and self.is_whole and self.is_wanted
+        return is_unavailable and self.is_whole and self.is_wanted and self.distrust is None
 
     @property
     def is_current(self) -> bool:
-        """Whether the artifact is whole and was made from the present inputs."""
-        return self.is_whole and self.known.inputs == self.inputs
+        """Whether the artifact is whole, trusted, and was made from the present inputs."""
+        return self.is_whole and self.known.inputs == self.inputs and self.distrust is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +295,14 @@ def _need(version: str, artifact: KernelArtifact, mode: Mode) -> str | None:
         return "it does not exist yet"
     if not artifact.is_whole:
         return artifact.damage or "it is missing in the store"
-    if not mode.may_prepare:
-        # The existing artifact works; a later run makes a newer one.
-        return None
+    # The existing artifact works; a later run makes a newer one.
+    return _why_again(version, artifact, mode) if mode.may_prepare else None
+
+
+def _why_again(version: str, artifact: KernelArtifact, mode: Mode) -> str | None:
+    """Return why a whole artifact has to be made again; None if it stays."""
+    if artifact.distrust is not None:
+        return f"it is not trusted now: {artifact.distrust}"
     if mode.retry and (artifact.known.rejected or artifact.known.failure is not None):
         return "a retry was requested"
     if artifact.known.inputs != artifact.inputs:

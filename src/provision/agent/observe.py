@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
@@ -18,7 +19,8 @@ from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, u
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.manifest import Manifest
 from provision.store.activate import initramfs_problem
-from provision.store.entries import linked_kernels, unsigned_reference
+from provision.store.admission import distrust, unsigned_image
+from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import (
     DriverState,
@@ -59,7 +61,10 @@ def observe(
             mine = inputs.of(name, release)
             known = _known(layout, state, release, mine)
             digest = links.get(release)
-            artifacts[release] = _artifact(layout, known, digest, mine, wanted, compare_modules)
+            found = _artifact(layout, known, digest, mine, wanted, compare_modules)
+            entry = layout.entry(digest) if digest else None
+            why = distrust(desired.config, root, name, entry) if entry else None
+            artifacts[release] = replace(found, distrust=why)
         drivers[name] = _driver(layout, state, artifacts, kernels.running, loaded)
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
@@ -100,7 +105,7 @@ def _artifact(
     version = damage = fingerprint = unsigned = None
     if digest is not None:
         entry = layout.entry(digest)
-        unsigned = unsigned_reference(entry)
+        unsigned = unsigned_image(entry)
         manifest = stored_manifest(entry)
         if manifest is None:
             damage = f"it is missing in the store: {entry}"

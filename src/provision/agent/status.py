@@ -70,6 +70,8 @@ class ArtifactStatus:
     digest: str | None
     # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None
+    # Why the host would not let it into the store today; None: it would.
+    distrust: str | None
     previous: str | None
     # Artifacts that were rolled back from.
     rejected: tuple[str, ...]
@@ -248,6 +250,10 @@ def _artifact(
     elif failure is not None:
         reason = f"it stays, because it could not be made again: {failure.message}"
         resolution = failure.resolution
+    if state == "ready" and artifact.distrust is not None:
+        # Where nothing may be made now, as at boot, it is not planned either.
+        state = "pending"
+        reason, resolution = f"it is not trusted now: {artifact.distrust}", "Run 'provision apply'."
     return ArtifactStatus(
         release=release,
         role="running" if is_running else "next",
@@ -256,6 +262,7 @@ def _artifact(
         version=artifact.version,
         digest=artifact.digest,
         unsigned=artifact.unsigned,
+        distrust=artifact.distrust,
         previous=artifact.known.previous,
         rejected=artifact.known.rejected,
         prepared=artifact.known.prepared,

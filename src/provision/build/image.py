@@ -16,6 +16,7 @@ from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
 from provision.build.network_access import proxies
+from provision.build.provenance import is_built_here, record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
@@ -25,7 +26,6 @@ from provision.engine.docker_api import (
     EngineError,
     EngineLostError,
     Image,
-    names_registry,
 )
 from provision.engine.stream import BuildStream, StepRecord
 from provision.engine.tar_streams import pack
@@ -212,17 +212,17 @@ class Built:
         return {**seconds, "engine": seconds.get("engine", 0.0) + rest, "total": self.seconds}
 
 
-def find_built(engine: Engine, pin: Pin) -> Image | None:
-    """Return the artifact image of a Pin if the engine has it, under any name.
+def find_built(engine: Engine, pin: Pin, state: Path) -> Image | None:
+    """Return the artifact image of a Pin, under any name, if it was built here.
 
-    Only images with a name count, because a build names its image when it is complete. An image
-    that has only a registry's name was not built here.
+    Only images with a name count: one without may be about to be removed.
+
+    Args:
+        state: Folder for the state of builds.
     """
-    image = engine.image(pin.image)
-    if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
-        return image
-    others = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
-    return next((i for i in others if not all(map(names_registry, i.tags))), None)
+    labelled = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
+    built = [image for image in labelled if is_built_here(state, image)]
+    return max(built, key=lambda image: pin.image in image.tags, default=None)
 
 
 def pin_label(image: Image) -> str:
@@ -252,7 +252,7 @@ def build(
     """
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
-        if not rebuild and (image := find_built(engine, pin)):
+        if not rebuild and (image := find_built(engine, pin, state)):
             if pin.image not in image.tags:
                 engine.tag(image.id, pin.image)
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
@@ -280,6 +280,7 @@ def build(
             stream = run({**files, **(fetch(toolchain) if fetch else {})}, options)
         image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
         before = engine.image(pin.image)
+        record_built(state, image.id, pin.image)
         engine.tag(image.id, pin.image)
         # The image that had the name, unless it has another too or a container uses it.
         if before is not None and before.id != image.id and len(before.tags) == 1:
@@ -334,7 +335,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> Built:
     """Build the image of a Pin, unless it exists."""
     context, engine = render_context(resolved), settings.engine()
-    replaced = find_built(engine, resolved.pin) if how.rebuild else None
+    replaced = find_built(engine, resolved.pin, settings.state) if how.rebuild else None
     before = module_sums(_manifest_of(settings, replaced)) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
     jobs = how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))

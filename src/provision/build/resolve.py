@@ -30,6 +30,7 @@ from provision.build.dockerfile import (
     variant_of,
 )
 from provision.build.package_store import Closure, PackageStore
+from provision.build.provenance import is_built_here
 from provision.build.request import (
     DriverRequest,
     TreeChoice,
@@ -53,7 +54,6 @@ from provision.distros.kernel_tree import (
     compiler_package,
 )
 from provision.documents import load_json, mistakes_of, parse_json, refusing
-from provision.engine.docker_api import Engine, names_registry
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
@@ -221,7 +221,7 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
         except NotFoundError:
             # A host that loaded only the artifact image has no base image to solve in, and needs
             # none.
-            made = None if refresh else _made_before(settings.engine(), decision, base)
+            made = None if refresh else _made_before(settings, decision, base)
             if made is None:
                 raise
             pin = made
@@ -351,14 +351,14 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | None:
-    """Return the Pin of an artifact image here that fits a decision, with any packages.
+def _made_before(settings: Settings, decision: Decision, base: BasePin) -> Pin | None:
+    """Return the Pin of an artifact image that was built here and fits a decision.
 
-    An image that has only a registry's name does not count, because its packages may be anything.
+    Its packages may be any: nobody else may choose them.
     """
     wanted = decision.pin(base, None)
-    for image in engine.images_with_label(PIN_LABEL):
-        if all(map(names_registry, image.tags)):
+    for image in settings.engine().images_with_label(PIN_LABEL):
+        if not is_built_here(settings.state, image):
             continue
         try:
             pin = Pin.model_validate_json(image.labels[PIN_LABEL])

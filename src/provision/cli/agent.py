@@ -78,7 +78,8 @@ def status_command(
     if not check:
         return ExitCode.DONE
     # Whether a reboot is safe.
-    is_ready = all(artifact.is_ready for driver in status.drivers for artifact in driver.kernels)
+    artifacts = [artifact for driver in status.drivers for artifact in driver.kernels]
+    is_ready = all(one.is_ready and one.distrust is None for one in artifacts)
     return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
 
 

@@ -152,7 +152,8 @@ def build_command(
             _render(settings, resolved, render, dry_run=dry_run)
             return
         if dry_run:
-            exists = find_built(settings.engine(), pin) is not None and not how.rebuild
+            found = find_built(settings.engine(), pin, settings.state)
+            exists = found is not None and not how.rebuild
             emit(
                 {
                     "image": pin.image,

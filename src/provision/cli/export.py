@@ -417,7 +417,7 @@ def host_python(
     with job(root, network=network) as settings:
         if dry_run:
             pin = resolve_python(settings, request)
-            would_build = find_image(settings.engine(), pin) is None
+            would_build = find_image(settings, pin) is None
             done = {"path": request.path(pin), "dry_run": True, "would_build": would_build}
         else:
             made = make_python(settings, request)

@@ -25,6 +25,7 @@ from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
+from provision.store.admission import distrust
 from provision.store.artifact_lookup import check_age, look_for, may_be_in_store, stored_for
 from provision.store.entries import current_entry
 from provision.store.install import (
@@ -75,14 +76,14 @@ def install_command(
     installed already stays.
 
     An IMAGE whose name begins with the host of a registry is pulled from there and must be signed.
-    Every other name is an image of the engine. FILE.tar, or a path that begins with / or ./, is the
-    archive of an image and must be signed too.
+    Every other name is an image of the engine, which this user must have built here. FILE.tar, or a
+    path that begins with / or ./, is the archive of an image and must be signed too.
     """
     with job(root, catalogues, network=target.network) as settings:
         if is_archive_name(what) or names_registry(what):
             pin, entry, changes = _pulled(settings, examined(settings, what, consent), consent, way)
         elif ":" in what or "/" in what:
-            pin, entry, changes = _installed(settings, what, way)
+            pin, entry, changes = _installed(settings, what, consent, way)
         else:
             pin, entry, changes = _driver(settings, target.of(what), how, consent, way)
     emit(
@@ -138,9 +139,9 @@ def _driver(
         if in_use is not None:
             return in_use
     if way.dry_run:
-        return _installed(settings, resolved.pin.image, way)
+        return _installed(settings, resolved.pin.image, consent, way)
     built = build_image(settings, resolved, how)
-    return _installed(settings, built.image, way)
+    return _installed(settings, built.image_id, consent, way)
 
 
 def _in_store(
@@ -157,10 +158,13 @@ def _in_store(
 
 
 def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done | None:
-    """Activate an entry of the store, without an engine; None: another key has signed it."""
+    """Activate an entry of the store, without an engine; None: it has to be made again."""
     verify_entry(layout, entry)
     manifest = load_manifest(entry)
     signing, root = settings.config.signing, settings.root
+    if why := distrust(settings.config, root, layout.driver, entry):
+        report(Note(f"{entry} is not trusted now: {why}; making it again"))
+        return None
     if not is_signed_for_host(entry, manifest, signing, root=root):
         return None
     done = activate_entry(layout, entry, replace=way.replace, dry_run=way.dry_run)
@@ -185,9 +189,11 @@ def _pulled(settings: Settings, trusted: ArtifactImage, consent: TrustOverride, 
     return pin, stored.entry, (*unpacked, *others)
 
 
-def _installed(settings: Settings, image: str, way: _Way) -> _Done:
+def _installed(settings: Settings, image: str, consent: TrustOverride, way: _Way) -> _Done:
     """Install an image of the engine."""
-    done = install_image(settings, image, again=way.again, replace=way.replace, dry_run=way.dry_run)
+    done = install_image(
+        settings, image, consent, again=way.again, replace=way.replace, dry_run=way.dry_run
+    )
     return done.manifest.pin, done.entry, done.changes
 
 

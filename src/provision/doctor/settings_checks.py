@@ -12,7 +12,7 @@ from provision.doctor.observation import Finding, Observation
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
 from provision.registry.keys import load_keys
-from provision.store.entries import unsigned_reference
+from provision.store.admission import distrust, unsigned_image
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 _RUNTIME = "oci-decorator"
@@ -112,7 +112,13 @@ def registry(host: Observation) -> Iterator[Finding]:
     yield from _trust(host)
     yield from _skopeo(host)
     for driver, entry, _manifest in host.installed():
-        if reference := unsigned_reference(entry):
+        if why := distrust(host.config, host.root, driver.name, entry):
+            yield driver.warn(
+                f"{entry.name} is not trusted now",
+                why,
+                "have those who build it sign it with a key of [trust], then run: provision apply",
+            )
+        elif reference := unsigned_image(entry):
             yield driver.warn(
                 f"{entry.name} is unsigned",
                 f"it came from {reference}, and no trusted key has signed that image",

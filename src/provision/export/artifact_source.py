@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.image import pin_label
+from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.engine.docker_api import names_registry
@@ -56,10 +57,20 @@ class ArtifactSource:
             return unpack_pulled(self.settings, trusted, folder)
         engine = self.settings.engine()
         found = find_image(engine, image)
+        is_own = is_built_here(self.settings.state, found)
+        if not self.consent.insecure:
+            require_built_here(
+                self.settings.state,
+                found,
+                image,
+                resolution="Build it here, as the user who exports it (provision build), or export"
+                " an image that is signed: --image REGISTRY/NAME:TAG",
+            )
         extract(engine, found, folder, state=self.settings.state)
         report = verify_artifact(folder, pin_label=pin_label(found))
         manifest = report.require_whole(f"The image '{image}'")
-        sign_modules(folder, manifest, self.settings.config.signing, root=self.settings.root)
+        if is_own:
+            sign_modules(folder, manifest, self.settings.config.signing, root=self.settings.root)
         return manifest
 
     def manifest(self, image: str) -> Manifest:

@@ -24,12 +24,13 @@ from provision.build.diagnosis import BuildError, source_errors
 from provision.build.dockerfile import STEP, digest_of, fill_template, program_text
 from provision.build.image import labelled_image, run_build
 from provision.build.package_store import PackageStore
+from provision.build.provenance import is_built_here, record_built
 from provision.build.request import choose_distro
 from provision.build.solve import SolveRequest, solve, suites_of
 from provision.build.workspace import Settings
 from provision.distros.debian.relations import upstream_version
 from provision.distros.kernel_tree import Toolchain
-from provision.engine.docker_api import BuildOptions, Engine, Image
+from provision.engine.docker_api import BuildOptions, Image
 from provision.engine.scratch import scratch
 from provision.engine.stream import BuildStream
 from provision.engine.transfer import extract
@@ -167,7 +168,7 @@ def make_python(settings: Settings, request: PythonRequest) -> HostPython:
     pin = resolve_python(settings, request)
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(settings.state / "locks" / pin.short_digest, waiting=waiting):
-        found = find_image(settings.engine(), pin)
+        found = find_image(settings, pin)
         image = found or _build(settings, pin)
     target = request.path(pin)
     with scratch(settings.state, "host-python") as folder:
@@ -182,10 +183,12 @@ def make_python(settings: Settings, request: PythonRequest) -> HostPython:
     return HostPython(pin, target, sha256, size, built=found is None)
 
 
-def find_image(engine: Engine, pin: PythonPin) -> Image | None:
-    """Return the image of a pin, or None if the engine lacks it."""
-    image = engine.image(pin.image)
-    return image if image and image.labels.get(DIGEST_LABEL) == pin.digest else None
+def find_image(settings: Settings, pin: PythonPin) -> Image | None:
+    """Return the image of a pin if it was built here, or None."""
+    image = settings.engine().image(pin.image)
+    if image is None or image.labels.get(DIGEST_LABEL) != pin.digest:
+        return None
+    return image if is_built_here(settings.state, image) else None
 
 
 def _sources() -> Mapping[str, str]:
@@ -245,6 +248,7 @@ def _build(settings: Settings, pin: PythonPin) -> Image:
             partial(_failed, pin, log),
         )
     image = labelled_image(engine, built, DIGEST_LABEL, pin.digest)
+    record_built(settings.state, image.id, pin.image)
     engine.tag(image.id, pin.image)
     return image
 

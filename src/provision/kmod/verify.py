@@ -20,7 +20,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
-from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module, load_manifest
+from provision.manifest import ADMISSION, MANIFEST, DriverFile, Manifest, Module, load_manifest
 from provision.progress import Transfer, report
 
 
@@ -158,7 +158,7 @@ class _Check:
         self.size = 0
         self._artifact = artifact
         self._manifest = manifest
-        self._known = {MANIFEST, UNSIGNED}
+        self._known = {MANIFEST, ADMISSION}
         if _STORE_NAME.fullmatch(artifact.name):
             # The host adds them; an image's own loader would run as root.
             self._known |= {LOADER, *MODULES_LINKS}

@@ -22,7 +22,7 @@ from provision.registry.find import FOLDER, tag_of
 from provision.registry.image_layout import open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
-from provision.registry.publish import EngineImage, SignedImage
+from provision.registry.publish import EngineImage, SignedImage, check_signable
 from provision.registry.signatures import sign
 from provision.run import run
 
@@ -84,6 +84,8 @@ def save_image(
         The digest of its manifest, and the signed image if there is a signer.
     """
     pin, signer = image.pin, image.signer
+    if signer is not None:
+        check_signable(settings, image)
     report(Note(f"Writing {output}"))
     tag = tag_of(pin).text
     reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag)

@@ -17,6 +17,7 @@ from provision.config import KeyConfig
 from provision.documents import refusing
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
 from provision.files import in_root, write_atomic
+from provision.pem import LONGEST, fingerprint, key_files
 from provision.run import run
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 URI_SCHEME = "pkcs11:"
 _CURVE = "secp256r1"
-_KEY_SUFFIXES = (".pub", ".pem")
-_LONGEST_KEY = 64 << 10
 # What the kernel's own build reads a key's passphrase or a token's PIN from.
 PIN_VARIABLE = "KBUILD_SIGN_PIN"
 # How OpenSSL and tokens learn where their parts are: openssl-env(7), the README of libp11,
@@ -62,6 +61,8 @@ class PublicKey:
 
     name: str
     key: EllipticCurvePublicKey
+    # Of its file, as ``provision.pem`` has it.
+    fingerprint: str
 
     def has_signed(self, payload: bytes, signature: bytes) -> bool:
         """Return whether a signature of a payload is this key's."""
@@ -78,11 +79,7 @@ class PublicKey:
 
 def load_keys(place: Path) -> tuple[PublicKey, ...]:
     """Return the keys of a folder (``*.pub``, ``*.pem``), or of one file."""
-    names = [place]
-    if place.is_dir():
-        names = sorted(path for path in place.iterdir() if path.suffix in _KEY_SUFFIXES)
-    elif not place.is_file():
-        names = []
+    names = key_files(place)
     if not names:
         raise ConfigError(
             str(place),
@@ -97,7 +94,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
             mistakes.append(Mistake(path.name, "is no regular file, or a link to none"))
             continue
         try:
-            keys.append(PublicKey(path.name, _public_key(path)))
+            keys.append(_public_key(path))
         except (OSError, ValueError) as error:
             mistakes.append(Mistake(path.name, str(error)))
     if mistakes:
@@ -110,7 +107,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
     return tuple(keys)
 
 
-def _public_key(path: Path) -> EllipticCurvePublicKey:
+def _public_key(path: Path) -> PublicKey:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - loads a library
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
@@ -129,7 +126,7 @@ def _public_key(path: Path) -> EllipticCurvePublicKey:
         raise ValueError("is no public key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
         raise ValueError("is no key of ECDSA over P-256")
-    return key
+    return PublicKey(path.name, key, fingerprint(data) or "")
 
 
 def _key_bytes(path: Path) -> bytes:
@@ -139,8 +136,8 @@ def _key_bytes(path: Path) -> bytes:
         ValueError: It is too large for a key.
     """
     with path.open("rb") as stream:
-        data = stream.read(_LONGEST_KEY + 1)
-    if len(data) > _LONGEST_KEY:
+        data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
         raise ValueError("is too large for a key")
     return data
 
@@ -298,7 +295,19 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
             f"'{path}' is no key of ECDSA over P-256.",
             resolution="Make one: provision registry key",
         )
-    return FileSigner(key, PublicKey(path.name, key.public_key()))
+    return FileSigner(key, of_private_key(path.name, key))
+
+
+def of_private_key(name: str, key: EllipticCurvePrivateKey) -> PublicKey:
+    """Return the public half of a private key."""
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - loads a library
+        Encoding,
+        PublicFormat,
+    )
+
+    public = key.public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return PublicKey(name, public, fingerprint(pem) or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from provision.build.dockerfile import OPERATOR_LABEL
+from provision.build.provenance import require_built_here
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
-from provision.engine.transfer import Pushed, push
+from provision.engine.transfer import Pushed, find_image, push
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import in_root
@@ -88,7 +89,10 @@ def publish(
     Raises:
         PinTagConflictError: The registry has another image of this Pin that is signed, or neither
             is to be signed; nothing was pushed.
+        ForeignImageError: It is to be signed, and was not built here.
     """
+    if image.signer is not None:
+        check_signable(settings, image)
     client = connected(settings, parse_reference(name))
     pin, signer = image.pin, image.signer
     before = pushed_before(client, pin, image.image_id, is_signed=signer is not None)
@@ -122,6 +126,25 @@ def publish(
             time.sleep(_PAUSE_S)
         raise
     return pushed, signed
+
+
+def check_signable(settings: Settings, image: EngineImage) -> None:
+    """Refuse to sign an image that was not built here: a signature is this builder's word for it.
+
+    Raises:
+        ForeignImageError: It was not built here.
+    """
+    found = find_image(image.engine, image.image_id)
+    name = next(iter(found.tags), found.id)
+    require_built_here(
+        settings.state,
+        found,
+        name,
+        resolution="Build it here, as the user who signs it: provision build"
+        f" {image.pin.driver.name} --kernel {image.pin.kernel.release} --push REF --sign. If you"
+        " know where the image came from, push it unsigned, and sign what its digest names:"
+        " provision registry sign NAME@sha256:…",
+    )
 
 
 def pushed_reference(pushed: Pushed) -> Reference:

@@ -71,9 +71,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSignature:
-    """A verified signature: the name of the key that made it, and the facts unless some lack."""
+    """A verified signature."""
 
+    # Name and fingerprint of the key that made it.
     key: str
+    fingerprint: str
+    # None: some lack.
     facts: Facts | None
 
 
@@ -154,7 +157,7 @@ def _verify_payload(
         raise UntrustedError("what is signed says nothing of an image") from error
     if kind != _TYPE or signed != digest:
         raise UntrustedError(f"a signature by {signer.name} is of another image")
-    return VerifiedSignature(signer.name, _facts(optional))
+    return VerifiedSignature(signer.name, signer.fingerprint, _facts(optional))
 
 
 def _facts(optional: object) -> Facts | None:

@@ -24,6 +24,7 @@ from provision.host.facts import read_facts
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin, Pin
+from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -35,7 +36,8 @@ from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
 from provision.sources.upstream.queries import known_branches, today
-from provision.store.entries import entries, unsigned_reference
+from provision.store.admission import distrust
+from provision.store.entries import entries
 from provision.store.layout import Layout
 
 
@@ -124,28 +126,25 @@ def _branches(
 def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
     """Return the entry of the store that fits a request; None: no entry does.
 
-    Of several versions the preferred one counts, or the newest. Entries from unsigned images count
-    only where the host accepts such images.
+    Of several versions the preferred one counts, or the newest. An entry counts only if the host
+    would let it in today: without its registry, a host must not go back to what a key that it no
+    longer trusts, or one command, once admitted.
     """
     sought = artifact_query(settings, request)
     layout = Layout(settings.root, request.driver)
     found: dict[str, Path] = {}
-    takes_unsigned = accepts_unsigned(settings, request.driver)
     for digest in entries(layout):
-        if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
-            # Without its registry, a host must not go back to an unsigned artifact.
+        entry = layout.entry(digest)
+        manifest = stored_manifest(entry)
+        if not manifest or not _is_of(manifest.pin, sought):
             continue
-        manifest = stored_manifest(layout.entry(digest))
-        if manifest and _is_of(manifest.pin, sought):
-            found[manifest.pin.driver.version] = layout.entry(digest)
+        why = distrust(settings.config, settings.root, request.driver, entry)
+        if why is None:
+            found[manifest.pin.driver.version] = entry
+        else:
+            report(Note(f"{entry} does not serve: {why}"))
     order = [v for v in (sought.version.prefer, *newest_first(found)) if v in found]
     return found[order[0]] if order else None
-
-
-def accepts_unsigned(settings: Settings, driver: str) -> bool:
-    """Return whether provision.toml lets a driver come from an unsigned image."""
-    address = settings.config.registry.address or ""
-    return settings.config.trust.rule(f"{address}/{driver}", driver).insecure
 
 
 def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:

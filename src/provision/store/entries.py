@@ -2,9 +2,6 @@
 
 An entry never changes. A link is set when its artifact is complete and verified, so a boot may
 follow it without asking anything else.
-
-The mark of an unsigned artifact is a file of the entry itself, so that it appears and goes with
-it. The manifest does not name it: it says what was built, not where it came from.
 """
 
 from __future__ import annotations
@@ -19,8 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from provision.errors import NotFoundError
-from provision.files import in_root, switch_symlink, sync_directory, write_atomic
-from provision.manifest import UNSIGNED
+from provision.files import in_root, switch_symlink, sync_directory
 from provision.store.layout import Layout
 from provision.store.locks import changing
 
@@ -221,20 +217,3 @@ def _is_owned(path: Path) -> bool:
         return True
     os.close(handle)
     return False
-
-
-_LONGEST = 4096
-
-
-def mark_unsigned(entry: Path, reference: str) -> None:
-    """Mark an entry that is not complete yet as unsigned."""
-    write_atomic(entry / UNSIGNED, f"{reference}\n")
-
-
-def unsigned_reference(entry: Path) -> str | None:
-    """Return the image that an unsigned entry came from; None if it was built here or is signed."""
-    try:
-        with (entry / UNSIGNED).open("rb") as stream:
-            return stream.read(_LONGEST).decode(errors="replace").strip()
-    except OSError:
-        return None

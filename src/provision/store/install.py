@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.image import pin_label
+from provision.build.provenance import is_built_here, require_built_here
 from provision.build.workspace import Settings
 from provision.documents import parse_json
 from provision.engine.docker_api import Image
@@ -17,7 +18,9 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest, load_manifest
 from provision.progress import Note, report
+from provision.registry.find import TrustOverride
 from provision.store.activate import apply, plan, plan_removal
+from provision.store.admission import distrust
 from provision.store.entries import (
     adopt,
     linked_kernels,
@@ -27,7 +30,7 @@ from provision.store.entries import (
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.managed_files import Change
-from provision.store.obtain import drafted_image
+from provision.store.obtain import ENGINE, drafted_image
 from provision.store.state import refuse_newer
 
 
@@ -55,16 +58,30 @@ def verify_image(settings: Settings, reference: str) -> Report:
 def install_image(
     settings: Settings,
     reference: str,
+    consent: TrustOverride,
     *,
     again: bool = False,
     replace: bool = False,
     dry_run: bool = False,
 ) -> Installed:
-    """Put the artifact of an image into the store of a host, and activate it."""
+    """Put the artifact of an image of the engine into the store of a host, and activate it.
+
+    Raises:
+        ForeignImageError: It was not built here, and unsigned images are not accepted.
+    """
     image = find_image(settings.engine(), reference)
     manifest = _manifest_of(settings, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
+    if not (consent.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
+        require_built_here(
+            settings.state,
+            image,
+            reference,
+            resolution="Build it here, as the user who installs it: provision install"
+            f" {layout.driver}. To install it as an unsigned image: provision install {reference}"
+            " --insecure",
+        )
     with nullcontext() if dry_run else _locked(layout):
         # A foreign file in the way is found before anything is unpacked.
         planned = plan(layout, manifest, replace=replace)
@@ -72,18 +89,26 @@ def install_image(
         return Installed(manifest, entry, tuple(planned))
     while True:
         drafted: AbstractContextManager[Path | None] = nullcontext()
-        if again or not verify_entry(layout, entry):
+        # What somebody else vouches for is not taken for what was built here.
+        is_stale = is_built_here(settings.state, image) and _is_distrusted(settings, layout, entry)
+        if again or is_stale or not verify_entry(layout, entry):
             drafted = drafted_image(settings, image, reference, manifest.pin)
         with drafted as draft, _switched(layout):
             if draft is None and not entry.is_dir():
                 # Garbage collection has removed it since it was verified.
                 continue
             changes = plan(layout, manifest, replace=replace)
-            added = draft is not None and adopt(layout, entry.name, draft, replace=again)
+            added = draft is not None and adopt(
+                layout, entry.name, draft, replace=again or is_stale
+            )
             if added and not any(change.kind == "unpack" for change in changes):
                 changes.insert(0, Change("unpack", entry))
             _apply(layout, changes)
             return Installed(manifest, entry, tuple(changes))
+
+
+def _is_distrusted(settings: Settings, layout: Layout, entry: Path) -> bool:
+    return distrust(settings.config, settings.root, layout.driver, entry) is not None
 
 
 def activate_entry(

@@ -7,7 +7,6 @@ entry, garbage collection may remove it.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from provision.build.image import build_image, find_built, pin_label
+from provision.build.provenance import is_built_here
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -27,7 +27,7 @@ from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host, sign_modules
 from provision.kmod.verify import DamagedError, Report, verify_artifact
-from provision.manifest import UNSIGNED, Manifest, load_manifest
+from provision.manifest import Manifest, load_manifest
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, unpack_layers
@@ -38,14 +38,20 @@ from provision.registry.find import (
     host_reference,
 )
 from provision.registry.publish import EngineImage, configured_signer, publish
+from provision.store.admission import (
+    Admission,
+    UnreadableAdmissionError,
+    distrust,
+    read_admission,
+    record_admission,
+)
 from provision.store.artifact_lookup import (
-    accepts_unsigned,
     asks_registries,
     check_age,
     record_serial,
     refusing_old,
 )
-from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference
+from provision.store.entries import adopt, drafted
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.staging import complete_from_store, finish_draft
@@ -53,6 +59,8 @@ from provision.store.staging import complete_from_store, finish_draft
 Origin = Literal["store", "engine", "registry", "build"]
 # The folder of an artifact in its image, which may have a shell in other folders.
 _FOLDER = "opt"
+# In place of a registry's repository; no rule of [trust.registries] can have this name.
+ENGINE = "engine:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,7 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     entry = layout.entry(pin.short_digest)
     is_there = entry.is_dir()
     if is_there and not replace:
-        manifest = usable_manifest(
-            settings,
-            layout,
-            entry,
-            may_be_unsigned=accepts_unsigned(settings, pin.driver.name),
-            must_be_signed=True,
-        )
+        manifest = usable_manifest(settings, layout, entry)
         if manifest is not None:
             return Stored(manifest, entry, "store", _total(begun))
     if not is_there and (trusted := _of_pin(settings, pin)):
@@ -93,7 +95,8 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     origin: Origin = "build" if built.built else "engine"
     if built.built:
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))
-    image = find_image(settings.engine(), pin.image)
+    # By id: another process may have given the name to another image.
+    image = find_image(settings.engine(), built.image_id)
     with (
         drafted_image(settings, image, pin.image, pin) as draft,
         changing(layout),
@@ -106,13 +109,12 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
 
 
 def usable_manifest(
-    settings: Settings, layout: Layout, entry: Path, *, may_be_unsigned: bool, must_be_signed: bool
+    settings: Settings, layout: Layout, entry: Path, admission: Admission | None = None
 ) -> Manifest | None:
     """Return the manifest of an entry that a host may use as it is.
 
     Args:
-        may_be_unsigned: Whether it may have come from an unsigned image of a registry.
-        must_be_signed: Whether its modules must have the signatures of the host's own key.
+        admission: Who vouches for what the caller would put there; None: the caller has nothing.
 
     Returns:
         The manifest; None: the entry has to be made again, for a reason that is noted.
@@ -121,29 +123,48 @@ def usable_manifest(
         found = verify_artifact(entry)
     manifest, signing = found.manifest, settings.config.signing
     if manifest is None or found.findings:
-        why = "is damaged"
-    elif not may_be_unsigned and unsigned_reference(entry) is not None:
-        why = "came from an unsigned image"
-    elif must_be_signed and not is_signed_for_host(entry, manifest, signing, root=settings.root):
+        report(Note(f"{entry} is damaged; making it again"))
+        return None
+    why = distrust(settings.config, settings.root, layout.driver, entry)
+    if why is not None and not _is_by(entry, admission):
+        report(Note(f"{entry} is not trusted now: {why}; making it again"))
+        return None
+    # The host's key signs no module of an image that nobody vouches for.
+    is_unsigned = admission is not None and admission.fingerprint is None
+    if not is_unsigned and not is_signed_for_host(entry, manifest, signing, root=settings.root):
         # The same build has the same entry, which is unpacked and signed again.
-        why = "is not signed with this host's key"
-    else:
-        return manifest
-    report(Note(f"{entry} {why}; making it again"))
-    return None
+        report(Note(f"{entry} is not signed with this host's key; making it again"))
+        return None
+    return manifest
+
+
+def _is_by(entry: Path, admission: Admission | None) -> bool:
+    """Return whether who vouches for an entry is who would vouch for it now."""
+    try:
+        before = read_admission(entry)
+    except UnreadableAdmissionError:
+        return False
+    if before is None or admission is None:
+        return False
+    return (before.image, before.fingerprint) == (admission.image, admission.fingerprint)
 
 
 def drafted_image(
     settings: Settings, image: Image, name: str, pin: Pin
 ) -> AbstractContextManager[Path]:
-    """Unpack, verify and sign an image of the engine beside the store's entries, for ``adopt``."""
+    """Unpack, verify and sign an image of the engine beside the store's entries, for ``adopt``.
+
+    The host's key signs nothing that was not built here; such an image counts as unsigned.
+    """
     layout = Layout(settings.root, pin.driver.name)
+    is_own = is_built_here(settings.state, image)
+    admission = None if is_own else Admission(image=name, repository=ENGINE, once=True)
 
     def fill(draft: Path) -> None:
         report(Note(f"unpack {layout.entry(pin.short_digest)}"))
         extract(settings.engine(), image, draft, state=settings.state)
-        label = pin_label(image)
-        finish_draft(settings, draft, name, pin_label=label, signs=True)
+        record_admission(draft, admission)
+        finish_draft(settings, draft, name, pin_label=pin_label(image), signs=is_own)
 
     return drafted(layout, pin.short_digest, fill)
 
@@ -153,7 +174,7 @@ def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
     if not asks_registries(settings):
         return None
     try:
-        if find_built(settings.engine(), pin) is not None:
+        if find_built(settings.engine(), pin, settings.state) is not None:
             return None
     except NotFoundError:
         report(Note("No engine answers; a registry may have what would be built"))
@@ -186,14 +207,9 @@ def store_pulled(
     layout = Layout(settings.root, pin.driver.name)
     entry = layout.entry(pin.short_digest)
     is_there = entry.is_dir()
+    admission = _admission(settings, trusted, consent)
     if is_there and not replace:
-        manifest = usable_manifest(
-            settings,
-            layout,
-            entry,
-            may_be_unsigned=trusted.verified is None,
-            must_be_signed=trusted.verified is not None,
-        )
+        manifest = usable_manifest(settings, layout, entry, admission)
         if manifest is not None:
             with changing(layout):
                 # A second pull may have been faster, with a newer artifact.
@@ -208,14 +224,14 @@ def store_pulled(
             trusted, draft, lambda draft: complete_from_store(layout, entry.name, draft)
         )
         try:
-            _finish_pulled(settings, trusted, draft)
+            _finish_pulled(settings, trusted, draft, admission)
         except DamagedError:
             if received >= trusted.manifest.size:
                 raise
             report(Note("What the store has of it is damaged; pulling all of it"))
             shutil.rmtree(draft)
             received += _unpack(trusted, draft)
-            _finish_pulled(settings, trusted, draft)
+            _finish_pulled(settings, trusted, draft, admission)
 
     with drafted(layout, entry.name, fill) as draft, changing(layout):
         # As above.
@@ -247,15 +263,32 @@ def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> M
     return manifest
 
 
-def _finish_pulled(settings: Settings, trusted: ArtifactImage, draft: Path) -> None:
+def _admission(settings: Settings, trusted: ArtifactImage, consent: TrustOverride) -> Admission:
+    """Return who vouches for an image of a registry."""
+    repository, verified = trusted.reference.name, trusted.verified
+    rule = settings.config.trust.rule(repository, trusted.pin.driver.name)
+    is_once = consent.public_key is not None or (consent.insecure and not rule.insecure)
+    if verified is None:
+        return Admission(image=str(trusted.reference), repository=repository, once=is_once)
+    return Admission(
+        image=str(trusted.reference),
+        repository=repository,
+        key=verified.key,
+        fingerprint=verified.fingerprint,
+        serial=verified.facts.serial if verified.facts else None,
+        once=is_once,
+    )
+
+
+def _finish_pulled(
+    settings: Settings, trusted: ArtifactImage, draft: Path, admission: Admission
+) -> None:
     name = str(trusted.reference)
     signs = trusted.verified is not None
-    if not signs:
-        mark_unsigned(draft, name)
-        if settings.config.signing.key is not None:
-            report(Note(f"This host's key does not sign the modules of {name}: unsigned"))
-    label = trusted.pin.digest
-    finish_draft(settings, draft, name, pin_label=label, signs=signs)
+    record_admission(draft, admission)
+    if not signs and settings.config.signing.key is not None:
+        report(Note(f"This host's key does not sign the modules of {name}: unsigned"))
+    finish_draft(settings, draft, name, pin_label=trusted.pin.digest, signs=signs)
 
 
 def _unpack(
@@ -275,25 +308,12 @@ def _unpack(
         received = unpack_layers(
             trusted, draft.parent, unpacker.unpack, is_complete=lambda: shared(draft)
         )
-        _refuse_mark(trusted, draft)
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):
             raise disk_error(error, draft) from error
         raise
     return received
-
-
-def _refuse_mark(trusted: ArtifactImage, draft: Path) -> None:
-    """Refuse an image with the mark of unsigned entries, which only hosts set.
-
-    Each run would pull a signed entry with that mark again.
-    """
-    if os.path.lexists(draft / UNSIGNED):
-        raise ProvisionError(
-            f"'{trusted.reference}' is refused: it brings the mark of an unsigned artifact.",
-            resolution="This is no artifact image that provision built: don't use it.",
-        )
 
 
 def _total(begun: float) -> dict[str, float]:

@@ -25,6 +25,7 @@ def slot(
         version="535.1",
         digest="0123456789ab",
         unsigned=None,
+        distrust=None,
         previous=None,
         rejected=(),
         prepared=NOW,

@@ -21,6 +21,7 @@ from provision.build.image import (
     layers_of,
     remove_layers,
 )
+from provision.build.provenance import record_built
 from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.engine.stream import StepRecord
 from provision.engine.tar_streams import pack
@@ -39,6 +40,11 @@ PIN = make_pin().model_copy(update={"base": BasePin(image="debian:bookworm", dig
 def _result(pin: Pin, **labels: str) -> Image:
     final = [m["aux"]["ID"] for m in recorded("built") if "aux" in m][-1]
     return Image(final, labels={DIGEST_LABEL: pin.digest} | labels, size=7)
+
+
+def _have_built(engine: FakeEngine, state: Path, image: Image) -> None:
+    engine.have(image)
+    record_built(state, image.id, PIN.image)
 
 
 @pytest.fixture
@@ -124,21 +130,27 @@ def test_layers_are_separated_by_what_shares_them() -> None:
     assert layers_of(steps) == ["3"]
 
 
-def test_an_image_that_exists_is_not_built(engine: FakeEngine, make: Build) -> None:
-    engine.have(replace(_result(PIN), tags=(PIN.image,)))
+def test_an_image_that_was_built_here_is_not_built_again(
+    engine: FakeEngine, make: Build, tmp_path: Path
+) -> None:
+    _have_built(engine, tmp_path, replace(_result(PIN), tags=(PIN.image,)))
     built = make()
     assert not built.built
     assert engine.calls == []
 
 
-def test_an_image_of_the_same_pin_gets_its_name_back(engine: FakeEngine, make: Build) -> None:
-    engine.have(replace(_result(PIN), tags=("registry/other:name",)))
+def test_an_image_that_was_built_here_gets_its_name_back(
+    engine: FakeEngine, make: Build, tmp_path: Path
+) -> None:
+    _have_built(engine, tmp_path, replace(_result(PIN), tags=("registry/other:name",)))
     assert not make().built
     assert engine.calls == [f"tag {PIN.image}"]
 
 
-def test_an_image_without_a_name_is_an_unfinished_build(engine: FakeEngine, make: Build) -> None:
-    engine.have(_result(PIN))
+def test_an_image_without_a_name_is_built_again(
+    engine: FakeEngine, make: Build, tmp_path: Path
+) -> None:
+    _have_built(engine, tmp_path, _result(PIN))
     assert make().built
 
 
@@ -246,7 +258,7 @@ def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
-        engine.have(replace(_result(PIN), tags=(PIN.image,)))
+        _have_built(engine, tmp_path, replace(_result(PIN), tags=(PIN.image,)))
     thread.join(10)
     assert "waiting" in notes[0]
     assert engine.calls == []

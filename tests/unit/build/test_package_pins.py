@@ -16,6 +16,7 @@ from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import Built, build_image
 from provision.build.package_store import Closure
+from provision.build.provenance import record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
 from provision.build.solve import SolveRequest
@@ -245,9 +246,13 @@ def made(
     def solve(*_given: object, **_more: object) -> Closure:
         raise NotFoundError("no base image to solve in")
 
-    def resolved(*tags: str, label: str = "", update: bool = False) -> Pin:
+    def resolved(*tags: str, label: str = "", update: bool = False, is_own: bool = True) -> Pin:
         labels = {PIN_LABEL: label or pin.canonical_json()}
-        engine.have(Image(f"sha256:{'1' * 64}", tags or (pin.image,), labels=labels))
+        engine.images = {name: i for name, i in engine.images.items() if PIN_LABEL not in i.labels}
+        image = Image(f"sha256:{'12'[is_own] * 64}", tags or (pin.image,), labels=labels)
+        engine.have(image)
+        if is_own:
+            record_built(settings.state, image.id, pin.image)
         wanted = replace(REQUEST, refresh=update)
         found = resolve_pin(using(settings, engine), wanted).pin
         assert found == pin
@@ -262,14 +267,15 @@ def test_the_packages_of_an_image_that_was_made_before_are_taken(
 ) -> None:
     assert made().closure
     assert made("localhost/provision/v4l2loopback:1")
-    assert made("registry.example:5000/v4l2loopback:1", "provision/v4l2loopback:1")
+    assert made("registry.example:5000/v4l2loopback:1")
 
 
-def test_an_image_with_only_a_registrys_name_says_nothing_about_packages(
+def test_an_image_that_was_not_built_here_says_nothing_about_packages(
     made: Callable[..., Pin],
 ) -> None:
+    assert made()
     with pytest.raises(NotFoundError, match="no base image to solve in"):
-        made("registry.example:5000/v4l2loopback:1")
+        made(is_own=False)
 
 
 @pytest.mark.parametrize("change", ["", '"0.12.7"', '"6.1.0-47-amd64"', '"closure"'])

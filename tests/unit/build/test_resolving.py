@@ -15,6 +15,7 @@ from provision.build.image import (
     DIGEST_LABEL,
     build_image,
 )
+from provision.build.provenance import record_built
 from provision.build.request import BuildSettings, DriverRequest, choose_distro
 from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
@@ -122,6 +123,7 @@ def test_an_image_that_is_there_takes_no_download(
         build_image(using(settings, engine), resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
     engine.have(Image(f"sha256:{'1' * 64}", (resolved.pin.image,), labels=labels))
+    record_built(settings.state, f"sha256:{'1' * 64}", resolved.pin.image)
     assert not build_image(using(settings, engine), resolved, BuildSettings()).built
 
 

@@ -11,7 +11,7 @@ from provision.config import catalogue_folders
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import DeviceNode
-from provision.store.entries import mark_unsigned
+from provision.store.admission import Admission, record_admission
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
@@ -238,7 +238,9 @@ def _registry_without_skopeo(host: DoctorHost) -> None:
 
 
 def _unsigned(host: DoctorHost) -> None:
-    mark_unsigned(host.entry, "registry.example/demo:1")
+    record_admission(
+        host.entry, Admission(image="registry.example/demo:1", repository="registry.example/demo")
+    )
 
 
 CASES: list[tuple[str, Break, str]] = [

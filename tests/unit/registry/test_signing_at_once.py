@@ -13,6 +13,7 @@ import pytest
 
 from kit.artifact import make_pin
 from kit.memory_registry import MemoryRegistry, public
+from provision.build.provenance import record_built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, Message
 from provision.registry.artifact_images import facts_of
@@ -130,6 +131,7 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
     monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
     engine = SlowPush(registry, meanwhile)
     engine.have(Image("sha256:ours", (), (), {}, 1))
+    record_built(settings.state, "sha256:ours", NAME)
     image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
     with pytest.raises(PinTagConflictError):
         publish(settings, image, NAME, connected=connected(registry))

@@ -16,8 +16,8 @@ from provision.errors import NotFoundError
 from provision.registry.find import ArtifactQuery
 from provision.registry.skopeo import DeniedError
 from provision.store import artifact_lookup
+from provision.store.admission import Admission, record_admission
 from provision.store.artifact_lookup import may_be_in_store, stored_for
-from provision.store.entries import mark_unsigned
 
 SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
 
@@ -77,7 +77,9 @@ def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
     monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: SOUGHT)
     entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
     make_artifact(entry, pin=make_pin())
-    mark_unsigned(entry, "registry.example/try:1")
+    record_admission(
+        entry, Admission(image="registry.example/try:1", repository="registry.example/try")
+    )
     config = settings.config.model_copy(update={"trust": trust, "registry": registry})
     host = replace(settings, config=config)
     assert stored_for(host, DriverRequest("demo")) == (entry if serves else None)

@@ -1,4 +1,4 @@
-"""Entries that are replaced, and the mark of those that came from a registry unsigned."""
+"""Entries that are replaced."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import add
-from provision.manifest import UNSIGNED
-from provision.store.entries import mark_unsigned, remove_leftovers, unsigned_reference
+from provision.store.entries import remove_leftovers
 from provision.store.layout import Layout
 from unit.killing import KILLER
-
-
-def test_verification_and_status_know_one_mark(tmp_path: Path) -> None:
-    assert unsigned_reference(tmp_path) is None
-    mark_unsigned(tmp_path, "registry.example/nvidia:1")
-    assert (tmp_path / UNSIGNED).is_file()
-    assert unsigned_reference(tmp_path) == "registry.example/nvidia:1"
 
 
 def test_an_entry_that_is_replaced_is_never_lost(

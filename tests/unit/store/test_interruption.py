@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
 from provision.build.image import DIGEST_LABEL
+from provision.build.provenance import record_built
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
 from provision.kmod.verify import verify_artifact
+from provision.registry.find import TrustOverride
 from provision.store.install import install_image
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine, using
@@ -43,13 +45,14 @@ class _World:
             label = {DIGEST_LABEL: pin.digest}
             image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=label)
             self.engine.have(image, content)
+            record_built(folder / "state", image.id, pin.image)
         self.root = folder / "host"
         self.root.mkdir(parents=True)
         self.layout = Layout(self.root, "demo")
         self.settings = Settings(self.root, Config(), Catalogue([]), folder / "state")
 
     def install(self, number: int) -> None:
-        install_image(using(self.settings, self.engine), self.pins[number].image)
+        install_image(using(self.settings, self.engine), self.pins[number].image, TrustOverride())
 
     def check_consistent(self) -> None:
         """Everything that has its final name is whole."""

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin
-from provision.build.image import DIGEST_LABEL, Built, find_built
+from provision.build.image import DIGEST_LABEL, Built
+from provision.build.provenance import record_built
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -21,7 +22,7 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.registry.publish import EngineImage
 from provision.store import obtain as obtaining
-from provision.store.entries import mark_unsigned, unsigned_reference
+from provision.store.admission import Admission, record_admission, unsigned_image
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.obtain import obtain
@@ -50,6 +51,7 @@ def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         engine.calls.append("build" if is_new else "name")
         image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
         engine.have(image, tmp_path / "content")
+        record_built(tmp_path / "state", image.id, PIN.image)
         return Built(PIN.image, "sha256:1", 1, built=is_new, seconds=3.0)
 
     def publish(
@@ -85,17 +87,6 @@ def test_what_is_nowhere_is_built_pushed_and_stored(
     assert found.seconds["build"] == 3.0
     # The store has it now.
     assert obtain(using(settings, _no_engine), RESOLVED).origin == "store"
-
-
-def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> None:
-    engine = FakeEngine()
-    labels = {DIGEST_LABEL: PIN.digest}
-    engine.have(Image("sha256:3", ("docker.example/provision/demo:x",), labels=labels))
-    assert find_built(engine, PIN) is None
-    engine.have(Image("sha256:4", ("docker.example/demo:x", "localhost/demo:x"), labels=labels))
-    local = find_built(engine, PIN)
-    assert local is not None
-    assert local.id == "sha256:4"
 
 
 def test_a_registry_that_fails_stops_no_build(
@@ -156,9 +147,11 @@ def test_what_came_unsigned_serves_where_that_is_allowed(
     config = settings.config.model_copy(update={"trust": TrustConfig(insecure=insecure)})
     host = replace(settings, config=config)
     entry = obtain(using(host, engine), RESOLVED).entry
-    mark_unsigned(entry, "registry.example/demo")
+    record_admission(
+        entry, Admission(image="registry.example/demo:1", repository="registry.example/demo")
+    )
     assert obtain(using(host, engine), RESOLVED).origin == origin
-    assert (unsigned_reference(entry) is not None) is insecure
+    assert (unsigned_image(entry) is not None) is insecure
 
 
 def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:

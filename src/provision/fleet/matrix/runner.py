@@ -367,7 +367,9 @@ class MatrixRun:
         if retry == "all" or (retry == "failed" and known.state == "failed"):
             return False
         needs_image = self._options.keep_images and known.state == "built"
-        return not needs_image or find_built(settings.engine(), resolved.pin) is not None
+        if not needs_image:
+            return True
+        return find_built(settings.engine(), resolved.pin, settings.state) is not None
 
     def _is_lacking(self, known: Result) -> bool:
         """Whether a cell was built, but its image is not at the publisher."""

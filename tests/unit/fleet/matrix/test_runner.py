@@ -19,6 +19,7 @@ import pytest
 from kit.artifact import make_pin
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.image import DIGEST_LABEL, Built
+from provision.build.provenance import record_built
 from provision.build.request import BuildSettings, DriverRequest
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -126,6 +127,7 @@ class Lab:
         was_there = self.engine.image(pin.image) is not None and not how.rebuild
         image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels={DIGEST_LABEL: pin.digest})
         self.engine.have(image)
+        record_built(self.settings.state, image.id, pin.image)
         return Built(pin.image, image.id, 7, not was_there, 1.5, () if was_there else steps())
 
     def run(self, planned: Iterable[Planned] | None = None, **how: object) -> Outcome:

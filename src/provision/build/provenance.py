@@ -1,0 +1,100 @@
+"""Which images of an engine were built here: their ids, kept by the user who built them.
+
+An image's name and labels are its author's words. An engine takes any of them by ``docker pull``
+or ``docker load``, and everybody can compute the digest of a Pin. An id is a checksum of the
+image's content, so an image with a recorded id is the one that was built, whatever it is called.
+
+Without a record, an image is built again; nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from provision.engine.docker_api import Engine, Image
+from provision.errors import ProvisionError
+from provision.files import write_atomic
+
+_FOLDER = "built"
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class ForeignImageError(ProvisionError):
+    """An image that was not built here, where only such an image will do."""
+
+
+def record_built(state: Path, image_id: str, name: str) -> None:
+    """Record that an image was built here.
+
+    Args:
+        state: Folder for the state of builds.
+        name: The image's name, for people who read the record.
+    """
+    folder = state / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_own(folder):
+        raise ProvisionError(
+            f"'{folder}' belongs to another user, or others may write to it, so nothing that it"
+            " says of images counts.",
+            resolution="Build with a cache of your own: unset XDG_CACHE_HOME, or remove that"
+            f" folder: rm -r {folder}",
+        )
+    write_atomic(_record(state, image_id), f"{name}\n", mode=0o600)
+
+
+def is_built_here(state: Path, image: Image) -> bool:
+    """Return whether this user has built an image on this machine."""
+    return _is_own(state / _FOLDER) and _record(state, image.id).is_file()
+
+
+def require_built_here(state: Path, image: Image, name: str, *, resolution: str) -> None:
+    """Refuse an image that was not built here."""
+    if is_built_here(state, image):
+        return
+    raise ForeignImageError(
+        f"The image '{name}' is refused: this user did not build it on this machine. What its name"
+        " and its labels say is the word of whoever made it.",
+        resolution=resolution,
+    )
+
+
+def remove_records(state: Path, engine: Engine, *, days: float, dry_run: bool = False) -> list[str]:
+    """Remove the records of images that the engine no longer has; return the images' ids.
+
+    A young record stays, because the image may be in another engine.
+    """
+    oldest = time.time() - days * 24 * 3600
+    removed = []
+    for path, image_id in _records(state):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest and engine.image(image_id) is None:
+                removed.append(image_id)
+                if not dry_run:
+                    path.unlink()
+    return removed
+
+
+def _records(state: Path) -> Iterator[tuple[Path, str]]:
+    for path in sorted((state / _FOLDER).glob("sha256:*")):
+        yield path, path.name
+
+
+def _record(state: Path, image_id: str) -> Path:
+    # podman leaves the algorithm out, depending on the call.
+    return state / _FOLDER / f"sha256:{quote(image_id.removeprefix('sha256:'), safe='')}"
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether only this user and root can have written to a folder."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_trusted = status.st_uid in {0, os.geteuid()} and not status.st_mode & _OTHERS_MAY_WRITE
+    return stat.S_ISDIR(status.st_mode) and is_trusted
