@@ -185,8 +185,8 @@ fn linked(
         if !is_listed || !is_library(&link.path) {
             return None;
         }
-        let chain = std::iter::successors(target(link), |path| next(path)).take(MAX_LINKS);
-        let to = chain.filter_map(|path| libraries.iter().find(|l| l.path == path)).next()?;
+        let mut chain = std::iter::successors(target(link), |path| next(path)).take(MAX_LINKS);
+        let to = chain.find_map(|path| libraries.iter().find(|l| l.path == path))?;
         Some(Library { path: link.path.clone(), is_link: true, ..to.clone() })
     };
     links.iter().filter_map(one).collect()
