@@ -61,20 +61,44 @@ impl Note {
     }
 }
 
-/// Where lines go. Nothing is opened before the first line.
+/// Where lines go. Nothing is opened before the first line, or before [`Log::open`].
 #[derive(Debug)]
 pub struct Log {
     level: Level,
-    file: Option<PathBuf>,
+    path: Option<PathBuf>,
     container: String,
+    file: OnceCell<Option<File>>,
     /// A socket to a daemon, and whether that is journald.
     daemon: OnceCell<Option<(UnixDatagram, bool)>>,
 }
 
 impl Log {
     /// A log of lines up to this level, about this container (its id, or an empty string).
-    pub fn new(level: Level, file: Option<PathBuf>, container: &str) -> Self {
-        Self { level, file, container: container.to_owned(), daemon: OnceCell::new() }
+    pub fn new(level: Level, path: Option<PathBuf>, container: &str) -> Self {
+        let container = container.to_owned();
+        Self { level, path, container, file: OnceCell::new(), daemon: OnceCell::new() }
+    }
+
+    /// Opens what lines go to, before this process gives up the rights or leaves the namespace that
+    /// this takes.
+    pub fn open(&self) {
+        self.file();
+        self.daemon();
+    }
+
+    fn file(&self) -> Option<&File> {
+        let path = self.path.as_ref()?;
+        self.file.get_or_init(|| open(path)).as_ref()
+    }
+
+    fn daemon(&self) -> Option<&(UnixDatagram, bool)> {
+        let connect = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            let journal = socket.connect(JOURNAL).is_ok();
+            (journal || socket.connect(SYSLOG).is_ok()).then_some((socket, journal))
+        };
+        self.daemon.get_or_init(connect).as_ref()
     }
 
     pub fn write_all(&self, notes: &[Note]) {
@@ -88,22 +112,16 @@ impl Log {
             return;
         }
         self.send(note);
-        if let Some(file) = &self.file {
+        if let Some(mut file) = self.file() {
             let line = format!("{} {} {}\n", clock::now(), note.level.word(), self.line(note));
-            append(file, &line);
+            let _ = file.write_all(line.as_bytes());
         }
     }
 
     /// Sends the line to the first daemon that is running. A daemon that wasn't is not
     /// tried again.
     fn send(&self, note: &Note) {
-        let daemon = self.daemon.get_or_init(|| {
-            let socket = UnixDatagram::unbound().ok()?;
-            socket.set_nonblocking(true).ok()?;
-            let journal = socket.connect(JOURNAL).is_ok();
-            (journal || socket.connect(SYSLOG).is_ok()).then_some((socket, journal))
-        });
-        if let Some((socket, journal)) = daemon {
+        if let Some((socket, journal)) = self.daemon() {
             let datagram =
                 if *journal { self.journal_datagram(note) } else { self.syslog_datagram(note) };
             // If the queue is full, the line is lost; waiting would delay the start.
@@ -183,15 +201,19 @@ pub fn printable(text: &str) -> String {
 
 /// Adds a line to a file. A link in its place is not followed.
 pub fn append(file: &Path, line: &str) {
+    if let Some(mut file) = open(file) {
+        let _ = file.write_all(line.as_bytes());
+    }
+}
+
+fn open(file: &Path) -> Option<File> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
         | OFlags::CREATE
         | OFlags::NOFOLLOW
         | OFlags::NONBLOCK
         | OFlags::CLOEXEC;
-    if let Ok(opened) = rustix::fs::open(file, flags, Mode::from_raw_mode(0o640)) {
-        let _ = File::from(opened).write_all(line.as_bytes());
-    }
+    rustix::fs::open(file, flags, Mode::from_raw_mode(0o640)).ok().map(File::from)
 }
 
 #[cfg(test)]
@@ -218,8 +240,7 @@ mod tests {
     #[test]
     fn the_vendors_own_level_counts_for_its_lines() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = log();
-        log.file = Some(dir.path().join("log"));
+        let log = Log::new(Level::Info, Some(dir.path().join("log")), "c1");
         log.write(&Note::new(Level::Debug, "dropped"));
         log.write(&Note::new(Level::Debug, "kept").limit(Level::Debug));
         log.write(&Note::new(Level::Info, "dropped").limit(Level::Error));

@@ -93,6 +93,89 @@ fn a_container_gets_everything_at_both_stages() {
     }
 }
 
+/// Runtimes, with what starts them and their options. crun refuses a mixed hierarchy of cgroups.
+const IN_USER_NAMESPACE: [(&str, &str, &[&str]); 2] = [
+    ("runc", "exec \"$@\"", &[]),
+    ("crun", "mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"", &["--cgroup-manager=disabled"]),
+];
+
+/// Starts a container with a user namespace and a device, for which crun hands hooks a wrong bundle.
+/// With crun, the bundle lies in a folder that is closed to the container's root, as the storage in a
+/// user's home is; runc opens the image as that root itself.
+fn start_in_user_namespace(
+    tree: &Tree,
+    (name, script, options): (&str, &str, &[&str]),
+    stage: &str,
+    flag: &str,
+) -> Output {
+    // The devices of the container are the runtime's own: its cgroups are not as on a host.
+    for file in ["host/etc/oci-decorator/oci-decorator.d/x.json", "bundle/rootfs/vendors/x.json"] {
+        let text = tree.text(file).replace("\"devices\": [\"xnull\"],", "");
+        tree.file(file, text);
+    }
+    let [root, log] = ["host", "log"].map(|name| tree.path(name).display().to_string());
+    tree.file("config.toml", format!("root = {root:?}\nlog-file = {log:?}\n"));
+    let mut spec = runtime::bundle(tree, &[flag]);
+    let words = ["/bin/probe", "check", "--config-dir", "/vendors", "--json"];
+    spec["process"]["args"] = json!(words);
+    let linux = spec["linux"].as_object_mut().unwrap();
+    linux["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+    for map in ["uidMappings", "gidMappings"] {
+        linux
+            .insert(map.to_owned(), json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]));
+    }
+    let device = json!([{"path": "/dev/full", "type": "c", "major": 1, "minor": 7}]);
+    linux.insert("devices".to_owned(), device);
+    if name == "crun" {
+        linux.remove("resources");
+    }
+    let config = format!("-config={}", tree.path("config.toml").display());
+    let args = ["oci-decorator", &config, stage];
+    let path = env!("CARGO_BIN_EXE_oci-decorator");
+    spec["hooks"] = json!({stage: [{"path": path, "args": args, "env": ["PATH=/usr/bin:/bin"]}]});
+    tree.file("bundle/config.json", spec.to_string());
+    let mode = if name == "crun" { 0o700 } else { 0o711 };
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(tree.0.path(), mode).unwrap();
+    let mut owner = Command::new("chown");
+    owner.args(["-h", "-R", "100000:100000"]).arg(tree.path("bundle/rootfs"));
+    assert!(owner.status().unwrap().success());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", name]).args(options);
+    command.arg("--root").arg(tree.folder("state")).args(["run", "--bundle"]);
+    runtime::finish(command.arg(tree.path("bundle")).arg(runtime::name(tree)))
+}
+
+#[test]
+fn a_container_in_a_user_namespace_gets_what_it_asks_for_and_starts_if_that_is_nothing() {
+    for one in IN_USER_NAMESPACE.iter().filter(|(name, ..)| runtime::find(name).is_some()) {
+        for stage in ["prestart", "createRuntime"] {
+            for (flag, expected) in [("OCI_X=", 3), ("OTHER=", 0)] {
+                let tree = setup();
+                let output = start_in_user_namespace(&tree, *one, stage, flag);
+                let about = format!("{} {stage} {flag}: {}", one.0, stderr(&output));
+                assert!(output.stdout.starts_with(b"{"), "{about}");
+                assert_eq!(present(&output).len(), expected, "{about}");
+                let is_cached = tree.path("bundle/rootfs/etc/ld.so.cache").exists();
+                assert_eq!(is_cached, expected > 0, "{about}");
+            }
+        }
+    }
+}
+
+/// The log's file belongs to the host's root, whose rights are given up by then.
+#[test]
+fn why_a_container_in_a_user_namespace_is_refused_is_logged() {
+    for one in IN_USER_NAMESPACE.iter().filter(|(name, ..)| runtime::find(name).is_some()) {
+        let tree = setup();
+        tree.link("bundle/rootfs/opt/x/data", "/proc/sys");
+        let output = start_in_user_namespace(&tree, *one, "createRuntime", "OCI_X=");
+        assert_ne!(code(&output), 0, "{}: {}", one.0, stdout(&output));
+        let log = tree.text("log");
+        assert!(log.contains(" error start refused: "), "{}: {log}", one.0);
+    }
+}
+
 #[test]
 fn twice_is_once_and_nothing_is_left_on_the_host() {
     if runtime::find("runc").is_none() {

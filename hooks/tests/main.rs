@@ -18,6 +18,7 @@ mod image;
 mod layers;
 mod ldconfig;
 mod left_out;
+mod library_names;
 mod log;
 mod nodes;
 mod nvidia_ctk;

@@ -5,7 +5,9 @@
 //! From then on it uses descriptors, and resolves no path except the container's root, which the
 //! engine named.
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 
@@ -24,6 +26,7 @@ use crate::model::edits::paths::clean;
 use crate::model::edits::{Edits, Mount, Present};
 use crate::model::policy::Policy;
 use crate::model::request::Request;
+use crate::spec::command_line::Arguments;
 use crate::spec::config::Config;
 use crate::spec::state::State;
 
@@ -68,10 +71,10 @@ pub fn act(context: &Context, state: &State) -> Result<()> {
 }
 
 fn decorate(context: &Context, state: &State) -> Result<()> {
-    let path = state.bundle.join("config.json");
-    let Some((config, _)) = read_config(&path)? else {
-        let path = path.display();
-        return Err(Error::failed(format!("the state's bundle has no {path}")));
+    let Some((bundle, config)) = find_config(state)? else {
+        let message = format!("the container gets nothing, as what it asks for is not known: neither {} nor the command line of the runtime has the bundle", state.bundle.join("config.json").display());
+        context.log.write(&Note::new(Level::Warning, message));
+        return Ok(());
     };
     let config = Config::parse(&config);
     let cache_only = !context.library_cache.is_empty();
@@ -88,7 +91,7 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     edits.leave_listed(&present);
     // The image is seen too late to decide between a folder and its files.
     edits.folders.clear();
-    let process = Process::open(state.pid)?;
+    let process = Process::open(state.pid.clone()?)?;
     let hosts = if cache_only {
         edits.mounts = by_spec(edits.mounts, &present);
         None
@@ -97,10 +100,43 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
         let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
         Some(open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?)
     };
+    context.log.open();
     process.join()?;
-    let rootfs = frontends::rootfs(&spec, &state.bundle)?
+    let rootfs = frontends::rootfs(&spec, &bundle)?
         .ok_or_else(|| Error::failed("the container's config.json has no root.path"))?;
+    process.become_root();
     fill(context, edits, present, rootfs, hosts)
+}
+
+/// The container's bundle, and its config: that of the state, or the one from which the runtime makes
+/// the container by its command line. crun's state names `/` if the container has a user namespace and
+/// devices. `None`: neither has a config.
+fn find_config(state: &State) -> Result<Option<(PathBuf, Vec<u8>)>> {
+    if let Some((config, _)) = read_config(&state.bundle.join("config.json"))? {
+        return Ok(Some((state.bundle.clone(), config)));
+    }
+    for create in runtimes_arguments().creates {
+        if create.container == state.id && create.config.is_absolute() {
+            if let Some((config, _)) = read_config(&create.config)? {
+                return Ok(Some((create.bundle, config)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The command line of the runtime that has started this hook.
+fn runtimes_arguments() -> Arguments {
+    let words = rustix::process::getppid()
+        .and_then(|parent| std::fs::read(format!("/proc/{}/cmdline", parent.as_raw_pid())).ok());
+    let words: Vec<OsString> = words
+        .unwrap_or_default()
+        .split(|&byte| byte == 0)
+        .skip(1)
+        .map(|word| OsStr::from_bytes(word).to_owned())
+        .collect();
+    // The last NUL ends a word, and begins none.
+    Arguments::parse(words.split_last().map_or(&[], |(_, words)| words))
 }
 
 /// Opens the files to mount, and gives the right to use the devices to the container with this id,
@@ -146,17 +182,19 @@ pub fn configure(
     root: &Path,
 ) -> Result<()> {
     edits.folders.clear();
-    let hosts = if let Some(pid) = process {
-        let process = Process::open(pid)?;
-        let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
-        let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(""))?;
-        process.join()?;
-        hosts
-    } else {
+    let Some(pid) = process else {
         // As the engine mounts its own: no file system of the container has to allow devices.
-        DetachedMounts::open(&edits, true)?
+        let hosts = DetachedMounts::open(&edits, true)?;
+        return fill(context, edits, Present::default(), Rootfs::open_whole(root)?, Some(hosts));
     };
-    fill(context, edits, Present::default(), Rootfs::open_whole(root)?, Some(hosts))
+    let process = Process::open(pid)?;
+    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+    let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(""))?;
+    context.log.open();
+    process.join()?;
+    let rootfs = Rootfs::open_whole(root)?;
+    process.become_root();
+    fill(context, edits, Present::default(), rootfs, Some(hosts))
 }
 
 /// The mounts that a CDI specification has added. What the spec has at their paths counts, even if

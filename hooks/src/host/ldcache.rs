@@ -16,6 +16,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::host::libraries::has_unversioned_name;
 use crate::host::publish::publish;
 use crate::host::rootfs::Root;
 use crate::log::level::Level;
@@ -233,8 +234,8 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
         let Some((folder, name)) = split(&library.path) else {
             continue;
         };
-        let soname =
-            if is_development_link(library, name) { name } else { library.soname.as_str() };
+        let is_development_link = library.is_link && has_unversioned_name(library);
+        let soname = if is_development_link { name } else { library.soname.as_str() };
         let named = [folder, soname].concat();
         let path = if paths.contains(named.as_str()) { named } else { library.path.clone() };
         let addition = Addition { soname: soname.to_owned(), path, flags: library.flags };
@@ -252,12 +253,6 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
 
 fn is_newer(one: &Addition, other: &Addition) -> bool {
     compare_names(one.path.as_bytes(), other.path.as_bytes()).is_gt()
-}
-
-/// `libcuda.so` beside the soname `libcuda.so.1`.
-fn is_development_link(library: &Library, name: &str) -> bool {
-    let unversioned = name.strip_suffix(".so").is_some();
-    library.is_link && unversioned && library.soname.starts_with(name)
 }
 
 /// The cache with the additions, each before the entries of its name and flags

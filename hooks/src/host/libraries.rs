@@ -19,6 +19,8 @@ use crate::model::edits::{lies_in, Edits, Library, Link};
 
 /// More files than any driver has in one folder.
 const MAX_FILES: usize = 4096;
+/// As many links as the kernel follows.
+const MAX_LINKS: usize = 40;
 
 /// True for the names that `ldconfig` looks at.
 pub fn is_library(path: &str) -> bool {
@@ -42,13 +44,14 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
         .filter(|(_, path)| !known.contains(path))
         .filter_map(|(source, path)| library_at(&host.root, host.within(source), path))
         .collect();
-    let linked = linked(&edits.links, &folders, &found);
     let taken = |path: &String| {
         files.iter().any(|(_, p)| p == path) || edits.links.iter().any(|l| l.path == *path)
     };
     let missing: Vec<Link> =
         found.iter().filter_map(soname_link).filter(|l| !taken(&l.path)).collect();
-    found.extend(linked);
+    let mut named = linked(&edits.links, &missing, &folders, &found);
+    named.extend(found.iter().filter_map(under_own_name));
+    found.extend(named);
     for link in missing {
         if !edits.links.iter().any(|l| l.path == link.path) {
             edits.links.push(link);
@@ -147,21 +150,53 @@ pub fn soname_link(library: &Library) -> Option<Link> {
         .then(|| Link { path: format!("{folder}{}", library.soname), target: name.to_owned() })
 }
 
-/// The links to these libraries. The loader finds each under its own name.
-fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Library> {
+/// A library that was mounted under its name without a version, as the link that it is in the
+/// driver: a mount of a link is a file. `None`: its soname is its only name.
+pub fn under_own_name(library: &Library) -> Option<Library> {
+    (!library.is_link && has_unversioned_name(library))
+        .then(|| Library { is_link: true, ..library.clone() })
+}
+
+/// True for `libcuda.so` beside the soname `libcuda.so.1`. Programs may look for either.
+pub fn has_unversioned_name(library: &Library) -> bool {
+    split(&library.path).is_some_and(|(_, name)| {
+        unversioned(&library.soname) == Some(name) && name != library.soname
+    })
+}
+
+/// `libcuda.so` for the soname `libcuda.so.1`.
+pub fn unversioned(soname: &str) -> Option<&str> {
+    soname.find(".so").map(|at| &soname[..at + ".so".len()])
+}
+
+/// The links that lead to these libraries, directly or through others of `links` and `more`. The
+/// loader finds each under its own name.
+fn linked(
+    links: &[Link],
+    more: &[Link],
+    folders: &[String],
+    libraries: &[Library],
+) -> Vec<Library> {
+    let next =
+        |path: &str| links.iter().chain(more).find(|link| link.path == path).and_then(target);
     let one = |link: &Link| {
         let (folder, _) = split(&link.path)?;
         let is_listed = folders.iter().any(|f| f == folder.trim_end_matches('/'));
         if !is_listed || !is_library(&link.path) {
             return None;
         }
-        let target = if link.target.starts_with('/') {
-            link.target.clone()
-        } else {
-            format!("{folder}{}", link.target)
-        };
-        let to = libraries.iter().find(|l| l.path == target)?;
+        let mut chain = std::iter::successors(target(link), |path| next(path)).take(MAX_LINKS);
+        let to = chain.find_map(|path| libraries.iter().find(|l| l.path == path))?;
         Some(Library { path: link.path.clone(), is_link: true, ..to.clone() })
     };
     links.iter().filter_map(one).collect()
+}
+
+/// The path to which a link leads in the container. `None`: it has no folder.
+fn target(link: &Link) -> Option<String> {
+    if link.target.starts_with('/') {
+        return Some(link.target.clone());
+    }
+    let (folder, _) = split(&link.path)?;
+    Some(format!("{folder}{}", link.target))
 }

@@ -16,8 +16,9 @@ const KEYS: [&str; 4] = ["id", "pid", "bundle", "bundlePath"];
 #[derive(Debug, PartialEq, Eq)]
 pub struct State {
     pub id: String,
-    pub pid: Pid,
     pub bundle: PathBuf,
+    /// An error is one only for a container that asks for something.
+    pub pid: Result<Pid>,
 }
 
 /// The bundle that a state names. Its other members are ignored: at the stage
@@ -51,12 +52,12 @@ fn bundle_of(members: &RawObject) -> Result<PathBuf> {
 }
 
 impl State {
-    /// Errors: not a state, or one without a bundle or a process.
+    /// Errors: not a state, or one without a bundle.
     pub fn parse(text: &str) -> Result<Self> {
         let members = members(text)?;
         let bundle = bundle_of(&members)?;
         let id = members.get("id").and_then(lossy_text).unwrap_or_default();
-        Ok(Self { id: id.into_owned(), pid: pid(members.get("pid"))?, bundle })
+        Ok(Self { id: id.into_owned(), bundle, pid: pid(members.get("pid")) })
     }
 }
 

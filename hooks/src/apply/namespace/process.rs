@@ -68,8 +68,7 @@ impl Process {
         self.rootless
     }
 
-    /// Moves this process into the mount namespace. After that, files are made as the container's
-    /// root, because the container's file systems may not know the host's root.
+    /// Moves this process into the mount namespace.
     pub fn join(&self) -> Result<()> {
         use std::os::fd::AsFd;
         let kind = Some(LinkNameSpaceType::Mount);
@@ -77,11 +76,15 @@ impl Process {
             let pid = raw(self.pid);
             Error::failed(format!("can't join the mount namespace of the process {pid}: {e}"))
                 .resolve("the hook needs the rights that the runtime has")
-        })?;
+        })
+    }
+
+    /// From now on, files are made as the container's root, because the container's file systems may
+    /// not know the host's. What lies in folders of the host's users has to be open before.
+    pub fn become_root(&self) {
         if let Some((user, group)) = self.root {
             use_files_as(user, group);
         }
-        Ok(())
     }
 }
 

@@ -4,7 +4,9 @@ use rustc_hash::FxHashSet;
 
 use crate::apply::{cannot_link, cannot_list};
 use crate::host::ldcache::{self, drop_in, parse, MAX_CACHE};
-use crate::host::libraries::{in_folder, in_root, is_library, soname_link};
+use crate::host::libraries::{
+    in_folder, in_root, is_library, soname_link, under_own_name, unversioned,
+};
 use crate::host::rootfs::{Root, Rootfs};
 use crate::log::Note;
 use crate::model::edits::paths::clean;
@@ -41,10 +43,15 @@ pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Not
             add(&rootfs.mounted, &folder);
         }
     }
-    let mut seen: FxHashSet<String> = found.iter().map(|l| l.path.clone()).collect();
-    let new = mounted.iter().filter(|l| seen.insert(l.path.clone()));
-    found.extend(new.cloned());
+    // Links to a library are looked for only after its soname link is there.
     notes.extend(make_links(rootfs, &mounted));
+    let mut named: Vec<Library> = mounted.iter().filter_map(under_own_name).collect();
+    named.extend(mounted.iter().filter_map(|library| unversioned_link(rootfs, library)));
+    let mut seen: FxHashSet<(String, bool)> =
+        found.iter().map(|l| (l.path.clone(), l.is_link)).collect();
+    found.extend(
+        mounted.into_iter().chain(named).filter(|l| seen.insert((l.path.clone(), l.is_link))),
+    );
     notes.extend(ldcache::update(&rootfs.files, &found));
     notes
 }
@@ -62,6 +69,14 @@ fn make_links(rootfs: &Rootfs, libraries: &[Library]) -> Vec<Note> {
         Some(cannot_link(&link.path, error))
     };
     libraries.iter().filter_map(make).collect()
+}
+
+/// The link `libcuda.so` to a library of the soname `libcuda.so.1`, if the folder has it.
+fn unversioned_link(rootfs: &Rootfs, library: &Library) -> Option<Library> {
+    let (folder, _) = split(&library.path)?;
+    let path = format!("{folder}{}", unversioned(&library.soname)?);
+    let link = in_root(&rootfs.mounted, &path)?;
+    (link.is_link && link.soname == library.soname).then_some(link)
 }
 
 fn known_folders(rootfs: &Rootfs) -> FxHashSet<String> {
