@@ -22,7 +22,6 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -35,15 +34,15 @@ from kit.probe import is_root
 from kit.process import run, run_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["World"]
 
 # Releases by the names that they have in provision; the archive's own names for later ones.
 _SUITES = {"debian:12": "bookworm", "debian:13": "trixie", "debian:testing": "testing"}
 _INCLUDED = "git,make,ca-certificates"
-_FOLDER = Path("/var/tmp")  # noqa: S108 - a new folder below it
-_PREFIX = "provision-world-"
+# In the cache, whose file system can share its packages by links.
+_PREFIX = ".running-world-"
 _CLONE = "/root/provision"
 # What of the environment says how the network is reached, and what a person watches.
 _KEPT = (
@@ -117,9 +116,11 @@ class World:
             CommandFailedError: one of the programs failed; its output is in the message.
         """
         _remove_forgotten()
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_FOLDER))
-        self._lock = os.open(self._folder, os.O_RDONLY)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache_dir()))
+        self._lock = os.open(draft, os.O_RDONLY)
         flock(self._lock, LOCK_EX)
+        # A world that nobody holds is one whose process was killed.
+        self._folder = draft.rename(draft.with_name(f"{_PREFIX}{draft.name}"))
         self.root = self._folder / "root"
         try:
             run(["cp", "-a", "--reflink=auto", self._tree(), self.root])
@@ -246,20 +247,15 @@ class World:
 
 
 def _remove_forgotten() -> None:
-    """Remove worlds whose process was killed: nobody holds their folder."""
-    for folder in _FOLDER.glob(f"{_PREFIX}*"):
-        with _opened(folder) as handle, suppress(BlockingIOError):
+    for folder in cache_dir().glob(f"{_PREFIX}*"):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
             flock(handle, LOCK_EX | LOCK_NB)
             remove_tree(folder)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(handle)
 
 
 def main() -> int:

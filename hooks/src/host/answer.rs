@@ -211,7 +211,7 @@ fn without_nodes(answer: &Answer) -> Option<Note> {
 /// Groups that a process must join to use nodes that are not open to everyone.
 pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
     let needed = |device: &&Device| {
-        let (group, others) = (device.mode >> 3 & 0o6, device.mode & 0o6);
+        let (group, others) = ((device.mode >> 3) & 0o6, device.mode & 0o6);
         device.gid != Some(0) && group & !others != 0
     };
     let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
