@@ -19,6 +19,7 @@ from kit.fileserver import served
 from kit.local_user import UID, as_user, attacking, public_folder
 from provision.build import dkms_import
 from provision.build.dkms_import import DkmsConf, import_dkms
+from provision.build.image import BuildLog
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -171,3 +172,14 @@ def test_an_output_is_not_written_where_another_users_link_leads(place: Path) ->
     write_output(OUTPUT_FILE.convert(str(link), None, None), "a Pin")
     assert (place / "secret").read_text() == "of root"
     assert link.read_text() == "a Pin"
+
+
+def test_a_builds_output_is_no_users_to_read_and_has_no_password(place: Path) -> None:
+    path = place / "logs/lab.log"
+    path.parent.mkdir()
+    path.touch(0o644)
+    with BuildLog(path) as log:
+        log.line("curl: http://me:hush@proxy.example:3128 refused")
+    said = as_user("import os, sys; print(os.access(sys.argv[1], os.R_OK))", path)
+    assert said == "False\n"
+    assert path.read_text() == "curl: http://me:***@proxy.example:3128 refused\n"
