@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import isolate
 
 from kit.files import BOOKWORM, write
 from kit.fileserver import served
@@ -34,6 +36,8 @@ from provision.errors import ConfigError, ExitCode, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
 from provision.pin import BasePin
 from provision.registry.keys import open_key, settled_keys
+from provision.run import find_program
+from provision.run import run as run_program
 from provision.trust import distrusted
 from unit.engine.fake_engine import using
 
@@ -281,3 +285,28 @@ def test_a_link_in_a_users_folder_is_not_trusted_wherever_it_leads(place: Path) 
     found = distrusted(place / "theirs/link")
     assert found is not None
     assert found.path == place / "theirs"
+
+
+@pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin", "bin:/usr/bin", ""])
+def test_no_program_of_the_current_folder_is_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """PATH of a root shell has an empty or relative entry, and root stands in a user's folder."""
+    for name in ("skopeo", "bin/skopeo"):
+        write(place / name, "#!/bin/sh\necho stolen\n", 0o755)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PATH", path)
+    found = find_program("skopeo")
+    assert found is None or found.startswith("/usr/")
+    # Nor by what is run.
+    said = run_program(["/usr/bin/env"], why="look").stdout.splitlines()
+    (given,) = [line.removeprefix("PATH=") for line in said if line.startswith("PATH=")]
+    assert all(folder.startswith("/usr/") or folder == "/sbin" for folder in given.split(":"))
+
+
+def test_an_installed_program_runs_no_code_that_a_variable_names(place: Path) -> None:
+    """Of pip's scripts, as Ansible's role installs them."""
+    write(place / "evil/sitecustomize.py", "print('stolen')\n")
+    script = write(place / "provision", f"#!{sys.executable}\nprint('done')\n", 0o755)
+    isolate(script)
+    assert run([script], env={"PYTHONPATH": str(place / "evil")}).stdout == "done\n"
