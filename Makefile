@@ -105,7 +105,11 @@ collection: build ## The Ansible collection and all that it brings, packed below
 dist: build ## A release in build/dist: packages, wheel, collection, sums; with KEY and URL signed repositories
 	@.ci/setup dist
 	@$(MAKE) foreign
-	@$(SHIPPING) $(if $(KEY),--key '$(KEY)') $(if $(URL),--url '$(URL)') $(if $(PREVIOUS),--previous '$(PREVIOUS)')
+	@$(SHIPPING)
+	$(if $(KEY)$(URL)$(PREVIOUS),@$(MAKE) dist-sign)
+
+dist-sign: ## Sign the release of `make dist`, with KEY and URL; needs no other file than build/dist
+	@PYTHONPATH=release:src python3 -m shipping.publish --output build/dist --key '$(KEY)' --url '$(URL)' $(if $(PREVIOUS),--previous '$(PREVIOUS)')
 
 # The hook for the other architectures of a release, with rustup; FOREIGN= for none.
 foreign:
@@ -154,6 +158,6 @@ engines:
 	@.ci/setup test
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
-	mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup engines
+	mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup engines
 
 endif

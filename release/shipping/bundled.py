@@ -40,7 +40,15 @@ def wheels(constraints: Path, folder: Path, machine: str) -> list[Path]:
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in _OLDEST]
     platforms.append(f"manylinux2014_{machine}")
     for python in PYTHONS:
-        pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
+        pip: list[str | Path] = [
+            sys.executable,
+            "-I",
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-input",
+        ]
         pip += ["--disable-pip-version-check", "--require-hashes", "--no-deps"]
         pip += ["--only-binary=:all:", f"--python-version={python}", f"--dest={folder}"]
         pip += [f"--platform={name}" for name in platforms]

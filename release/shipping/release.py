@@ -180,7 +180,7 @@ def _python(source: Source, folder: Path) -> None:
             target.chmod(0o755 if (source.root / file).stat().st_mode & 0o100 else 0o644)
         made = copy / "dist"
         run(
-            [sys.executable, "-m", "build", "--no-isolation", f"--outdir={made}", copy],
+            [sys.executable, "-I", "-m", "build", "--no-isolation", f"--outdir={made}", copy],
             why="make wheel and sdist",
             env={"SOURCE_DATE_EPOCH": str(source.epoch)},
             timeout=900.0,

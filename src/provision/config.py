@@ -24,6 +24,7 @@ from provision.documents import Frozen, load_toml
 from provision.files import in_root
 from provision.pin import AbsolutePath, Name, Sha256, Url, Version
 from provision.shipped import shipped
+from provision.trust import require_trusted
 
 
 def _address(text: str) -> str:
@@ -615,4 +616,7 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
 def load(root: Path = Path("/"), *, name: PurePath = PATH) -> Config:
     """Read the configuration of the host under ``root``: an empty one if there is no file."""
     path = in_root(root, name)
-    return load_toml(path, Config) if path.exists() else Config()
+    if not path.exists():
+        return Config()
+    require_trusted(path)
+    return load_toml(path, Config)

@@ -15,19 +15,47 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
-# In this order: the PIN in a PKCS#11 URI (RFC 7512, section 2.4) with its quotes; the password
-# in an address (RFC 3986, 3.2.1), which ends at the last '@' before the path, for those who did not
-# encode one; a token in the password's place (https://TOKEN@host); a value of the query whose name
-# says that it is one; a query that is nothing but a token, as SUSE's.
-_SECRET = re.compile(
-    r"(pin(?:-|%2d)value(?:=|%3d))[^&\s]*[^&\s'\"]"
-    r"|(://[^/@:\s]*:)[^/\s]+(?=@)"
-    r"|(https?://)[^/@:\s?#]+(?=@)"
-    r"|([?&](?:[\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*|key|sig)=)"
-    r"[^&\s'\"<>]+"
-    r"|(https?://[^\s?'\"]+\?)[^&=\s'\"<>]{16,}=*(?=[\s'\"<>.,;)]|$)",
-    re.IGNORECASE,
+# What is shown of a secret, and the secret. The first form that fits at a place counts.
+_FORMS = (
+    # The PIN in a PKCS#11 URI (RFC 7512, section 2.4) with its quotes.
+    (r"pin(?:-|%2d)value(?:=|%3d)", r"[^&\s]*[^&\s'\"]"),
+    # The password in an address (RFC 3986, 3.2.1), up to the last '@', if neither '@' nor '/' is
+    # encoded. A number before '/' is a port.
+    (r"://(?!\[)[^/@:\s]*:", r"(?!\d+/)[^\s\"<>]+(?=@)"),
+    # A token in the password's place.
+    (r"https?://", r"[^/@:\s?#]+(?=@)"),
+    # A value of the query whose name says that it is one.
+    (
+        (
+            r"[?&#](?:[\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*"
+            r"|key|sig|code|jwt)="
+        ),
+        r"[^&\s'\"<>]+",
+    ),
+    # A query that is nothing but a token, as SUSE's.
+    (r"https?://[^\s?'\"]+\?", r"[^&=\s'\"<>]{16,}=*(?=[\s'\"<>.,;)]|$)"),
+    # Headers of HTTP.
+    (
+        r"\b(?:proxy-)?authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|token|negotiate)\s+)?",
+        r"[^\s'\"]+",
+    ),
+    (
+        r"\b(?:x-[\w-]*(?:token|key|auth|secret)[\w-]*|private-token|(?:set-)?cookie)['\"]?:\s*['\"]?",
+        r"[^\s'\"][^\n'\"]*",
+    ),
+    (r"\bbearer\s+", r"(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*"),
+    # A server's answer, or a file of logins, in JSON.
+    (r"\"[\w-]*(?:token|secret|passw\w*|pwd|auth)\"\s*:\s*\"", r"[^\"]+"),
+    # Tokens that can be told by how they begin: those of GitHub, GitLab, Hugging Face, Slack; JWT.
+    (
+        r"\b",
+        (
+            r"(?:(?:gh[pousr]|github_pat|hf)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+            r"|eyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]*)"
+        ),
+    ),
 )
+_SECRET = re.compile("|".join(f"({shown}){secret}" for shown, secret in _FORMS), re.IGNORECASE)
 # Colours and line ends of other systems are removed without a replacement.
 _HARMLESS = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)")
 # All other control characters but the tab and the end of a line, and those that turn the direction
@@ -43,8 +71,8 @@ def printable(text: str) -> str:
 def redact(text: str) -> str:
     """Return a text that any user may see on any terminal.
 
-    PINs of PKCS#11 URIs and passwords and tokens in addresses are removed; control characters
-    become question marks.
+    PINs of PKCS#11 URIs, passwords and tokens in addresses, headers and answers are removed;
+    control characters become question marks.
     """
     return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", printable(text))
 

@@ -255,16 +255,16 @@ def _needed_program(args: Sequence[str], why: str) -> str:
 
 
 def _search_path() -> str:
-    """Return PATH with the system folders that a user's PATH may lack.
+    """Return the absolute folders of PATH, and the system folders that a user's PATH may lack.
 
-    A Python for hosts that have none brings programs along, beside it.
+    An empty or relative one is the current folder, where anyone may have put a program. A Python
+    for hosts that have none brings programs along, beside it.
     """
-    path = os.environ.get("PATH", os.defpath)
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     folders = ["/usr/sbin", "/sbin"]
     if sys.base_prefix != "/usr":
         folders.append(f"{sys.base_prefix}/bin")
-    missing = [d for d in folders if d not in path.split(os.pathsep)]
-    return os.pathsep.join([path, *missing])
+    return os.pathsep.join(dict.fromkeys(d for d in (*path, *folders) if d.startswith("/")))
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:

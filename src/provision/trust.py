@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from provision.errors import ConfigError, Mistake
+
 # As many as the kernel follows: path_resolution(7).
 MOST_LINKS = 40
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,7 +40,7 @@ class Distrust:
         return f"'{self.path}' {self.why}"
 
     @property
-    def resolution(self) -> str:
+    def cure(self) -> str:
         """What to do about it."""
         path = shlex.quote(str(self.path))
         return f"Correct the owner and the mode: chown -h root {path} && chmod go-w {path}"
@@ -59,6 +61,18 @@ def distrusted(path: Path) -> Distrust | None:
     with suppress(FileNotFoundError):
         os.close(_walk(path, judge))
     return found[0] if found else None
+
+
+def require_trusted(path: Path) -> None:
+    """Refuse a file that steers what root does, and that another user may change.
+
+    What a person names for one command is that person's to judge; what a host's settings name, or
+    its units run, is not.
+    """
+    if found := distrusted(path):
+        raise ConfigError(
+            str(path), [Mistake("", f"not only root may change it: {found}")], resolution=found.cure
+        )
 
 
 def open_folder(path: Path, *, create: bool = False) -> int:
@@ -157,7 +171,8 @@ def _untrusted(status: os.stat_result) -> str | None:
         return "is not owned by root"
     if mode & stat.S_IWOTH and not keeps:
         return "is writable by everyone"
-    if mode & stat.S_IWGRP and status.st_gid != _ROOT and not keeps:
+    # Many distros give each user a group.
+    if mode & stat.S_IWGRP and status.st_gid not in {_ROOT, os.getegid()} and not keeps:
         return "is writable by a group"
     return None
 

@@ -28,7 +28,7 @@ link() {
     mv -fT "$2.draft" "$2"
 }
 
-if ! works "$python/bin/python3" -c 'import venv'; then
+if ! works "$python/bin/python3" -I -c 'import venv'; then
     say "unpacking Python"
     rm -rf "$staged/tree" "$python"
     mkdir -m 700 "$staged/tree"
@@ -46,7 +46,7 @@ if ! works "$environment/bin/provision" --version; then
     rm -rf "$environment" "$staged/wheels"
     mkdir -m 700 "$staged/wheels"
     tar -C "$staged/wheels" --no-same-owner -xf "$folder/provision.tar"
-    "$python/bin/python3" -m venv --without-pip "$environment"
+    "$python/bin/python3" -I -m venv --without-pip "$environment"
     pip=$(echo "$staged"/wheels/pip-*.whl)
     wheel=$(echo "$staged"/wheels/provision-*.whl)
     # The extra for NVML, which identifies NVIDIA's GPUs, if the archive contains it.
@@ -55,8 +55,10 @@ if ! works "$environment/bin/provision" --version; then
         [ ! -e "$found" ] || extras="[nvml]"
     done
     # This Python has no pip, so pip runs from its wheel.
-    "$environment/bin/python" "$pip/pip" install --quiet --disable-pip-version-check \
+    "$environment/bin/python" -I "$pip/pip" install --quiet --disable-pip-version-check \
         --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel$extras"
+    # Else PYTHONPATH would decide what root runs.
+    sed -i '1s|^#!/[^ ]*$|& -I|' "$environment/bin/provision"
     label "$environment"
     "$environment/bin/provision" --version
     sync -f "$environment"

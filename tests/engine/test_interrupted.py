@@ -18,7 +18,7 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start, wait_for
 from kit.product import BUILD_NETWORK, Provision
-from provision.build.image import run_build
+from provision.build.image import BuildLog, run_build
 from provision.engine.docker_api import BuildOptions, connect
 from provision.progress import Note, Step, heard_by
 
@@ -122,7 +122,7 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
             engine.docker("image", "rm", *removed)
 
     options, path = BuildOptions({}, "none"), tmp_path / "log"
-    with path.open("w") as log, heard_by(remove_first_layer):
+    with BuildLog(path) as log, heard_by(remove_first_layer):
         done = run_build(connect(engine.host), "a test", files, options, log, _fail)
     assert len(removed) == 1
     assert any("removed meanwhile" in note for note in notes), path.read_text()
@@ -140,7 +140,7 @@ def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: P
     made = []
     for architecture in ("arm64", "amd64", "arm64"):
         options = BuildOptions({}, "none", platform=f"linux/{architecture}")
-        with (tmp_path / "log").open("w") as log:
+        with BuildLog(tmp_path / "log") as log:
             done = run_build(connect(engine.host), "a test", files, options, log, _fail)
         image = str(done.image_id)
         said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout

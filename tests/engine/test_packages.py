@@ -23,12 +23,12 @@ from kit.files import remove_tree, write
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
-from kit.openpgp import gnupg_home
+from kit.openpgp import Key, gnupg_home
 from kit.pages import blocks
 from kit.probe import need_programs
 from kit.process import Completed, run
 from kit.product import BUILD_NETWORK, DISTRO
-from kit.released import EARLIER, bare, earlier, shipping
+from kit.released import EARLIER, bare, earlier, publishing, shipping
 from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
@@ -125,10 +125,32 @@ def test_everything_is_there_with_its_sum(release: Path) -> None:
 
 
 def test_a_repository_needs_a_key_and_an_address(tmp_path: Path) -> None:
+    (tmp_path / "SHA256SUMS").write_text("")
     key, url = ("--key", "nobody"), ("--url", "https://files.test")
     for words in (key, url, (*key, *url)):
-        done = shipping(*words, "--output", tmp_path / "dist", check=False)
+        done = publishing(*words, "--output", tmp_path, check=False)
         assert done.returncode == ExitCode.USAGE
+
+
+def test_what_was_changed_after_it_was_made_is_not_signed(release: Path, tmp_path: Path) -> None:
+    (changed,) = release.glob("provision_*_amd64.deb")
+    for path in (release / "SHA256SUMS", changed):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "SHA256SUMS").write_text(
+        "".join(
+            f"{line}\n"
+            for line in (release / "SHA256SUMS").read_text().splitlines()
+            if line.endswith(changed.name)
+        )
+    )
+    with (tmp_path / changed.name).open("ab") as stream:
+        stream.write(b"more")
+    with gnupg_home() as home:
+        key = Key.make(home, "Releaser")
+        words = ("--key", "Releaser", "--url", "https://files.test", "--output", tmp_path)
+        done = publishing(*words, env={"GNUPGHOME": str(key.home)}, check=False)
+    assert done.returncode == ExitCode.FAILED
+    assert not (tmp_path / "SHA256SUMS.asc").exists()
 
 
 def test_the_same_commit_gives_the_same_bytes(release: Path) -> None:

@@ -51,8 +51,6 @@ def shipping(
     *words: str | Path,
     engine: Engine | None = None,
     mask: int = 0o022,
-    env: Mapping[str, str] | None = None,
-    check: bool = True,
 ) -> Completed:
     """Run `python -m shipping`, with other permissions and in another time zone by the mask."""
     path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
@@ -61,9 +59,18 @@ def shipping(
         argv = [sys.executable, "-m", "shipping", *words]
         address = engine.host if engine else "unix:///nowhere.sock"
         variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
-        return run(argv, env={**variables, **(env or {})}, cwd=Path("/"), check=check)
+        return run(argv, env=variables, cwd=Path("/"))
     finally:
         os.umask(old)
+
+
+def publishing(
+    *words: str | Path, env: Mapping[str, str] | None = None, check: bool = True
+) -> Completed:
+    """Run `python -m shipping.publish` by the distro's Python, which has none of our packages."""
+    path = f"{REPOSITORY / 'release'}:{REPOSITORY / 'src'}"
+    argv = ["/usr/bin/python3", "-m", "shipping.publish", *words]
+    return run(argv, env={"PYTHONPATH": path, **(env or {})}, cwd=Path("/"), check=check)
 
 
 def make_debian_packages(folder: Path, *, machine: str | None = None) -> list[Path]:
@@ -133,15 +140,11 @@ def make_release(folder: Path, engine: Engine, url: str) -> Path:
     # A release is for both architectures.
     run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": "aarch64"}, timeout_s=1200)
     made = folder / "dist"
+    shipping("--output", made, "--base", IMAGE, engine=engine)
     with gnupg_home() as home:
         key = Key.make(home, "Releaser")
         words = ("--key", "Releaser", "--url", repository_of(made, url))
-        shipping(
-            *("--output", made, "--base", IMAGE),
-            *words,
-            engine=engine,
-            env={"GNUPGHOME": str(key.home)},
-        )
+        publishing("--output", made, *words, env={"GNUPGHOME": str(key.home)})
     return made
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import provision
 from provision import errors
-from provision.errors import ConfigError, ProvisionError
+from provision.errors import ConfigError, ProvisionError, redact
+from unit.secret_forms import IN_MESSAGES, IN_SETTINGS, PUBLIC
 
 _PACKAGE = Path(provision.__file__).parent
 # A ConfigError without one shows each mistake at its key, which says what is wanted there.
@@ -54,3 +55,14 @@ def test_every_error_says_what_to_do() -> None:
         for error in _without_resolution(path.read_text())
     }
     assert not found
+
+
+@pytest.mark.parametrize(("text", "secret", "shown"), [*IN_SETTINGS, *IN_MESSAGES])
+def test_secrets_are_not_shown(text: str, secret: str, shown: str) -> None:
+    assert redact(text) == shown
+    assert secret not in str(ProvisionError(text, resolution="None."))
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert redact(text) == text

@@ -8,25 +8,37 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import isolate
 
+from kit.files import BOOKWORM, write
 from kit.fileserver import served
 from kit.local_user import UID, as_user, attacking, public_folder
+from kit.process import run
 from provision.build import dkms_import
 from provision.build.dkms_import import DkmsConf, import_dkms
+from provision.build.image import BuildLog
 from provision.build.unpack_source import unpack
-from provision.build.workspace import Settings
+from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
+from provision.cli.entry import run as run_command
 from provision.cli.options import OUTPUT_FILE
 from provision.config import Config
 from provision.engine.scratch import scratch
+from provision.errors import ConfigError, ExitCode, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
 from provision.pin import BasePin
+from provision.registry.keys import open_key, settled_keys
+from provision.run import find_program
+from provision.run import run as run_program
+from provision.trust import distrusted
 from unit.engine.fake_engine import using
 
 
@@ -171,3 +183,130 @@ def test_an_output_is_not_written_where_another_users_link_leads(place: Path) ->
     write_output(OUTPUT_FILE.convert(str(link), None, None), "a Pin")
     assert (place / "secret").read_text() == "of root"
     assert link.read_text() == "a Pin"
+
+
+def test_a_builds_output_is_no_users_to_read_and_has_no_password(place: Path) -> None:
+    path = place / "logs/lab.log"
+    path.parent.mkdir()
+    path.touch(0o644)
+    with BuildLog(path) as log:
+        log.line("curl: http://me:hush@proxy.example:3128 refused")
+    said = as_user("import os, sys; print(os.access(sys.argv[1], os.R_OK))", path)
+    assert said == "False\n"
+    assert path.read_text() == "curl: http://me:***@proxy.example:3128 refused\n"
+
+
+@dataclass(frozen=True)
+class _Steered:
+    """A file by which a host's settings steer what root does, and what uses it."""
+
+    name: str
+    use: Callable[[Path], object]
+    content: str = ""
+
+
+def _keys_of(root: Path) -> object:
+    return load_settings(root) and settled_keys(root, "/etc/provision/trust.d")
+
+
+def _recipe_of(root: Path) -> object:
+    return load_settings(root).catalogue.entry("lab")
+
+
+def _signing_key(root: Path) -> object:
+    return open_key(root, load_settings(root).config.signing)
+
+
+_TOML = """
+catalogue = ["/etc/provision/drivers"]
+[signing]
+key = "/etc/provision/modules/key.pem"
+certificate = "/etc/provision/modules/key.crt"
+"""
+_STEERED = [
+    _Steered("etc/provision/provision.toml", load_settings, _TOML),
+    _Steered("etc/provision/trust.d/fleet.pub", _keys_of),
+    _Steered("etc/provision/drivers/lab/driver.toml", _recipe_of),
+    _Steered("etc/provision/drivers/lab/patches/a.patch", _recipe_of),
+    _Steered("etc/provision/modules/key.pem", _signing_key),
+    _Steered(
+        "opt/provision/bin/provision",
+        lambda root: _checked(["units", "install", "--root", str(root), "--dry-run"]),
+    ),
+]
+
+
+def _checked(words: list[str]) -> None:
+    if run_command(words) == ExitCode.USAGE:
+        raise ConfigError("provision", [])
+
+
+# How a user may change a file: owner and mode of what, with the file's path.
+_LOOSE = {
+    "the file is a user's": lambda path: (path, UID, 0, 0o644),
+    "everyone may write to the file": lambda path: (path, 0, 0, 0o666),
+    "a group may write to the file": lambda path: (path, 0, UID, 0o664),
+    "the folder is a user's": lambda path: (path.parent, UID, 0, 0o755),
+    "everyone may write to a folder above": lambda path: (path.parents[1], 0, 0, 0o777),
+}
+
+
+@pytest.mark.parametrize("loosen", _LOOSE.values(), ids=_LOOSE)
+@pytest.mark.parametrize("steered", _STEERED, ids=lambda one: one.name)
+def test_what_a_user_may_change_steers_nothing(
+    place: Path, steered: _Steered, loosen: Callable[[Path], tuple[Path, int, int, int]]
+) -> None:
+    for one in _STEERED:
+        write(place / one.name, one.content)
+    (place / "etc/os-release").write_text(BOOKWORM)
+    # Before, nothing is wrong but that the files are empty.
+    with suppress(ProvisionError):
+        steered.use(place)
+    assert distrusted(place / steered.name) is None
+    changed, user, group, mode = loosen(place / steered.name)
+    os.chown(changed, user, group)
+    changed.chmod(mode)
+    found = distrusted(place / steered.name)
+    assert found is not None
+    assert found.path == changed
+    with pytest.raises(ConfigError) as caught:
+        steered.use(place)
+    assert caught.value.resolution is None or found.cure == caught.value.resolution
+    # What it says to do cures it.
+    run(["sh", "-c", found.cure.partition(": ")[2]])
+    assert distrusted(place / steered.name) is None
+
+
+def test_a_link_in_a_users_folder_is_not_trusted_wherever_it_leads(place: Path) -> None:
+    file = write(place / "roots/file", "")
+    (place / "theirs").mkdir()
+    os.chown(place / "theirs", UID, UID)
+    (place / "theirs/link").symlink_to(file)
+    found = distrusted(place / "theirs/link")
+    assert found is not None
+    assert found.path == place / "theirs"
+
+
+@pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin", "bin:/usr/bin", ""])
+def test_no_program_of_the_current_folder_is_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """PATH of a root shell has an empty or relative entry, and root stands in a user's folder."""
+    for name in ("skopeo", "bin/skopeo"):
+        write(place / name, "#!/bin/sh\necho stolen\n", 0o755)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PATH", path)
+    found = find_program("skopeo")
+    assert found is None or found.startswith("/usr/")
+    # Nor by what is run.
+    said = run_program(["/usr/bin/env"], why="look").stdout.splitlines()
+    (given,) = [line.removeprefix("PATH=") for line in said if line.startswith("PATH=")]
+    assert all(folder.startswith("/usr/") or folder == "/sbin" for folder in given.split(":"))
+
+
+def test_an_installed_program_runs_no_code_that_a_variable_names(place: Path) -> None:
+    """Of pip's scripts, as Ansible's role installs them."""
+    write(place / "evil/sitecustomize.py", "print('stolen')\n")
+    script = write(place / "provision", f"#!{sys.executable}\nprint('done')\n", 0o755)
+    isolate(script)
+    assert run([script], env={"PYTHONPATH": str(place / "evil")}).stdout == "done\n"

@@ -10,12 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
-from provision.build.network_access import proxies
 from provision.build.provenance import is_built_here, record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
@@ -30,7 +29,7 @@ from provision.engine.docker_api import (
 from provision.engine.stream import BuildStream, StepRecord
 from provision.engine.tar_streams import pack
 from provision.engine.transfer import read_file
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, redact
 from provision.files import lock
 from provision.manifest import EXTRAS, MANIFEST
 from provision.pin import Pin
@@ -46,12 +45,35 @@ TOOLS_STAGE = "tools"
 KERNEL_STAGE = "toolchain"
 
 
+class BuildLog:
+    """The whole output of a build, for admins: without secrets, and not for all users."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        self._stream = os.fdopen(handle, "w", encoding="utf-8")
+        os.fchmod(handle, 0o640)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stream.close()
+
+    def line(self, text: str) -> None:
+        """Write a line, or several."""
+        self._stream.write(f"{redact(text)}\n")
+        # Errors name the file while the build goes on.
+        self._stream.flush()
+
+
 def run_build(
     engine: Engine,
     what: str,
     files: Mapping[str, bytes | Path],
     options: BuildOptions,
-    log: IO[str],
+    log: BuildLog,
     failed: Callable[[BuildStream], BuildError],
 ) -> BuildStream:
     """Run a build to its end; return the output of the engine.
@@ -70,24 +92,23 @@ def run_build(
                 options = replace(options, cache=False)
             else:
                 break
-            log.write(f"{error}\n")
+            log.line(error)
             report(Note(note))
     if stream.error is not None:
-        log.write(f"{stream.error}\n")
-        log.flush()
+        log.line(stream.error)
         raise failed(stream)
     if stream.image_id is None:
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building {what}.",
             resolution="Check whether it runs (systemctl status docker), and run the command "
             "again: it continues after the last complete step.",
-            details=f"Whole output: {log.name}",
+            details=f"Whole output: {log.path}",
         )
     return stream
 
 
 def _attempt(
-    engine: Engine, context: IO[bytes], options: BuildOptions, log: IO[str]
+    engine: Engine, context: IO[bytes], options: BuildOptions, log: BuildLog
 ) -> BuildStream:
     """Run the build from its beginning; what the engine still has of it is not run again."""
     stream = BuildStream()
@@ -95,9 +116,9 @@ def _attempt(
     for message in engine.build(context, options):
         for event in stream.feed(message):
             if isinstance(event, Step):
-                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+                log.line(f"Step {event.number}/{event.total}: {event.text}")
             elif isinstance(event, Output):
-                log.write(f"{event.text}\n")
+                log.line(event.text)
             report(event)
     stream.finish()
     return stream
@@ -248,7 +269,7 @@ def build(
             if something is built.
         fetch: Returns the files of the context that a container of the toolchain fetches. Its
             argument returns the id of the toolchain's image, and builds it if necessary.
-        build_args: Values that can't change the result: jobs, mirrors, proxies.
+        build_args: Values that can't change the result: jobs.
     """
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
@@ -267,8 +288,7 @@ def build(
             platform=f"linux/{names_of(pin.kernel.architecture).go}",
         )
         path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as log:
+        with BuildLog(path) as log:
 
             def run(files: Mapping[str, bytes | Path], options: BuildOptions) -> BuildStream:
                 failed = partial(build_error, pin, log=path)
@@ -346,7 +366,8 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
         state=settings.state,
         attach=partial(downloaded_files, settings, resolved, context),
         fetch=partial(commit_files, settings, resolved),
-        build_args={"JOBS": str(jobs), **proxies()},
+        # Without a network, a build needs no proxy, whose password would reach programs and files.
+        build_args={"JOBS": str(jobs)},
         rebuild=how.rebuild,
     )
     image = engine.image(built.image_id)

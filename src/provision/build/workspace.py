@@ -92,10 +92,10 @@ def load_settings(
     root = root.resolve()
     config = load(root)
     use_proxies(config.network)
-    folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
+    ours, *settled = catalogue_folders(config.catalogue, root=root)
     return Settings(
         root=root,
         config=config,
-        catalogue=Catalogue(folders),
+        catalogue=Catalogue([ours, *settled, *catalogues], settled),
         architecture=architecture or machine(root),
     )

@@ -13,6 +13,7 @@ from provision.catalogue.recipe import Recipe, Variant
 from provision.catalogue.source_models import RecipeSource
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.trust import require_trusted
 
 __all__ = [
     "Catalogue",
@@ -77,10 +78,13 @@ class Catalogue:
     Args:
         folders: Folders that hold driver folders; a driver in a later one masks one of the same
             name in an earlier one. Missing folders are skipped.
+        settled: Those of them that a host's settings name: a driver there that users other than
+            root may change is refused.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], settled: Sequence[Path] = ()) -> None:
         self.folders = tuple(folders)
+        self._settled = frozenset(settled)
         self._drivers = {
             path.parent.name: path.parent
             for folder in folders
@@ -100,7 +104,11 @@ class Catalogue:
         """
         if name not in self._drivers:
             raise self._unknown(name)
-        return load_entry(self._drivers[name])
+        folder = self._drivers[name]
+        if folder.parent in self._settled:
+            for path in (folder / RECIPE, *sorted((folder / PATCHES).glob("*"))):
+                require_trusted(path)
+        return load_entry(folder)
 
     def entries(self) -> tuple[list[Entry], list[ConfigError]]:
         """Return all readable drivers, and the errors of the others."""

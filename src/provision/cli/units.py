@@ -32,6 +32,7 @@ from provision.store.units import (
     plan_units,
     unit_files,
 )
+from provision.trust import require_trusted
 
 _WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"
@@ -147,6 +148,7 @@ def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
     folder = templates_dir().parent
     checkout = folder if (folder / "pyproject.toml").is_file() else None
     require_visible(root, program, checkout=checkout)
+    require_trusted(in_root(root, program))
     if not dry_run:
         require_label(root, program, checkout=checkout)
     return files

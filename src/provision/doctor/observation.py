@@ -101,7 +101,8 @@ def observe(root: Path = Path("/")) -> Observation:
     root = root.resolve()
     config = load(root)
     kernels = find_kernels(root)
-    catalogue = Catalogue(catalogue_folders(config.catalogue, root=root))
+    ours, *settled = catalogue_folders(config.catalogue, root=root)
+    catalogue = Catalogue([ours, *settled], settled)
     layouts = [Layout(root, path.name) for path in glob_in_root(root, f"{STORE}/*")]
     stored = {one.driver for one in layouts if one.current.is_symlink() or linked_kernels(one)}
     names = sorted(stored | set(config.drivers))

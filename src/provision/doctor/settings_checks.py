@@ -11,7 +11,7 @@ from provision.distros import all_distros
 from provision.doctor.observation import Finding, Observation
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
-from provision.registry.keys import load_keys
+from provision.registry.keys import settled_keys
 from provision.store.admission import distrust, unsigned_image
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
@@ -180,7 +180,7 @@ def _trust_in(host: Observation, address: str) -> Iterator[Finding]:
 
 def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
     try:
-        load_keys(in_root(host.root, keys))
+        settled_keys(host.root, keys)
     except ConfigError as error:
         yield Finding(
             "fail",

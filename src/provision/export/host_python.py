@@ -22,7 +22,7 @@ from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, source_errors
 from provision.build.dockerfile import STEP, digest_of, fill_template, program_text
-from provision.build.image import labelled_image, run_build
+from provision.build.image import BuildLog, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.provenance import is_built_here, record_built
 from provision.build.request import choose_distro
@@ -237,8 +237,7 @@ def _build(settings: Settings, pin: PythonPin) -> Image:
     engine = settings.engine()
     base = ensure_base(engine, pin.base)
     log = settings.state / "logs" / f"host-python-{pin.short_digest}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as stream:
+    with BuildLog(log) as stream:
         built = run_build(
             engine,
             f"Python {pin.version}",

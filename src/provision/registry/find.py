@@ -26,7 +26,7 @@ from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.image_layout import open_folder
-from provision.registry.keys import PublicKey, load_keys
+from provision.registry.keys import PublicKey, load_keys, settled_keys
 from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
     HostTag,
@@ -112,7 +112,7 @@ def trusted_keys(
             ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
             ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
         )
-    return load_keys(in_root(settings.root, rule.keys))
+    return settled_keys(settings.root, rule.keys)
 
 
 def check_of(

@@ -19,6 +19,7 @@ from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
 from provision.files import in_root, write_atomic
 from provision.pem import LONGEST, fingerprint, key_files
 from provision.run import run
+from provision.trust import require_trusted
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -105,6 +106,15 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
             " registry key' and 'cosign generate-key-pair' write as .pub.",
         )
     return tuple(keys)
+
+
+def settled_keys(root: Path, keys: str) -> tuple[PublicKey, ...]:
+    """Return the keys of a folder or file that settings name, if only root may change them."""
+    place = in_root(root, keys)
+    require_trusted(place)
+    for path in key_files(place):
+        require_trusted(path)
+    return load_keys(place)
 
 
 def _public_key(path: Path) -> PublicKey:
@@ -329,6 +339,7 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     if signing.key is None:
         return None
     if signing.pin_path is not None:
+        require_trusted(in_root(root, signing.pin_path))
         secret = read_password(in_root(root, signing.pin_path)) + b"\n"
     elif pin := os.environ.get(PIN_VARIABLE, ""):
         secret = pin.encode() + b"\n"
@@ -340,6 +351,7 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
         file = in_root(root, signing.key)
         if not file.is_file():
             raise NotFoundError(f"There is no key '{file}'.", resolution=_CORRECT)
+        require_trusted(file)
         return SigningKey(("-inkey", str(file), *asked), secret, {})
     environment = {name: os.environ[name] for name in _TOKEN_VARIABLES if name in os.environ}
     if _LIBP11_MODULE in environment:

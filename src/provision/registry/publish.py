@@ -29,9 +29,9 @@ from provision.registry.keys import (
     Password,
     PublicKey,
     Signer,
-    load_keys,
     open_signer,
     read_password,
+    settled_keys,
 )
 from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
@@ -44,6 +44,7 @@ from provision.registry.signatures import (
 )
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
+from provision.trust import require_trusted
 
 # How often, and after how many seconds, to look at an image that another process is signing.
 _MOST_ROUNDS = 5
@@ -364,7 +365,7 @@ def _keys(
     settings: Settings, client: Writable, driver: str, signer: Signer
 ) -> tuple[PublicKey, ...]:
     rule = settings.config.trust.rule(client.reference.name, driver)
-    configured = load_keys(in_root(settings.root, rule.keys)) if rule.keys else ()
+    configured = settled_keys(settings.root, rule.keys) if rule.keys else ()
     return (*configured, signer.public) if isinstance(signer, FileSigner) else configured
 
 
@@ -381,7 +382,11 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
             resolution='Set [registry] sign_key = "/etc/provision/fleet.key", or give --key.',
         )
     key = registry.sign_key
-    path = key if key.startswith(URI_SCHEME) else str(in_root(settings.root, key))
+    path = key
+    if not key.startswith(URI_SCHEME):
+        file = in_root(settings.root, key)
+        require_trusted(file)
+        path = str(file)
 
     def configured() -> bytes:
         if registry.sign_password_file is None:
@@ -390,6 +395,8 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
                 resolution="Write it into a file that only root reads, and name that: [registry]"
                 ' sign_password_file = "/etc/provision/fleet.password".',
             )
-        return read_password(in_root(settings.root, registry.sign_password_file))
+        with_password = in_root(settings.root, registry.sign_password_file)
+        require_trusted(with_password)
+        return read_password(with_password)
 
     return open_signer(path, password or configured, root=settings.root)

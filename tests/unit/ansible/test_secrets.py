@@ -9,6 +9,8 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_to
     secrets_in,
 )
 
+from unit.secret_forms import IN_SETTINGS, PUBLIC
+
 _PASSWORD = "s3cr:et"  # noqa: S105 - of no one
 
 
@@ -37,3 +39,13 @@ def _mirror(address: str) -> dict[str, Any]:
 )
 def test_secrets_are_found(document: object, secrets: set[str]) -> None:
     assert secrets_in(document) == secrets
+
+
+@pytest.mark.parametrize(("text", "secret", "_shown"), IN_SETTINGS)
+def test_ansible_hides_what_provision_hides(text: str, secret: str, _shown: str) -> None:
+    assert secret in secrets_in({"distros": {"debian": {"archive": {"mirror": text}}}})
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_ansible_shows_what_provision_shows(text: str) -> None:
+    assert secrets_in(text) == set()

@@ -321,7 +321,7 @@ def _source_files(source: Path) -> list[Path]:
 
 def _pip(words: list[str]) -> None:
     why = "get the Python packages that provision needs"
-    pip = [sys.executable, "-m", "pip"]
+    pip = [sys.executable, "-I", "-m", "pip"]
     if run([*pip, "--version"], why=why, check=False).returncode != 0:
         raise NotFoundError(
             f"'{sys.executable}' has no pip, which is needed to {why}.",

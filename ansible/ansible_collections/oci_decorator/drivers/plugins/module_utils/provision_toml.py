@@ -103,13 +103,15 @@ PATH = "/etc/provision/provision.toml"
 # (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
 _SECRETS = (
     re.compile(r"://[^\s/@:]*:([^\s/]+)@"),
+    # Neither '@' nor '/' is encoded; a number before '/' is a port.
+    re.compile(r"://(?!\[)[^\s/@:]*:(?!\d+/)([^\s\"<>]*/[^\s\"<>]*)@"),
     re.compile(r"https?://([^\s/@:?#]+)@"),
     re.compile(r"(?i)[?&;]pin(?:-|%2d)value(?:=|%3d)([^&\s]+)"),
     re.compile(
-        r"[?&][\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*=([^&\s]+)",
+        r"[?&#][\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*=([^&\s]+)",
         re.IGNORECASE,
     ),
-    re.compile(r"[?&](?:key|sig)=([^&\s]+)", re.IGNORECASE),
+    re.compile(r"[?&#](?:key|sig|code|jwt)=([^&\s]+)", re.IGNORECASE),
     re.compile(r"https?://[^\s?]+\?([^&=\s]{16,}=*)(?=\s|$)"),
 )
 

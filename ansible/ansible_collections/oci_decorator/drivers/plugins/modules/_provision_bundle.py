@@ -105,7 +105,7 @@ def _locked(cache: Path) -> Iterator[None]:
 
 def _pip(module: AnsibleModule, words: list[str], way_out: str) -> None:
     common = ["--quiet", "--disable-pip-version-check", "--no-input"]
-    argv = [sys.executable, "-m", "pip", words[0], *common, *words[1:]]
+    argv = [sys.executable, "-I", "-m", "pip", words[0], *common, *words[1:]]
     code, printed, said = module.run_command(argv, environ_update=_EPOCH)
     if code != 0:
         text = (said or printed).strip()

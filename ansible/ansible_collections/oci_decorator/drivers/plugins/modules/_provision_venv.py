@@ -133,6 +133,17 @@ def extras(wheels: Path) -> str:
     return "[nvml]" if any(wheels.glob("nvidia_ml_py-*.whl")) else ""
 
 
+def isolate(script: Path) -> None:
+    """Let pip's script of a program start Python with -I.
+
+    Else PYTHONPATH, and a user's own packages, would decide what root runs.
+    """
+    text = script.read_text()
+    first, rest = text.split("\n", 1)
+    if first.startswith("#!/") and " " not in first:
+        script.write_text(f"{first} -I\n{rest}")
+
+
 def _install(module: AnsibleModule, environment: Path) -> None:
     """Make an environment at its final path, because its programs contain that path."""
     shutil.rmtree(environment, ignore_errors=True)
@@ -141,14 +152,15 @@ def _install(module: AnsibleModule, environment: Path) -> None:
         wheels = Path(name)
         _unpack(Path(module.params["archive"]), wheels)
         _check_contents(module, wheels)
-        made = [module.params["python"], "-m", "venv", "--without-pip", str(environment)]
+        made = [module.params["python"], "-I", "-m", "venv", "--without-pip", str(environment)]
         module.run_command(made, check_rc=True)
         pip = next(wheels.glob("pip-*.whl"))
         wheel = f"{next(wheels.glob('provision-*.whl'))}{extras(wheels)}"
         # Many hosts have no ensurepip, so pip runs from its wheel.
-        words = [str(environment / "bin/python"), f"{pip}/pip", "install", "--quiet"]
+        words = [str(environment / "bin/python"), "-I", f"{pip}/pip", "install", "--quiet"]
         words += ["--no-index", "--no-cache-dir", f"--find-links={wheels}", wheel]
         module.run_command([*words, "--disable-pip-version-check"], check_rc=True)
+    isolate(environment / "bin/provision")
     if not _works(module, environment):
         module.fail_json(
             msg=f"provision was installed in '{environment}' and does not start there."
