@@ -25,7 +25,7 @@ from kit.process import run, wait_for
 if TYPE_CHECKING:
     from kit.process import Completed
 
-__all__ = ["SHARED_NETWORK", "SystemdContainer", "has_device_cgroups"]
+__all__ = ["SHARED_NETWORK", "SystemdContainer"]
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
@@ -60,11 +60,6 @@ _VERSION_1 = (
     "--tmpfs=/tmp",
     "--env=container=podman",
 )
-
-
-def has_device_cgroups() -> bool:
-    """Whether there is a hierarchy of version 1 with the devices controller."""
-    return (_CGROUPS / "devices/devices.list").exists()
 
 
 def _has_version_2() -> bool:
