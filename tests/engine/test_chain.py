@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, make_nodes
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.hosts import Containers, Host
     from kit.product import Provision
+
+pytestmark = pytest.mark.tier(1)
 
 _FLAG, _NODE = "OCI_V4L2LOOPBACK", "video0"
 # A line for what a container has of the driver, and one for an attempt to open its device.
