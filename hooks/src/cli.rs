@@ -25,7 +25,7 @@ use crate::frontends::cdi::DEFAULT_FOLDERS;
 use crate::frontends::{hook, precreate, read_input};
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, Syntax, Words};
 use crate::spec::MAX_CONFIG;
 
 use commands::{command, Program, Takes};
@@ -54,6 +54,7 @@ const GENERATE: &[Opt] =
 static PROGRAM: Program = Program {
     name: "oci-decorator",
     version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
+    syntax: Syntax::Go,
     options: &[CONFIG, flag(&["version", "V"])],
     helps: &[("", include_str!("cli/help.txt")), ("configure", include_str!("cli/configure.txt"))],
     commands: &[

@@ -215,6 +215,26 @@ fn odd_documents_get_one_verdict() {
         document["root"] = Value::from(path);
         agree(&document);
     }
+    // Each ends the name of a CDI device: one that engines do not read takes all devices away.
+    for (name, is_name) in [
+        ("a", true),
+        ("a_b", true),
+        ("a.b-1", true),
+        ("a_", false),
+        ("a.", false),
+        ("a-", false),
+        ("_a", false),
+        ("", false),
+    ] {
+        let document = serde_json::json!({
+            "activation_flag": "X", "driver_feature": [name], "inventory": {name: {}},
+        });
+        agree(&document);
+        let is_read = oci_decorator::config::vendor::parse(&document.to_string()).is_ok();
+        assert_eq!(is_read, is_name, "{name}");
+        let device = oci_decorator::config::cdi::name::is_device(&format!("feature-{name}"));
+        assert!(device || !is_read, "{name}");
+    }
     for name in ["libx.so.1", "libx.so/1", "/libx.so", ".", "..", "...", "", "a\nb", "é"] {
         let mut document =
             serde_json::json!({"activation_flag": "X", "driver_feature": [], "inventory": {}});

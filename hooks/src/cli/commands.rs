@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::{help, print};
 use crate::error::Result;
-use crate::spec::options::{Opt, Words};
+use crate::spec::options::{Opt, Syntax, Words};
 
 /// A command of a program.
 pub struct Command {
@@ -44,6 +44,7 @@ pub enum Takes {
 pub struct Program {
     pub name: &'static str,
     pub version: &'static str,
+    pub syntax: Syntax,
     /// The options before the command.
     pub options: &'static [Opt],
     pub commands: &'static [Command],
@@ -54,7 +55,8 @@ pub struct Program {
 impl Program {
     /// Runs a line, without the program's name. `None`: it has no command.
     pub fn run(&self, line: &[OsString]) -> Result<Option<u8>> {
-        let mut words = Words::of("", self.help("")).leading(line, self.options)?;
+        let mut words = Words { syntax: self.syntax, ..Words::of("", self.help("")) }
+            .leading(line, self.options)?;
         let line = std::mem::take(&mut words.operands);
         if words.is_set("version") {
             return print(self.version).map(Some);

@@ -29,7 +29,7 @@ use crate::model::edits::Edits;
 use crate::model::policy::Policy;
 use crate::model::request::{Interface, MigRight};
 use crate::spec::config::Config as Spec;
-use crate::spec::options::{flag, optional, value, Opt, Words};
+use crate::spec::options::{flag, optional, value, Opt, Syntax, Words};
 
 /// The name of the program with this command line.
 pub const NAME: &str = "nvidia-container-cli";
@@ -37,6 +37,7 @@ pub const NAME: &str = "nvidia-container-cli";
 static PROGRAM: Program = Program {
     name: NAME,
     version: concat!("cli-version: ", env!("CARGO_PKG_VERSION"), " (oci-decorator)\n"),
+    syntax: Syntax::Argp,
     options: &[
         value(&[SETTINGS_OPTION]),
         value(&["debug", "d"]),

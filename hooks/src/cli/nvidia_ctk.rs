@@ -17,7 +17,7 @@ use super::{complain, nvidia_cdi_hook, print};
 use crate::config::nvidia::{self, Place};
 use crate::error::Result;
 use crate::log::printable;
-use crate::spec::options::{flag, value, Words};
+use crate::spec::options::{flag, value, Syntax, Words};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
@@ -28,6 +28,7 @@ static PROGRAM: Program = Program {
         env!("CARGO_PKG_VERSION"),
         "\n"
     ),
+    syntax: Syntax::Go,
     options: &[
         flag(&["debug", "d"]).or(&["NVIDIA_CTK_DEBUG"]),
         flag(&["quiet"]).or(&["NVIDIA_CTK_QUIET"]),

@@ -214,11 +214,15 @@ pub fn is_flag(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// Checks a feature's name, which ends the name of a CDI device too.
 fn check_feature(name: &str) -> Option<String> {
     let wellformed = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if !wellformed {
-        Some(format!("{name:?} is not a feature name: letters, digits, '.', '_' and '-'"))
+        Some(format!(
+            "{name:?} is not a feature name: letters, digits, and '.', '_' and '-' between them"
+        ))
     } else if RESERVED_FEATURES.contains(&name) {
         Some(format!("{name:?} has a meaning of its own as a value of the flag"))
     } else {

@@ -267,6 +267,8 @@ impl<'a> Reader<'a> {
                 self.doubt(&format!("annotations: {key:?} is given twice"));
             }
             match lossy_text(value) {
+                // One that names nothing asks for nothing, and hides no other request.
+                Some(names) if names.split(',').all(|name| name.trim().is_empty()) => {}
                 Some(names) => self.request.cdi.push((key, names)),
                 None => self.doubt(&format!("annotations: {key:?} is not a string")),
             }

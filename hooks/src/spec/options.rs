@@ -4,6 +4,11 @@
 //! two, a value after `=` or a blank, and flags that may have `=false`.
 //!
 //! Source: <https://pkg.go.dev/flag#hdr-Command_line_flag_syntax>
+//!
+//! A program in C has them as GNU's `argp` does: letters may stand together, the last one may have its
+//! value attached, and a long name may be cut where it stays unique.
+//!
+//! Source: <https://www.gnu.org/software/libc/manual/html_node/Argument-Syntax.html>
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -93,6 +98,15 @@ pub struct Words {
     pub command: String,
     /// The words that print the help, for errors.
     pub help: [&'static str; 2],
+    pub syntax: Syntax,
+}
+
+/// How a program's options are written.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    #[default]
+    Go,
+    Argp,
 }
 
 impl Words {
@@ -129,6 +143,9 @@ impl Words {
             match text.strip_prefix("--").or_else(|| text.strip_prefix('-')) {
                 Some("") if text == "--" => break,
                 None | Some("") => self.operands.push(word.clone()),
+                Some(letters) if self.syntax == Syntax::Argp && !text.starts_with("--") => {
+                    self.letters(letters, &mut left, known)?;
+                }
                 Some(option) => self.option(option, &mut left, known)?,
             }
             if is_leading && !self.operands.is_empty() {
@@ -150,8 +167,7 @@ impl Words {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let mut known = known.iter().chain([&HELP]);
-        let found = known.find(|known| known.names.contains(&name));
+        let found = self.find(name, known);
         let by = ["--", name].concat();
         let found = found.ok_or_else(|| self.wrong(&format!("unknown option {by}")))?;
         let value = match value {
@@ -163,6 +179,37 @@ impl Words {
                 .ok_or_else(|| self.wrong(&format!("{by} needs a value")))?,
         };
         self.take(found, by, value)
+    }
+
+    /// The option of this name or, by argp's rules, of the beginning of a long one.
+    fn find<'k>(&self, name: &str, known: &'k [Opt]) -> Option<&'k Opt> {
+        let all = || known.iter().chain([&HELP]);
+        let cut = || {
+            let mut longer =
+                all().filter(|option| option.names.iter().any(|long| long.starts_with(name)));
+            longer.next().filter(|_| longer.next().is_none())
+        };
+        let exact = all().find(|option| option.names.contains(&name));
+        exact.or_else(|| cut().filter(|_| self.syntax == Syntax::Argp && name.len() > 1))
+    }
+
+    /// Reads options of one letter that stand together. What follows one that may have a value is its
+    /// value.
+    fn letters<'a>(
+        &mut self,
+        letters: &str,
+        left: &mut impl Iterator<Item = &'a OsString>,
+        known: &[Opt],
+    ) -> Result<()> {
+        for (at, letter) in letters.char_indices() {
+            let (name, rest) = letters[at..].split_at(letter.len_utf8());
+            let has_value = self.find(name, known).is_some_and(|it| it.takes != Takes::Truth);
+            if has_value && !rest.is_empty() {
+                return self.option(&format!("{name}={rest}"), left, known);
+            }
+            self.option(name, left, known)?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, option: &Opt, by: String, value: &str) -> Result<()> {
@@ -283,4 +330,45 @@ impl Words {
 fn parts(given: &Given) -> impl Iterator<Item = &str> {
     let parts = given.value.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Opt] = &[
+        flag(&["libraries", "l"]),
+        flag(&["binaries", "b"]),
+        value(&["device", "d"]),
+        optional(&["user", "u"]),
+        flag(&["no-pivot"]),
+        flag(&["no-cgroups"]),
+    ];
+
+    fn read(line: &str) -> Result<String> {
+        let words = Words { syntax: Syntax::Argp, ..Words::default() };
+        let line: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let words = words.all(&line, KNOWN)?;
+        let given = words.given.iter().map(|it| format!("{}={}", it.option, it.value));
+        let operands = words.operands.iter().map(|word| word.to_string_lossy().into_owned());
+        Ok(given.chain(operands).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn options_are_read_as_argp_reads_them() {
+        for (line, expected) in [
+            ("-lb", "libraries=true binaries=true"),
+            ("-ld 0 x", "libraries=true device=0 x"),
+            ("-dall", "device=all"),
+            ("-bdl", "binaries=true device=l"),
+            ("-uroot -u", "user=root user=true"),
+            ("--lib --dev=1", "libraries=true device=1"),
+            ("--no-p -- -l", "no-pivot=true -l"),
+        ] {
+            assert_eq!(read(line).as_deref(), Ok(expected), "{line}");
+        }
+        for line in ["-lx", "--no", "--l=maybe", "-ld"] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
 }

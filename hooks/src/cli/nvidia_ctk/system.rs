@@ -4,11 +4,12 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, CWD};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, CWD};
 use rustix::io::Errno;
 
-use super::system_nodes::{minor_of, Majors, Node};
+use super::system_nodes::{minor_of, Access, Majors, Node};
 use super::{debug, warn};
+use crate::apply::namespace::params::PATH as PARAMS;
 use crate::error::{exit, Error, Result};
 use crate::host::Host;
 use crate::spec::options::{flag, value, Opt, Words};
@@ -32,9 +33,6 @@ pub const NODE_OPTIONS: &[Opt] = &[
     flag(&["load-kernel-modules"]),
     flag(&["dry-run"]).or(&["DRY_RUN"]),
 ];
-/// The mode with which the driver makes nodes.
-const MODE: u32 = 0o666;
-
 pub fn links(words: &Words) -> Result<u8> {
     if words.is_set("watch") {
         let error = words.wrong("--watch is not supported: udev makes the links of new devices");
@@ -87,8 +85,12 @@ impl<'a> Work<'a> {
             let majors = majors()?;
             let (mut nodes, missing) = majors.control();
             self.complain(&missing);
-            nodes.extend(majors.others(&gpus(), &capabilities()));
+            nodes.extend(majors.gpus(&gpus()));
             self.make_nodes(&nodes)?;
+            // A capability is a right: its node is made by the driver's own tool, for those who ask.
+            let mut others = self.found()?;
+            others.retain(|node| !nodes.contains(node));
+            nodes.extend(others);
             nodes
         } else {
             self.found()?
@@ -141,6 +143,8 @@ impl<'a> Work<'a> {
     }
 
     fn make_nodes(&self, nodes: &[Node]) -> Result<()> {
+        let host = Host::open(Path::new("/"))?;
+        let access = Access::of(&host.text_of_kernel(PARAMS).unwrap_or_default());
         for node in nodes {
             let path = self.path_of(node);
             if std::fs::symlink_metadata(&path).is_ok() {
@@ -149,7 +153,7 @@ impl<'a> Work<'a> {
             }
             self.say(&format!("{} is c {}", path.display(), node.number()))?;
             if !self.is_dry {
-                make_node(&path, node)?;
+                make_node(&path, node, access)?;
             }
         }
         Ok(())
@@ -196,20 +200,20 @@ fn leads_to(link: &Path, found: &Path, target: &Path) -> bool {
     found == target || (whole(&at).is_some() && whole(&at) == whole(target))
 }
 
-fn make_node(path: &Path, node: &Node) -> Result<()> {
+/// Makes a node that nobody may open before it has its owner.
+fn make_node(path: &Path, node: &Node, access: Access) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(|e| Error::of_file("make", folder, &e))?;
     let number = rustix::fs::makedev(node.major, node.minor);
-    let mode = Mode::from_raw_mode(MODE);
-    let done = rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, mode, number);
-    match done {
-        Err(Errno::EXIST) => Ok(()),
-        // The umask takes bits away.
-        Ok(()) => {
-            rustix::fs::chmod(path, mode).map_err(|e| Error::of_file("make", path, &e.into()))
-        }
-        Err(error) => Err(Error::of_file("make", path, &error.into())),
+    let closed = Mode::empty();
+    match rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, closed, number) {
+        Err(Errno::EXIST) => return Ok(()),
+        done => done.map_err(|e| Error::of_file("make", path, &e.into()))?,
     }
+    let owner = (Some(Uid::from_raw(access.uid)), Some(Gid::from_raw(access.gid)));
+    let done = rustix::fs::chownat(CWD, path, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
+        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(access.mode)));
+    done.map_err(|e| Error::of_file("make", path, &e.into()))
 }
 
 fn majors() -> Result<Majors> {
@@ -218,32 +222,16 @@ fn majors() -> Result<Majors> {
     Ok(Majors::of(&text))
 }
 
-/// The minor numbers in the driver's files below a folder.
-fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
-    let mut found = Vec::new();
+/// The minor numbers of the GPUs that the driver shows.
+pub fn gpus() -> Vec<u32> {
     let Ok(host) = Host::open(Path::new("/")) else {
-        return found;
+        return Vec::new();
     };
-    let mut folders = vec![PathBuf::from(folder)];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if is_one(&path) {
-                let text = host.text_of_kernel(&path.to_string_lossy());
-                found.extend(minor_of(&text.unwrap_or_default()));
-            }
-        }
-    }
+    let folders = std::fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+    let texts = folders.filter_map(|folder| {
+        host.text_of_kernel(&folder.path().join("information").to_string_lossy())
+    });
+    let mut found: Vec<u32> = texts.filter_map(|text| minor_of(&text)).collect();
     found.sort_unstable();
     found
-}
-
-pub fn gpus() -> Vec<u32> {
-    minors("/proc/driver/nvidia/gpus", |path| path.ends_with("information"))
-}
-
-fn capabilities() -> Vec<u32> {
-    minors("/proc/driver/nvidia/capabilities", |_| true)
 }

@@ -25,7 +25,6 @@ pub struct Majors {
     /// `nvidia-frontend`, or `nvidia` since driver 530.
     pub gpu: Option<u32>,
     pub uvm: Option<u32>,
-    pub caps: Option<u32>,
 }
 
 impl Majors {
@@ -42,7 +41,6 @@ impl Majors {
             match name {
                 "nvidia-frontend" | "nvidia" => majors.gpu = majors.gpu.or(number),
                 "nvidia-uvm" => majors.uvm = number,
-                "nvidia-caps" => majors.caps = number,
                 _ => {}
             }
         }
@@ -66,27 +64,47 @@ impl Majors {
         (nodes, missing)
     }
 
-    /// The nodes of GPUs and of capabilities with these minor numbers.
-    pub fn others(self, gpus: &[u32], capabilities: &[u32]) -> Vec<Node> {
-        let node = |path: String, major, minor| Node { path, major, minor };
+    /// The nodes of GPUs with these minor numbers.
+    pub fn gpus(self, minors: &[u32]) -> Vec<Node> {
         let gpus = self.gpu.into_iter().flat_map(|major| {
-            gpus.iter().map(move |minor| node(format!("nvidia{minor}"), major, *minor))
+            let path = |minor| format!("nvidia{minor}");
+            minors.iter().map(move |&minor| Node { path: path(minor), major, minor })
         });
-        let caps = self.caps.into_iter().flat_map(|major| {
-            let path = |minor| format!("nvidia-caps/nvidia-cap{minor}");
-            capabilities.iter().map(move |minor| node(path(minor), major, *minor))
-        });
-        gpus.chain(caps).collect()
+        gpus.collect()
     }
 }
 
-/// The number after `DeviceFileMinor:` in a capability's file, or after `Device Minor:` in a GPU's.
+/// Owner, group and mode with which the driver has its nodes made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+impl Access {
+    /// Reads the driver's settings (`/proc/driver/nvidia/params`). What they do not say is as the
+    /// driver has it by default.
+    pub fn of(params: &str) -> Self {
+        let number = |name: &str| {
+            let lines = params.lines().filter_map(|line| line.split_once(':'));
+            let mut values = lines.filter(|(key, _)| key.trim() == name);
+            values.next().and_then(|(_, value)| value.trim().parse().ok())
+        };
+        Self {
+            uid: number("DeviceFileUID").unwrap_or(0),
+            gid: number("DeviceFileGID").unwrap_or(0),
+            mode: number("DeviceFileMode").unwrap_or(0o666) & 0o777,
+        }
+    }
+}
+
+/// The number after `Device Minor:` in a GPU's file.
 pub fn minor_of(text: &str) -> Option<u32> {
     let mut lines = text.lines();
     lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        let is_minor = matches!(name.trim(), "DeviceFileMinor" | "Device Minor");
-        is_minor.then(|| value.trim().parse().ok())?
+        (name.trim() == "Device Minor").then(|| value.trim().parse().ok())?
     })
 }
 
@@ -99,7 +117,7 @@ mod tests {
     #[test]
     fn numbers_are_the_kernels() {
         let majors = Majors::of(DEVICES);
-        let expected = Majors { gpu: Some(195), uvm: Some(510), caps: Some(237) };
+        let expected = Majors { gpu: Some(195), uvm: Some(510) };
         assert_eq!(majors, expected);
         let (nodes, missing) = majors.control();
         let shown: Vec<_> = nodes.iter().map(|n| format!("{} {}", n.path, n.number())).collect();
@@ -113,18 +131,30 @@ mod tests {
             ]
         );
         assert_eq!(missing, Vec::<&str>::new());
-        let others = majors.others(&[0, 3], &[21]);
-        let shown: Vec<_> = others.iter().map(|n| format!("{} {}", n.path, n.number())).collect();
-        assert_eq!(shown, ["nvidia0 195:0", "nvidia3 195:3", "nvidia-caps/nvidia-cap21 237:21"]);
+        let gpus = majors.gpus(&[0, 3]);
+        let shown: Vec<_> = gpus.iter().map(|n| format!("{} {}", n.path, n.number())).collect();
+        assert_eq!(shown, ["nvidia0 195:0", "nvidia3 195:3"]);
         let (nodes, missing) = Majors::of("Character devices:\n195 nvidia\n").control();
         assert_eq!((nodes.len(), missing), (2, vec!["nvidia-uvm"]));
         assert_eq!(Majors::default().control().1, ["nvidia", "nvidia-uvm"]);
-        assert_eq!(Majors::default().others(&[0], &[1]), []);
+        assert_eq!(Majors::default().gpus(&[0]), []);
+    }
+
+    #[test]
+    fn the_driver_says_whose_its_nodes_are() {
+        let access = |uid, gid, mode| Access { uid, gid, mode };
+        for (params, expected) in [
+            ("DeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n", access(0, 44, 0o660)),
+            ("ModifyDeviceFiles: 1\nDeviceFileMode: x\n", access(0, 0, 0o666)),
+            ("", access(0, 0, 0o666)),
+        ] {
+            assert_eq!(Access::of(params), expected, "{params}");
+        }
     }
 
     #[test]
     fn minors_are_in_the_drivers_files() {
-        assert_eq!(minor_of("DeviceFileMinor: 21\nDeviceFileMode: 256\n"), Some(21));
+        assert_eq!(minor_of("DeviceFileMinor: 21\nDeviceFileMode: 256\n"), None);
         assert_eq!(minor_of("Model: \t X\nDevice Minor: \t 3\n"), Some(3));
         assert_eq!(minor_of("Model: 3\nDevice Minor: x\n"), None);
     }

@@ -27,3 +27,15 @@ fn many_members_are_read_in_no_time() {
     assert!(request(text.as_bytes()).doubt.is_some());
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
+
+/// An engine may leave such an annotation behind: what else asks is not hidden by it.
+#[test]
+fn an_annotation_that_names_nothing_asks_for_nothing() {
+    let prefixes = ["cdi.k8s.io/".to_owned()];
+    let wanted = ScanScope { cdi_prefixes: &prefixes, ..ScanScope::default() };
+    for (value, count) in [("", 0), (",", 0), (" , ", 0), ("v.com/c=d", 1), ("v.com/c=d,", 1)] {
+        let text = format!(r#"{{"annotations":{{"cdi.k8s.io/x":"{value}"}}}}"#);
+        let request = Config::parse(text.as_bytes()).request(&wanted);
+        assert_eq!((request.cdi.len(), request.doubt), (count, None), "{value:?}");
+    }
+}
