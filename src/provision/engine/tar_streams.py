@@ -41,8 +41,6 @@ _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
-# https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
-_WHITEOUT = ".wh."
 # The exceptions that tarfile raises for a stream that is no tar file: besides its own, those for
 # numbers in headers that are not valid or too large, and for headers nested without end.
 BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
@@ -167,8 +165,6 @@ class Unpacker:
         self._count += 1
         if self._count > _MOST_MEMBERS:
             raise _refused(member.name, f"is one of more than {_MOST_MEMBERS} members")
-        if PurePosixPath(member.name).name.startswith(_WHITEOUT) and self._hides(member.name):
-            raise _refused(member.name, "hides what another layer has")
         if self._is_elsewhere(member):
             return
         path = self._path(member.name)
@@ -190,14 +186,6 @@ class Unpacker:
         else:
             raise _refused(member.name, "is neither file, folder nor link")
         self._files.add(path)
-
-    def _hides(self, name: str) -> bool:
-        """Return whether a whiteout hides files that are unpacked here."""
-        parts = PurePosixPath(name).parts
-        return self._strip in parts[:1] or parts in {
-            (f"{_WHITEOUT}{self._strip}",),
-            (f"{_WHITEOUT}{_WHITEOUT}.opq",),
-        }
 
     def _is_elsewhere(self, member: tarfile.TarInfo) -> bool:
         """Return whether a member lies outside of the artifact and is ignored.
