@@ -56,9 +56,9 @@ def victim(
     hub: str,
     tmp_path: Path,
 ) -> Iterator[_Victim]:
-    """The stranger has the genuine image's Pin and labels, and puts another content below them."""
+    """The stranger has the genuine image's Pin and labels, and puts another content beside them."""
     name = small_build["image"]
-    (tmp_path / "Dockerfile").write_text(f"FROM {name}\nCOPY more /opt/driver/more\n")
+    (tmp_path / "Dockerfile").write_text(f"FROM {name}\nCOPY more /more\n")
     (tmp_path / "more").write_text("of a stranger\n")
     theirs = f"{hub}/{name}"
     engine.docker("build", "--quiet", "--tag", theirs, tmp_path)

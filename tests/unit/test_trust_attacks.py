@@ -6,6 +6,7 @@ Each was possible once. `tests/engine/test_trust_attacks.py` plays those that ne
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,12 @@ from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public_pem
 from provision.agent.boot import boot
 from provision.build.image import DIGEST_LABEL, find_built
-from provision.build.provenance import ForeignImageError, is_built_here, record_built
+from provision.build.provenance import (
+    ForeignImageError,
+    is_built_here,
+    record_built,
+    remove_records,
+)
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
@@ -165,6 +171,18 @@ def test_a_record_that_others_may_write_says_nothing(
     assert is_built_here(settings.state, image)
     (settings.state / "built").chmod(0o770)
     assert not is_built_here(settings.state, image)
+
+
+def test_records_of_images_that_are_gone_are_collected(
+    settings: Settings, engine: FakeEngine
+) -> None:
+    for image_id in ("sha256:theirs", "sha256:gone", "sha256:young"):
+        record_built(settings.state, image_id, PIN.image)
+    for path in (settings.state / "built").glob("*[!g]"):
+        os.utime(path, (0, 0))
+    remove_records(settings.state, engine, days=30)
+    left = {path.name for path in (settings.state / "built").iterdir()}
+    assert left == {"sha256:theirs", "sha256:young"}
 
 
 # Who admitted an artifact
