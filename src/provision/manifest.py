@@ -46,7 +46,9 @@ def _absolute(path: str) -> str:
 
 RelativePath = Annotated[str, AfterValidator(_relative)]
 ContainerPath = Annotated[str, AfterValidator(_absolute)]
-FeatureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")]
+FeatureName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")
+]
 # https://pubs.opengroup.org/onlinepubs/9799919799/basedefs/V1_chap08.html
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A module as /proc/modules names it: with '_', whatever its file's name has.

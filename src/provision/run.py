@@ -2,7 +2,8 @@
 
 Programs get an argument list (never a shell), ``/dev/null`` as standard input, no terminal that
 they could ask on, and a small, known environment, so that neither the caller's locale nor its
-variables can change a result. Every wait for one has a limit
+variables can change a result. Each has limits of time, memory, output and, if it is given, size of
+files, because much of what programs read comes from others: a registry may send tags without end
 (docs/decisions/09-facts-and-doctor.md).
 """
 
@@ -32,6 +33,18 @@ log = logging.getLogger(__name__)
 # times what the slowest program takes on a slow host.
 LIMIT_S = 300.0
 LONG_LIMIT_S = 3600.0
+# For a program that reads what others sent. Others may take half of the machine's memory, because
+# compressors of an initramfs take some for each processor.
+HOSTILE_MEMORY = 1 << 30
+_MEMORY = max(HOSTILE_MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+# Bytes that a program may print, and that a line of it may have; a longer line comes in pieces.
+MOST_OUTPUT = 64 << 20
+_MOST_STREAMED = 1 << 30
+_LONGEST_LINE = 64 << 10
+# setrlimit(2) between fork and exec: the process and its children have the limits from their first
+# instruction on. Kibibytes of data, and blocks of 512 bytes of files, as every sh counts them. A
+# limit that is lower already stays.
+_LIMITED = 'ulimit -d "$1" 2>/dev/null; [ -z "$2" ] || ulimit -f "$2"; shift 2; exec "$@"'
 # Seconds that a program may take to end after it was killed, or after its work is done.
 _END_S = 10.0
 # Variables that a child inherits: where programs are, and how to reach the network.
@@ -77,29 +90,41 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     timeout: float = LIMIT_S,
+    memory: int = _MEMORY,
+    most_output: int = MOST_OUTPUT,
+    largest_file: int | None = None,
 ) -> Completed:
     """Run a program to its end and return its output.
 
     Every user of the machine can read ``argv``, so it has no secrets; ``stdin`` may. ``why``
-    completes "which is needed to …". After ``timeout`` seconds, the program and its children are
-    killed.
+    completes "which is needed to …". After ``timeout`` seconds, or when it has printed more than
+    ``most_output`` bytes, the program and its children are killed. With more than ``memory`` bytes,
+    or a file of more than ``largest_file``, it fails in its own way.
     """
     args = tuple(str(arg) for arg in argv)
-    child = subprocess.Popen(
-        [_needed_program(args, why), *args[1:]],
-        env=_environment(env),
-        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    deadline = time.monotonic() + timeout
+    words = _limited([_needed_program(args, why), *args[1:]], memory, largest_file)
+    with _input(stdin) as given:
+        child = subprocess.Popen(
+            words,
+            env=_environment(env),
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     try:
-        stdout, stderr = child.communicate(stdin, timeout=timeout)
-    except subprocess.TimeoutExpired as error:
+        stdout, stderr = _outputs(child, deadline, most_output)
+        child.wait(max(0.0, deadline - time.monotonic()))
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise _too_slow(args, why, timeout, ended=_end(child)) from error
+    except _OutputError as error:
+        _end(child)
+        raise _too_much(args, why, most_output) from error
     except BaseException:
         _end(child)
         raise
+    _close(child)
     completed = Completed(
         argv=args,
         returncode=child.returncode,
@@ -131,7 +156,7 @@ def stream(
     container += [_needed_program(("unshare",), why), *_OWN_NAMESPACES]
     last: deque[str] = deque(maxlen=_STDERR_LINES)
     child = subprocess.Popen(
-        [*container, program, *args[1:]],
+        _limited([*container, program, *args[1:]], _MEMORY, None),
         env=_environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -145,6 +170,9 @@ def stream(
         status = child.wait(max(0.0, deadline - time.monotonic()))
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise _too_slow(args, why, timeout, ended=_end(child)) from error
+    except _OutputError as error:
+        _end(child)
+        raise _too_much(args, why, _MOST_STREAMED) from error
     except BaseException:
         _end(child)
         raise
@@ -161,7 +189,7 @@ def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
     """
     args = tuple(str(arg) for arg in argv)
     child = subprocess.Popen(
-        [_needed_program(args, why), *args[1:]],
+        _limited([_needed_program(args, why), *args[1:]], HOSTILE_MEMORY, None),
         env=_environment(None),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -179,15 +207,69 @@ def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
             _end(child)
 
 
+class _OutputError(Exception):
+    """A program prints more than it may."""
+
+
+def _limited(argv: Sequence[str], memory: int, largest_file: int | None) -> list[str]:
+    """Return the words that start a program with limits."""
+    blocks = "" if largest_file is None else str(-(-largest_file // 512))
+    return ["/bin/sh", "-c", _LIMITED, "sh", str(memory >> 10), blocks, *argv]
+
+
+@contextmanager
+def _input(data: bytes | None) -> Iterator[int]:
+    """Yield a descriptor from which a program reads some bytes; they lie in memory only."""
+    if data is None:
+        yield subprocess.DEVNULL
+        return
+    handle = os.memfd_create("stdin")
+    try:
+        with os.fdopen(os.dup(handle), "wb") as stream:
+            stream.write(data)
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _outputs(child: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[bytes, bytes]:
+    """Return what a program prints: standard output, and errors."""
+    outputs = (bytearray(), bytearray())
+    with selectors.DefaultSelector() as selector:
+        for pipe, output in zip((child.stdout, child.stderr), outputs, strict=True):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, output)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready or time.monotonic() > deadline:
+                raise TimeoutError
+            for key, _events in ready:
+                chunk = os.read(key.fd, _CHUNK)
+                key.data.extend(chunk)
+                if not chunk:
+                    selector.unregister(key.fd)
+            if sum(map(len, outputs)) > most:
+                raise _OutputError
+    return bytes(outputs[0]), bytes(outputs[1])
+
+
 def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
     if pipe is None:
         return
     rest = b""
+    left = _MOST_STREAMED
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while selector.select(max(0.0, deadline - time.monotonic())):
             chunk = os.read(pipe.fileno(), _CHUNK)
+            left -= len(chunk)
+            if left < 0:
+                raise _OutputError
             *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                lines.append(rest)
+                rest = b""
             yield from (line.decode(errors="replace") for line in lines)
             if not chunk:
                 if rest:
@@ -227,6 +309,15 @@ def _too_slow(args: Sequence[str], why: str, timeout: float, *, ended: bool) -> 
     return ProvisionError(
         f"'{_shown(args)}' did not finish within {timeout:g} s while it had to {why}.{left}",
         resolution=None if ended else "Look into the kernel's log (dmesg), and reboot.",
+    )
+
+
+def _too_much(args: Sequence[str], why: str, most: int) -> ProvisionError:
+    return ProvisionError(
+        f"'{_shown(args)}' printed more than {most >> 20} MiB while it had to {why}, and was"
+        " killed.",
+        resolution="What it reads is damaged, or was made to fill the memory. If it came from a"
+        " registry or a mirror, tell its operators, and take another.",
     )
 
 

@@ -8,11 +8,10 @@ import shutil
 import signal
 from pathlib import Path
 
-from provision.run import find_program, run
+from provision.run import HOSTILE_MEMORY, run
 
 # A slow machine takes less for a driver.
 _LIMIT_S = 900.0
-_LIMITED = 'ulimit -f "$1" && shift && exec "$@"'
 
 
 def decompress(source: Path, target: Path, *, limit: int, why: str) -> None:
@@ -24,11 +23,15 @@ def decompress(source: Path, target: Path, *, limit: int, why: str) -> None:
     """
     argv = ["zstd", "--decompress", "--quiet", "--force", "--memory=128MB"]
     argv += ["-o", str(target), str(source)]
-    if find_program("zstd"):
-        # It has no limit of its own, and some kB may become more than a disk holds. In blocks of
-        # 512 bytes, as every sh counts them.
-        argv = ["sh", "-c", _LIMITED, "sh", str(-(-limit // 512)), *argv]
-    done = run(argv, why=why, check=False, timeout=_LIMIT_S)
+    # It has no limit of its own, and some kB may become more than a disk holds.
+    done = run(
+        argv,
+        why=why,
+        check=False,
+        timeout=_LIMIT_S,
+        memory=HOSTILE_MEMORY,
+        largest_file=limit,
+    )
     code = 0
     if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
         code = errno.EFBIG

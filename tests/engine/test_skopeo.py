@@ -6,10 +6,12 @@ import base64
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -228,3 +230,38 @@ def test_a_registry_does_not_write_on_the_terminal() -> None:
             Registry(reference).manifest("1")
     assert "gone" in (caught.value.details or "")
     assert "\x1b" not in f"{caught.value} {caught.value.details}"
+
+
+def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 256 << 20
+    monkeypatch.setattr(skopeo, "HOSTILE_MEMORY", limit)
+    tags = json.dumps([f"{'t' * 110}{number:012d}" for number in range(8000)])
+    page = f'{{"name": "x", "tags": {tags}}}'.encode()
+
+    class Endless(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            is_list = self.path.startswith("/v2/x/tags/list")
+            self.send_response(200)
+            if is_list:
+                self.send_header("Link", '</v2/x/tags/list?last=1>; rel="next"')
+            self.send_header("Content-Length", str(len(page) if is_list else 2))
+            self.end_headers()
+            self.wfile.write(page if is_list else b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            registry = Registry(parse_reference(f"127.0.0.1:{server.server_port}/x"))
+            with pytest.raises(WrongContentError) as caught:
+                registry.tags()
+        finally:
+            server.shutdown()
+            thread.join()
+    # In a line or two, without the state of Go's threads.
+    assert len((caught.value.details or "").splitlines()) < 5

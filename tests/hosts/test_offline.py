@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +141,10 @@ def test_from_only_the_controllers_files(
 ) -> None:
     target = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
     archive = tmp_path / "driver.tar"
-    shutil.copy(small_build["archive"], archive)
+    provision = Provision(engine.host)
+    provision("registry", "key", "--no-password", "--output", tmp_path / "fleet")
+    signing = ("--sign", "--key", tmp_path / "fleet.key")
+    provision("registry", "push", small_build["image"], "--output", archive, *signing)
     wheelhouse = tmp_path / "wheels"
     # As the page for users says.
     pinned: list[str | Path] = [
@@ -153,7 +155,7 @@ def test_from_only_the_controllers_files(
     ]
     run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheelhouse])
     # A host without the base image can't know which one the driver was built on.
-    base = Provision(engine.host).json("resolve", *target)["base"]
+    base = provision.json("resolve", *target)["base"]
     debian = {
         "archive": {"mirror": mirror(), "security_mirror": security_mirror()},
         "base_images": {"12": f"{base['image']}@{base['digest']}"},
@@ -166,6 +168,7 @@ def test_from_only_the_controllers_files(
             "provision_driver_cache": str(tmp_path / "bundles"),
             "provision_driver_wheelhouse": str(wheelhouse),
             "provision_driver_images": [str(archive)],
+            "provision_driver_trust_keys": [str(tmp_path / "fleet.pub")],
             "provision_driver_config": {
                 "drivers": {SMALL_DRIVER: {}},
                 "distros": {"debian": debian},
@@ -177,16 +180,16 @@ def test_from_only_the_controllers_files(
         assert small_build["digest"].startswith(f"sha256:{_digest(machine)}")
         # There was nothing to build with, and nothing was built.
         listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
-        assert listed == [small_build["image"]]
+        assert listed == []
         assert ansible.play(SITE).changed_tasks() == []
         _removed_with_its_images(machine, ansible)
 
 
 def _removed_with_its_images(machine: SshHost, ansible: Ansible) -> None:
     """Artifact images go on request, and no others."""
-    machine(
-        "sh", "-euc", "tar -C /etc/provision -c . | docker import --change 'LABEL a=b' - mine:1"
-    )
+    for label, name in (("a=b", "mine:1"), ("provision.pin.digest=sha256:1", "provision/x:1")):
+        made = f"tar -C /etc/provision -c . | docker import --change 'LABEL {label}' - {name}"
+        machine("sh", "-euc", made)
     asked = ("--extra-vars", '{"provision_driver_remove_images": true}')
     checked = ansible.play(REMOVE, "--check", *asked)
     assert "Ensure no artifact image is in the engine" in checked.changed_tasks()

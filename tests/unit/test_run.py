@@ -173,3 +173,39 @@ def test_neither_error_nor_log_has_a_secret_of_the_command_line(
         run(["tool", "https://me:hush@host/"], why="test it")
     assert "hush" not in f"{caught.value} {caught.value.details} {caplog.text}"
     assert "https://me:***@host/" in caplog.text
+
+
+def test_a_program_that_prints_without_end_is_killed(tool: Path) -> None:
+    pids = tool.with_name("pids")
+    _script(tool, f"echo $$ >{pids}; exec cat /dev/zero")
+    with pytest.raises(ProvisionError, match="printed more than 1 MiB while it had to test"):
+        run(["tool"], why="test", most_output=1 << 20)
+    assert _is_gone(pids)
+
+
+@pytest.mark.parametrize("argv", [["tool"], ["sh", "-c", "tool & wait $!"]], ids=["own", "child"])
+def test_a_program_gets_no_more_memory_and_files_than_it_may(
+    tool: Path, tmp_path: Path, argv: list[str]
+) -> None:
+    # tail keeps what it has read until a line ends.
+    _script(tool, "head -c 200000000 /dev/zero | tail -n 1 | wc -c")
+    assert run(argv, why="test", memory=64 << 20, check=False).stdout.strip() == "0"
+    assert run(argv, why="test", memory=1 << 30).stdout.strip() == "200000000"
+    _script(tool, f"head -c 2000000 /dev/zero >{tmp_path}/file")
+    assert run(argv, why="test", largest_file=1 << 20, check=False).returncode != 0
+    assert (tmp_path / "file").stat().st_size == 1 << 20
+    run(argv, why="test")
+
+
+def test_a_line_without_end_does_not_fill_the_memory(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    _script(tool, "exec head -c 1000000 /dev/zero")
+    stream(["tool"], why="test", on_line=lines.append)
+    assert max(map(len, lines)) < 200_000
+    assert sum(map(len, lines)) == 1_000_000
+    monkeypatch.setattr(running, "_MOST_STREAMED", 1 << 20)
+    _script(tool, "exec cat /dev/zero")
+    with pytest.raises(ProvisionError, match="printed more than 1 MiB"):
+        stream(["tool"], why="test", on_line=lambda _line: None)

@@ -16,6 +16,7 @@ from provision.agent.model import Desired
 from provision.agent.package_manager import is_calm
 from provision.build.image import DIGEST_LABEL
 from provision.build.package_store import PackageStore
+from provision.build.provenance import remove_records
 from provision.build.workspace import default_cache, load_settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
@@ -251,12 +252,14 @@ _DIGITS = 12
 def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = False) -> list[str]:
     """Remove artifact images whose artifacts are not in the store, and return their names.
 
-    Images stay if they also have another name, or if a container uses them.
+    Images stay if they also have another name, or if a container uses them. Old records of images
+    that are gone go too.
     """
     gone = []
     # An image that was just built may not be in the store yet.
     waiting = nullcontext() if dry_run else building(root)
-    with waiting, closing(load_settings(root).engine()) as engine:
+    settings = load_settings(root)
+    with waiting, closing(settings.engine()) as engine:
         kept = {digest for layout in _stored(root) for digest in entries(layout)}
         kept -= {one.digest for one in removed}
         for image in engine.images_with_label(DIGEST_LABEL):
@@ -271,4 +274,6 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
                     report(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
                     continue
             gone.append(image.tags[0])
+        if not dry_run:
+            remove_records(settings.state, engine, days=UNUSED_DAYS)
     return gone

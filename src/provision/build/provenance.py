@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -64,25 +63,16 @@ def require_built_here(state: Path, image: Image, name: str, *, resolution: str)
     )
 
 
-def remove_records(state: Path, engine: Engine, *, days: float, dry_run: bool = False) -> list[str]:
-    """Remove the records of images that the engine no longer has; return the images' ids.
+def remove_records(state: Path, engine: Engine, *, days: float) -> None:
+    """Remove the records of images that the engine no longer has.
 
     A young record stays, because the image may be in another engine.
     """
     oldest = time.time() - days * 24 * 3600
-    removed = []
-    for path, image_id in _records(state):
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < oldest and engine.image(image_id) is None:
-                removed.append(image_id)
-                if not dry_run:
-                    path.unlink()
-    return removed
-
-
-def _records(state: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted((state / _FOLDER).glob("sha256:*")):
-        yield path, path.name
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest and engine.image(path.name) is None:
+                path.unlink()
 
 
 def _record(state: Path, image_id: str) -> Path:

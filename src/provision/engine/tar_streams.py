@@ -35,8 +35,6 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255
 _LONGEST_HEADER = 64 << 10
 # Each member has 512 bytes at least, takes memory and an inode; a driver has some hundreds.
 _MOST_HEADERS = 64 << 20
-# https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
-_WHITEOUT = ".wh."
 # The exceptions that tarfile raises for a stream that is no tar file: besides its own, those for
 # numbers in headers that are not valid or too large, for headers that are cut off, and for headers
 # nested without end.
@@ -227,8 +225,6 @@ class Unpacker:
         report(Transfer("Unpacking", self._written, self._written))
 
     def _member(self, archive: TarReader, member: tarfile.TarInfo) -> None:
-        if PurePosixPath(member.name).name.startswith(_WHITEOUT) and self._hides(member.name):
-            raise _refused(member.name, "hides what another layer has")
         if self._is_elsewhere(member):
             return
         path = self._path(member.name)
@@ -250,14 +246,6 @@ class Unpacker:
         else:
             raise _refused(member.name, "is neither file, folder nor link")
         self._files.add(path)
-
-    def _hides(self, name: str) -> bool:
-        """Return whether a whiteout hides files that are unpacked here."""
-        parts = PurePosixPath(name).parts
-        return self._strip in parts[:1] or parts in {
-            (f"{_WHITEOUT}{self._strip}",),
-            (f"{_WHITEOUT}{_WHITEOUT}.opq",),
-        }
 
     def _is_elsewhere(self, member: tarfile.TarInfo) -> bool:
         """Return whether a member lies outside of the artifact and is ignored.

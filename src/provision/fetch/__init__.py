@@ -22,7 +22,7 @@ from provision.fetch.http import (
 )
 from provision.files import sha256_file, sync_directory
 from provision.progress import Transfer, report
-from provision.run import find_program, run
+from provision.run import HOSTILE_MEMORY, find_program, run
 
 __all__ = [
     "SignatureError",
@@ -191,7 +191,7 @@ def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) ->
         words = ["sqv", "--keyring", str(keyring), "--signature-file", str(signature), str(file)]
     else:
         words = ["gpgv", "--keyring", str(keyring), str(signature), str(file)]
-    done = run(words, why="check the signature of a download", check=False)
+    done = run(words, why="check the signature of a download", check=False, memory=HOSTILE_MEMORY)
     if done.returncode != 0:
         raise SignatureError(
             f"'{name}' has no valid signature by a key of {keyring}.",

@@ -8,19 +8,21 @@ registry: the signature of the bundle does not replace it.
 from __future__ import annotations
 
 import hashlib
+import json
+import posixpath
 import re
-import shutil
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from provision.build.package_store import Closure, PackageStore
 from provision.build.workspace import Settings
 from provision.documents import parse_json
-from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
+from provision.engine.tar_streams import BAD_TAR
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet.bundle import (
     BASES,
@@ -59,6 +61,11 @@ _LINE = re.compile(rf"([0-9a-f]{{64}})  ({_PART}(?:/{_PART})*)")
 _LONGEST_SUMS = 16 << 20
 _LONGEST_SIGNATURE = 4096
 _LONGEST_CLOSURE = 16 << 20
+_LONGEST_INDEX = 1 << 20
+_CHUNK = 1 << 20
+# In an archive of an engine: what its images are called, in the formats that engines read.
+_INDEX, _LAYOUT_INDEX, _OLD_INDEX = "manifest.json", "index.json", "repositories"
+_NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,17 @@ class Bundle:
                 resolution="Copy the bundle again from where it was made.",
             )
         return self.files.open(place)
+
+    def copy(self, path: str, target: Path) -> None:
+        """Copy a file that is listed, and compare the copy: a medium may change once it is read."""
+        found = hashlib.sha256()
+        with self.open(path) as source, target.open("wb") as stream:
+            while chunk := source.read(_CHUNK):
+                found.update(chunk)
+                stream.write(chunk)
+        if found.hexdigest() != self.sums[f"{self.folder}{path}"]:
+            target.unlink()
+            raise refused(self.name, f"'{path}' in it is not what is signed")
 
     def below(self, folder: str) -> Iterator[str]:
         """Yield the paths of the files below a folder."""
@@ -251,8 +269,7 @@ def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
         for path in bundle.below(BUNDLE_IMAGES):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            with bundle.open(path) as source, target.open("wb") as stream:
-                shutil.copyfileobj(source, stream)
+            bundle.copy(path, target)
         yield folder / BUNDLE_IMAGES
 
 
@@ -295,7 +312,7 @@ def store_bundle(
         done.changed |= stored.origin == "registry"
     _fill_packages(settings, bundle, done)
     if with_bases:
-        _load_bases(bundle, settings.engine(), done)
+        _load_bases(settings, bundle, done)
     done.changed |= bool(done.packages or done.closures or done.bases)
 
 
@@ -319,14 +336,19 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded) -> None:
             done.closures += 1
 
 
-def _load_bases(bundle: Bundle, engine: Engine, done: Loaded) -> None:
+def _load_bases(settings: Settings, bundle: Bundle, done: Loaded) -> None:
+    engine = settings.engine()
     for path in bundle.below(BASES):
         digest = f"sha256:{Path(path).stem}"
         if engine.image(digest) is not None:
             continue
         report(Note(f"Loading the base image {digest}"))
-        with bundle.open(path) as stream:
-            engine.load(stream)
+        with scratch(settings.state, "bundle") as folder:
+            archive = folder / "base.tar"
+            bundle.copy(path, archive)
+            _refuse_names(bundle.name, path, archive)
+            with archive.open("rb") as stream:
+                engine.load(stream)
         done.bases.append(digest)
         if engine.image(digest) is None:
             report(
@@ -336,3 +358,35 @@ def _load_bases(bundle: Bundle, engine: Engine, done: Loaded) -> None:
                     " set base_images to it"
                 )
             )
+
+
+def _refuse_names(name: str, path: str, archive: Path) -> None:
+    """Refuse an archive of an engine that gives an image a name, or another image as its parent.
+
+    ``debian:bookworm`` of a medium would take the place of the engine's own, and the child of an
+    image counts as a step of a build that was done before.
+    """
+    images, layouts, old = _indexes(name, path, archive)
+    named = [one for one in images or () if one.get("RepoTags") or one.get("Parent")]
+    for one in (layouts or {}).get("manifests", ()):
+        named += [one for key in _NAMES if key in (one.get("annotations") or {})]
+    if named or old or not images or len(images) != 1:
+        raise refused(name, f"'{path}' in it is more than one base image without a name")
+
+
+def _indexes(name: str, path: str, archive: Path) -> list[Any]:
+    """Return the indexes of an archive of an engine; None for one that it lacks."""
+    found: dict[str, Any] = {}
+    try:
+        with tarfile.open(archive, mode="r:") as opened:
+            for member in opened:
+                place = posixpath.normpath(member.name)
+                if place not in {_INDEX, _LAYOUT_INDEX, _OLD_INDEX}:
+                    continue
+                content = opened.extractfile(member) if member.isreg() else None
+                if content is None or place in found or member.size > _LONGEST_INDEX:
+                    raise refused(name, f"'{member.name}' in '{path}' is no index of images")
+                found[place] = json.load(content)
+    except (*BAD_TAR, RecursionError) as error:
+        raise refused(name, f"'{path}' in it is no archive of an engine ({error})") from error
+    return [found.get(place) for place in (_INDEX, _LAYOUT_INDEX, _OLD_INDEX)]

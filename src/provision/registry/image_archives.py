@@ -7,7 +7,6 @@ count, because a file has no reliable statement of its origin.
 from __future__ import annotations
 
 import tarfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,9 +21,9 @@ from provision.registry.find import FOLDER, tag_of
 from provision.registry.image_layout import open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
-from provision.registry.publish import EngineImage, SignedImage, check_signable
+from provision.registry.publish import EngineImage, SignedImage, check_signable, next_serial
 from provision.registry.signatures import sign
-from provision.run import run
+from provision.run import HOSTILE_MEMORY, run
 
 
 def is_archive_name(text: str) -> bool:
@@ -96,14 +95,18 @@ def save_image(
                 stream.write(chunk)
         # No policy of this machine counts for what its own engine has.
         copy = ("skopeo", "--insecure-policy", "copy", "--quiet")
-        run([*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"], why="write image archives")
+        run(
+            [*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"],
+            why="write image archives",
+            memory=HOSTILE_MEMORY,
+        )
         saved.unlink()
         writer = writable_layout(layout, reference)
         found = find(writer, pin.kernel.architecture)
         digest = str(found.reference.digest)
         signed = None
         if signer is not None:
-            facts = facts_of(pin, int(time.time()))
+            facts = facts_of(pin, next_serial(settings))
             name = sign(writer, digest, facts, signer)
             signed = SignedImage(str(reference.with_digest(digest)), name, facts)
         pack_folder(layout, output)

@@ -77,8 +77,6 @@ class Descriptor(Foreign):
     size: int = Field(ge=0, le=LARGEST_LAYER)
     annotations: Mapping[str, str] = Field(default_factory=dict)
     platform: Platform = Platform()
-    # Other addresses; layers that have any are refused.
-    urls: tuple[str, ...] = ()
 
     @property
     def is_gzip(self) -> bool:
@@ -163,8 +161,6 @@ def check_image(manifest: Manifest, name: str) -> None:
     for layer in manifest.layers:
         if layer.media_type not in (*_GZIP, *_ZSTD, *_PLAIN):
             raise _refused(name, f"has a layer of the kind {layer.media_type}")
-        if layer.urls:
-            raise _refused(name, "has a layer that lies elsewhere")
     if manifest.config.size > LONGEST_MANIFEST:
         raise _refused(name, "has a configuration that is too large")
     if manifest.size > LARGEST_LAYER:

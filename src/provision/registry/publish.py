@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from provision.build.dockerfile import OPERATOR_LABEL
@@ -17,12 +18,12 @@ from provision.engine.docker_api import Engine
 from provision.engine.transfer import Pushed, find_image, push
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.files import in_root
+from provision.files import in_root, lock, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
-from provision.registry.find import Connect, connect
+from provision.registry.find import Connect, connect, tag_of
 from provision.registry.keys import (
     URI_SCHEME,
     FileSigner,
@@ -33,9 +34,17 @@ from provision.registry.keys import (
     read_password,
     settled_keys,
 )
-from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
+from provision.registry.manifests import (
+    Content,
+    Index,
+    Repository,
+    Writable,
+    find_digest,
+    parse_manifest,
+)
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
 from provision.registry.signatures import (
+    MOST_AHEAD_S,
     Facts,
     UntrustedError,
     sign,
@@ -96,6 +105,8 @@ def publish(
         check_signable(settings, image)
     client = connected(settings, parse_reference(name))
     pin, signer = image.pin, image.signer
+    # Before the push, which takes the name from the image that hosts have now.
+    last = last_serial(settings, client, pin, signer) if signer is not None else 0
     before = pushed_before(client, pin, image.image_id, is_signed=signer is not None)
     if before is None:
         pushed = push(image.engine, image.image_id, name)
@@ -117,7 +128,7 @@ def publish(
     # The signature last: what is signed is not pushed again, and would never get these tags.
     _tag_for_operators(client, image, pushed.digest)
     try:
-        signed = _sign(by_digest, there, signer)
+        signed = _sign(settings, by_digest, there, signer, last)
     except PinTagConflictError:
         # Another was pushed at the same time, and may be about to be signed. The name must not lead
         # to an image that hosts refuse.
@@ -207,11 +218,55 @@ def sign_image(
         PinTagConflictError: The registry has another image of its Pin.
     """
     client = connected(settings, reference)
-    return _sign(client, find(client, machine(settings.root)), signer)
+    image = find(client, machine(settings.root))
+    named = client.at(reference.with_tag(tag_of(image.pin).text))
+    last = last_serial(settings, named, image.pin, signer)
+    return _sign(settings, client, image, signer, last)
 
 
-def _sign(client: Writable, image: ArtifactImage, signer: Signer) -> SignedImage:
-    facts = facts_of(image.pin, int(time.time()))
+def last_serial(settings: Settings, client: Repository, pin: Pin, signer: Signer) -> int:
+    """Return the serial of the image that a name leads to now, if a key that counts signed it."""
+    digest = find_digest(client, client.reference.tag or "")
+    if digest is None:
+        return 0
+    try:
+        keys = _keys(settings, client, pin.driver.name, signer)
+        facts = verify_signature(client, digest, keys, {}).facts
+    except ProvisionError:
+        return 0
+    return facts.serial if facts else 0
+
+
+def next_serial(settings: Settings, last: int = 0) -> int:
+    """Return the serial of the next signature: the time, or more than every one before.
+
+    A host takes none that is less than one it has had, and this clock may have been set back, or
+    be behind that of another builder.
+
+    Args:
+        last: The serial of the image that is replaced.
+    """
+    path = settings.state / "last-serial"
+    with lock(settings.state / "locks" / "serial"):
+        with suppress(FileNotFoundError, ValueError):
+            last = max(last, int(path.read_text()))
+        now = int(time.time())
+        serial = max(now, last + 1)
+        if serial > now + MOST_AHEAD_S:
+            raise ProvisionError(
+                "Nothing is signed: an earlier signature is of more than a day after this machine's"
+                " clock, and hosts would refuse a later one.",
+                resolution=f"Correct the clock (timedatectl). If it is right now: rm {path}",
+                details=f"the earlier one: {last}; the clock: {now} (Unix seconds)",
+            )
+        write_atomic(path, f"{serial}\n")
+    return serial
+
+
+def _sign(
+    settings: Settings, client: Writable, image: ArtifactImage, signer: Signer, last: int
+) -> SignedImage:
+    facts = facts_of(image.pin, next_serial(settings, last))
     digest = str(image.reference.digest)
     # The tag first: a tag of another image is found before anything is signed.
     tag = set_pin_tag(client, image.pin, digest, is_signed=True)
@@ -362,7 +417,7 @@ def _is_trusted(
 
 
 def _keys(
-    settings: Settings, client: Writable, driver: str, signer: Signer
+    settings: Settings, client: Repository, driver: str, signer: Signer
 ) -> tuple[PublicKey, ...]:
     rule = settings.config.trust.rule(client.reference.name, driver)
     configured = settled_keys(settings.root, rule.keys) if rule.keys else ()

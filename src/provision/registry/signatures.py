@@ -36,8 +36,9 @@ ANNOTATION = "dev.cosignproject.cosign/signature"
 _LONGEST_PAYLOAD = 64 << 10
 _MOST_SIGNATURES = 64
 _TYPE = "cosign container image signature"
-# A host that took a greater serial would take no other image.
-_NO_SERIAL = 10**15
+# How far the clocks of a signer and a host may be apart. A host that took a serial of next year
+# would take no other image until then.
+MOST_AHEAD_S = 24 * 3600
 # Attempts to write a signature again that others have overwritten.
 _MOST_ROUNDS = 5
 _DO_NOT_USE = (
@@ -135,6 +136,11 @@ def _wrong(verified: VerifiedSignature, required: Mapping[str, str], oldest: int
         yield (
             f"{by} is of {facts.serial} (Unix seconds), and not_before asks for {oldest} or later"
         )
+    if facts.serial > (now := int(time.time())) + MOST_AHEAD_S:
+        yield (
+            f"{by} is of {facts.serial} (Unix seconds), more than a day after this host's clock"
+            f" ({now}): one of the two clocks is wrong"
+        )
 
 
 def _verify_payload(
@@ -171,7 +177,7 @@ def _facts(optional: object) -> Facts | None:
     serial: Any = optional.get("serial")
     if isinstance(serial, str) and serial.isascii() and serial.isdigit() and len(serial) < 16:  # noqa: PLR2004 - digits that a JSON number has without loss
         serial = int(serial)
-    if isinstance(serial, bool) or not isinstance(serial, int) or abs(serial) >= _NO_SERIAL:
+    if isinstance(serial, bool) or not isinstance(serial, int):
         return None
     if not all(isinstance(text, str) and text for text in texts.values()):
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 import threading
 import time
@@ -32,7 +33,7 @@ from provision.registry.manifests import (
     content_digest,
 )
 from provision.registry.names import Reference
-from provision.run import Completed, find_program, run
+from provision.run import HOSTILE_MEMORY, Completed, find_program, run
 
 # Variables that say where skopeo finds credentials and settings.
 _SETTINGS = (
@@ -52,6 +53,10 @@ _SERVER_ERROR = "received unexpected HTTP status: 500"
 _PAUSES_S = (0.3, 1.0, 3.0)
 _LOOK_S = 0.5
 _SPARE_BYTES = 1 << 20
+# Some 100,000 tags, or four of the largest manifests.
+_MOST_OUTPUT = 16 << 20
+# What Go prints after the reason for which it ends.
+_TRACE = re.compile(r"^(runtime stack|goroutine \d+)", re.MULTILINE)
 # Of the one image in a layout that is made for a copy.
 _TAG = "image"
 
@@ -72,6 +77,9 @@ _CAUSES: tuple[tuple[type[ProvisionError], tuple[str, ...]], ...] = (
             "does not match provided manifest digest",
             "does not match expected sha256",
             "file too large",
+            # More than it may take: some answer has no end.
+            "cannot allocate memory",
+            "out of memory",
         ),
     ),
     (
@@ -299,11 +307,18 @@ def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Comp
         )
     # What this machine's policy.json demands is not what we verify.
     argv = ["skopeo", "--insecure-policy", f"--command-timeout={timeout:.0f}s", *argv]
-    if largest and find_program("prlimit"):
-        argv = ["prlimit", f"--fsize={largest + _SPARE_BYTES}", *argv]
     known = {key: os.environ[key] for key in _SETTINGS if key in os.environ}
     for pause_s in (*_PAUSES_S, None):
-        done = run(argv, why=why, check=False, env=known, timeout=timeout + _END_S)
+        done = run(
+            argv,
+            why=why,
+            check=False,
+            env=known,
+            timeout=timeout + _END_S,
+            memory=HOSTILE_MEMORY,
+            most_output=_MOST_OUTPUT,
+            largest_file=largest + _SPARE_BYTES if largest else None,
+        )
         # Docker's registry answers so to those who read or write what another is writing.
         if pause_s is None or done.returncode == 0 or _SERVER_ERROR not in done.stderr:
             break
@@ -349,6 +364,8 @@ def _error(message: str, done: Completed, place: Registry | Layout) -> Provision
 def _essence(stderr: str) -> str:
     """Return what skopeo says, without time and level."""
     lines = []
+    trace = _TRACE.search(stderr)
+    stderr = stderr[: trace.start()].strip() if trace else stderr
     for line in stderr.splitlines():
         _, marker, text = line.partition(' msg="')
         lines.append(text.removesuffix('"').replace('\\"', '"') if marker else line)

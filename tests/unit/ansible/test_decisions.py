@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +10,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
     health,
     program,
     pythons,
-)
-from ansible_collections.oci_decorator.drivers.plugins.modules import (
-    _provision_images as images,
 )
 
 
@@ -98,13 +92,3 @@ def test_an_error_of_provision_is_shown_in_full() -> None:
     assert answer.error == "It is wrong.\ndrivers.x: unknown\nCorrect it."
     with pytest.raises(program.ProgramError, match="ended with 2 and printed no JSON: ran --json"):
         program.call(_Runner("Traceback"), "/p", ["drivers"])
-
-
-def test_images_of_an_archive_are_known_by_name(tmp_path: Path) -> None:
-    archive = tmp_path / "image.tar"
-    content = json.dumps([{"RepoTags": ["provision/x:1"]}, {"RepoTags": None}]).encode()
-    with tarfile.open(archive, "w") as opened:
-        entry = tarfile.TarInfo("manifest.json")
-        entry.size = len(content)
-        opened.addfile(entry, io.BytesIO(content))
-    assert images.names_in(archive) == ["provision/x:1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -219,7 +220,9 @@ def test_what_builds_need_comes_along(
         write(folder / place, text.encode())
     for place, source in contents.copies.items():
         write(folder / place, source.read_bytes())
-    write(folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar", b"saved")
+    base = folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar"
+    saved = saved_image()
+    write(base, saved)
     seal(folder, signer)
     engine = EngineWithBase(has_base=False)
     host = using(host_of(tmp_path), engine)
@@ -227,7 +230,7 @@ def test_what_builds_need_comes_along(
     done, again = Loaded(), Loaded()
     store_bundle(reaching(host), bundle, (), done, with_bases=True)
     assert (done.packages, done.closures, done.bases) == (1, 1, [PIN.base.digest])
-    assert engine.loaded == [b"saved"]
+    assert engine.loaded == [saved]
     inner = PackageStore(host.state)
     assert inner.whole(SHA256) is not None
     found = inner.closure("5" * 64)
@@ -235,3 +238,70 @@ def test_what_builds_need_comes_along(
     assert found.packages == pin.closure
     store_bundle(reaching(host), bundle, (), again, with_bases=True)
     assert again.changed is False
+
+
+def saved_image(*, index: object = None, **more: object) -> bytes:
+    """Return an archive as an engine saves an image by its id, with further files of JSON."""
+    indexes = {"manifest.json": index or [{"Config": "config.json", "RepoTags": None}], **more}
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, document in indexes.items():
+            content = json.dumps(document).encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, BytesIO(content))
+    return buffer.getvalue()
+
+
+_OWN = {"Config": "config.json", "RepoTags": None}
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        saved_image(index=[{**_OWN, "RepoTags": ["debian:bookworm"]}]),
+        saved_image(index=[_OWN, {**_OWN, "RepoTags": ["debian:bookworm"]}]),
+        saved_image(index=[_OWN, _OWN]),
+        saved_image(index=[{**_OWN, "Parent": f"sha256:{'1' * 64}"}]),
+        saved_image(repositories={"debian": {"bookworm": "1" * 64}}),
+        saved_image(
+            **{
+                "./index.json": {
+                    "manifests": [{"annotations": {"io.containerd.image.name": "debian:bookworm"}}]
+                }
+            }
+        ),
+        saved_image(**{"./manifest.json": [{**_OWN, "RepoTags": ["debian:bookworm"]}]}),
+        b"no archive",
+    ],
+    ids=["tag", "second image", "two", "parent", "old format", "layout", "twice", "none"],
+)
+def test_a_base_image_of_a_bundle_brings_no_name_along(
+    make: Make, tmp_path: Path, saved: bytes
+) -> None:
+    """Signed, so that only the names count."""
+    folder = make()
+    write(folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar", saved)
+    seal(folder, signer)
+    engine = EngineWithBase(has_base=False)
+    host = using(host_of(tmp_path), engine)
+    bundle = open_bundle(host, folder, DEFAULT)
+    check_files(bundle)
+    with pytest.raises(ProvisionError, match="is refused"):
+        store_bundle(reaching(host), bundle, (), Loaded(), with_bases=True)
+    assert engine.loaded == []
+
+
+def test_a_medium_that_changes_after_it_was_checked_is_refused(make: Make, tmp_path: Path) -> None:
+    folder = make()
+    base = folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar"
+    write(base, saved_image())
+    seal(folder, signer)
+    engine = EngineWithBase(has_base=False)
+    host = using(host_of(tmp_path), engine)
+    bundle = open_bundle(host, folder, DEFAULT)
+    check_files(bundle)
+    write(base, saved_image(index=[{**_OWN, "Config": "another.json"}]))
+    with pytest.raises(ProvisionError, match="is not what is signed"):
+        store_bundle(reaching(host), bundle, (), Loaded(), with_bases=True)
+    assert engine.loaded == []

@@ -179,11 +179,6 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
     ("huge size", lambda r: changed_layer(r, size=1 << 40), "no manifest of an image"),
     ("digest of another kind", lambda r: changed_layer(r, digest="md5:00"), "no manifest"),
     ("xz", lambda r: changed_layer(r, mediaType="…tar+xz"), "a layer of the kind"),
-    (
-        "foreign layer",
-        lambda r: changed_layer(r, urls=["http://169.254.169.254/"]),
-        "a layer that lies elsewhere",
-    ),
     ("helm chart", lambda r: images_manifest(r, mediaType="x/y"), "is a x/y"),
     ("two readings", lambda r: images_manifest(r, manifests=[]), "read in two ways"),
     (
@@ -255,21 +250,6 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
             r, tar_of(("opt", tarfile.SYMTYPE, "usr"), ("usr/x", tarfile.REGTYPE, ""))
         ),
         "is there twice",
-    ),
-    (
-        "a layer that hides a file of another",
-        lambda r: signed_image(r, tar_of(("opt/.wh.driver", tarfile.REGTYPE, ""))),
-        "hides what another layer has",
-    ),
-    (
-        "a layer that hides all of another",
-        lambda r: signed_image(r, tar_of((".wh.opt", tarfile.REGTYPE, ""))),
-        "hides what another layer has",
-    ),
-    (
-        "a layer that hides everything",
-        lambda r: signed_image(r, tar_of((".wh..wh..opq", tarfile.REGTYPE, ""))),
-        "hides what another layer has",
     ),
     (
         "absolute name elsewhere",

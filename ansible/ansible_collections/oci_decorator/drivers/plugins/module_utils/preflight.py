@@ -184,7 +184,7 @@ def images_mistakes(archives: list[str]) -> list[str]:
     """Return which archives of images are missing."""
     return [
         f"There is no archive '{path}' (provision_driver_images)."
-        " 'docker save --output FILE IMAGE' makes one."
+        " 'provision registry push IMAGE --output FILE --sign' makes one."
         for path in archives
         if not Path(path).is_file()
     ]
