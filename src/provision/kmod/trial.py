@@ -238,7 +238,8 @@ def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...]
             outcome = _crashed(name, ran, log)
         else:
             # The loader ended before it: one of the kernel's own is missing, or a file damaged.
-            outcome = _refused(name, kernel, said, log)
+            others = [line for line in said if not line.startswith(f"{driver}: ")]
+            outcome = _refused(name, kernel, others or said, log)
         if outcome.state != "loaded" and not (optional and outcome.state == "refused"):
             stop = stop or name
         outcomes[name] = replace(outcome, optional=optional)

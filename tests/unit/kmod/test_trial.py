@@ -127,6 +127,12 @@ def test_each_module_has_its_own_outcome(name: str, manifest: Manifest) -> None:
     assert all(_OOPS in one.lines for one in crashed if _OOPS in console)
 
 
+def test_the_missing_module_of_the_kernel_is_named(manifest: Manifest) -> None:
+    lines, console, end, *_ = _CASES["one of the kernel's own is missing"]
+    trial = judge(manifest, _ran(lines, console, end), kernel=KERNEL)
+    assert "videodev" in (trial.outcomes[0].reason or "")
+
+
 def test_what_stayed_is_named(manifest: Manifest) -> None:
     lines = [*_LOADED, "@load 0", "@unload 4", "@stayed demo", "@stayed demo_more"]
     trial = judge(manifest, _ran(lines, [], "ended"), kernel=KERNEL)
