@@ -290,6 +290,15 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def shared_path(stream: IO[bytes]) -> str:
+    """Return a path by which programs that this process starts open a file that has no name.
+
+    Source: proc_pid_fd(5).
+    """
+    stream.flush()
+    return f"/proc/{os.getpid()}/fd/{stream.fileno()}"
+
+
 def is_writable(folder: Path) -> bool:
     """Return whether this process may write to a folder, or create it."""
     while not folder.exists() and folder != folder.parent:

@@ -67,6 +67,10 @@ _OWN_NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child")
 _CHUNK = 1 << 16
 
 
+class TimeLimitError(ProvisionError):
+    """A program did not finish in time, and was killed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """A finished program: its argument list, exit status and output as text."""
@@ -143,17 +147,25 @@ def stream(
     on_line: Callable[[str], None],
     env: Mapping[str, str] | None = None,
     timeout: float = LONG_LIMIT_S,
+    first_within: float | None = None,
+    is_isolated: bool = True,
 ) -> None:
-    """Run a long program as root, passing on each line of its output as it comes.
+    """Run a long program, passing on each line of its output as it comes.
 
-    It runs in its own namespaces of processes and mounts, so that neither its children nor its
-    mounts outlive this process, however that ends. Other arguments as ``run``.
+    It does not outlive this process, however that ends. Other arguments as ``run``.
+
+    Args:
+        first_within: Seconds in which the first line has to come.
+        is_isolated: Whether it runs in its own namespaces of processes and mounts, so that neither
+            its children nor its mounts outlive it. That takes root.
     """
     args = tuple(str(arg) for arg in argv)
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
+    deadline = begun + timeout
     program = _needed_program(args, why)
     container = [_needed_program(("setpriv",), why), *_WITH_PARENT]
-    container += [_needed_program(("unshare",), why), *_OWN_NAMESPACES]
+    if is_isolated:
+        container += [_needed_program(("unshare",), why), *_OWN_NAMESPACES]
     last: deque[str] = deque(maxlen=_STDERR_LINES)
     child = subprocess.Popen(
         _limited([*container, program, *args[1:]], _MEMORY, None),
@@ -164,7 +176,8 @@ def stream(
         start_new_session=True,
     )
     try:
-        for line in _lines(child.stdout, deadline):
+        first = deadline if first_within is None else min(begun + first_within, deadline)
+        for line in _lines(child.stdout, first, deadline):
             last.append(line)
             on_line(line)
         status = child.wait(max(0.0, deadline - time.monotonic()))
@@ -254,14 +267,16 @@ def _outputs(child: subprocess.Popen[bytes], deadline: float, most: int) -> tupl
     return bytes(outputs[0]), bytes(outputs[1])
 
 
-def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
+def _lines(pipe: IO[bytes] | None, first: float, deadline: float) -> Iterator[str]:
+    """Yield the lines of a pipe: the first one until ``first``, the last one until ``deadline``."""
     if pipe is None:
         return
     rest = b""
     left = _MOST_STREAMED
+    end = first
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, deadline - time.monotonic())):
+        while selector.select(max(0.0, end - time.monotonic())):
             chunk = os.read(pipe.fileno(), _CHUNK)
             left -= len(chunk)
             if left < 0:
@@ -270,12 +285,14 @@ def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
             if len(rest) > _LONGEST_LINE:
                 lines.append(rest)
                 rest = b""
+            if lines:
+                end = deadline
             yield from (line.decode(errors="replace") for line in lines)
             if not chunk:
                 if rest:
                     yield rest.decode(errors="replace")
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() > end:
                 break
     raise TimeoutError
 
@@ -304,9 +321,9 @@ def _close(child: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _too_slow(args: Sequence[str], why: str, timeout: float, *, ended: bool) -> ProvisionError:
+def _too_slow(args: Sequence[str], why: str, timeout: float, *, ended: bool) -> TimeLimitError:
     left = "" if ended else " It can't be killed: the kernel waits for a device on its behalf."
-    return ProvisionError(
+    return TimeLimitError(
         f"'{_shown(args)}' did not finish within {timeout:g} s while it had to {why}.{left}",
         resolution=None if ended else "Look into the kernel's log (dmesg), and reboot.",
     )

@@ -56,7 +56,7 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session", autouse=True)
 def _able() -> None:
     need(is_root(), "root", "run as root: engines and debootstrap want it")
-    need_programs("qemu-system-x86_64", "qemu-img", "mke2fs", "ssh", "ssh-keygen", "debootstrap")
+    need_programs("qemu-system-x86_64")
 
 
 @pytest.fixture(scope="session")

@@ -71,6 +71,8 @@ class PackageStore:
         self.trees = self.folder / "trees"
         self.runfiles = self.folder / "runfiles"
         self.commits = self.folder / "commits"
+        # What packages of kernels were unpacked for, by ``provision.kmod.boot_files``.
+        self.boot = self.folder / "boot"
         self.locks = state / "locks"
         self._closures = self.folder / "closures"
         self._answers = self.folder / "answers"
@@ -239,7 +241,14 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        for folder in (self.trees, self.runfiles, self.commits, self.files, self._answers):
+        for folder in (
+            self.trees,
+            self.runfiles,
+            self.commits,
+            self.boot,
+            self.files,
+            self._answers,
+        ):
             for path, used, size in _entries(folder):
                 # A draft of a killed run, or a file that no closure names any more.
                 limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest

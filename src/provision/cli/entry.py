@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "drivers": "List drivers, their kernels and versions; add drivers.",
         "resolve": "Decide every input of a build: the Pin.",
         "build": "Build a driver's modules and user space into an image.",
-        "verify": "Compare an image or a store entry with its manifest.",
+        "verify": "Compare an image or a store entry with its manifest, and try it in its kernel.",
         "install": "Put an artifact into the host's store and switch to it.",
         "matrix": "Build drivers for many kernels; push and sign them for a fleet.",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import build_options, examined, job, target_options, trust_options
-from provision.cli.options import argument, command
-from provision.cli.output import emit, fields, progress, size_of, table
+from provision.cli.options import argument, command, option
+from provision.cli.output import emit, fields, size_of, table, text
 from provision.engine.docker_api import names_registry
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UsageError
 from provision.kmod.module_signatures import is_signed_for_host
+from provision.kmod.trial import TrialFailedError, try_artifact
 from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import load_manifest
 from provision.pin import Pin
@@ -27,16 +29,16 @@ from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
 from provision.store.admission import distrust
 from provision.store.artifact_lookup import check_age, look_for, may_be_in_store, stored_for
-from provision.store.entries import current_entry
+from provision.store.entries import kernel_entry
 from provision.store.install import (
     activate_entry,
     install_image,
+    unpacked_image,
     verify_entry,
-    verify_image,
 )
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
-from provision.store.obtain import store_pulled, verify_pulled
+from provision.store.obtain import store_pulled, unpacked_pull
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +203,40 @@ def _installed(settings: Settings, image: str, consent: TrustOverride, way: _Way
 def verify_command(
     *,
     what: str = argument("IMAGE|FILE.tar|STORE-ENTRY|DRIVER"),
+    boot: bool = option(
+        "--boot", "Also boot the kernel in a virtual machine, and load the modules there."
+    ),
+    kernel: str | None = option(
+        "--kernel RELEASE",
+        "With --boot, the kernel; of DRIVER, its artifact for that kernel.  [the artifact's]",
+    ),
     insecure: bool = options.insecure,
     public_key: Path | None = options.public_key,
+    network: str | None = options.network,
     root: Path = options.root,
 ) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel.
 
     The artifact is that of an image, of a folder in a store, or the active one of DRIVER.
+
+    With --boot, QEMU boots the kernel without a disk and a network, and the artifact's own loader
+    loads the modules there. This host's kernel is not touched. If the kernel is not installed here,
+    its distro's packages are downloaded. Exit code 1: the kernel refuses a module, or crashes. 3:
+    it could not be tried.
     """
-    report = _report(what, root, TrustOverride(public_key, insecure))
-    manifest = report.require_whole(f"'{what}'")
+    if kernel is not None and not boot:
+        raise UsageError(
+            "--kernel names the kernel to boot, and nothing is booted.",
+            resolution=f"Add --boot: provision verify --boot --kernel {kernel} {what}",
+        )
+    with (
+        job(root, network=network) as settings,
+        _artifact(settings, what, TrustOverride(public_key, insecure), kernel) as (folder, report),
+    ):
+        manifest = report.require_whole(f"'{what}'")
+        trial = try_artifact(settings, folder, manifest, kernel=kernel) if boot else None
+    if trial is not None and not trial.is_passed:
+        raise TrialFailedError(f"'{what}'", trial)
     pin = manifest.pin
     emit(
         {
@@ -223,6 +249,7 @@ def verify_command(
             "files": len(manifest.files),
             "compared": report.size,
             "findings": [],
+            **({"boot": trial} if trial else {}),
         },
         table("modules", {"module": "name", "vermagic": "vermagic", "size>": size_of("size")}),
         fields(
@@ -235,20 +262,39 @@ def verify_command(
                 "result": lambda _: "whole",
             }
         ),
+        _booted,
     )
 
 
-def _report(what: str, root: Path, consent: TrustOverride) -> Report:
+def _booted(verified: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what became of each module in a trial, if there was one."""
+    trial = verified.get("boot")
+    if trial is None:
+        return
+    yield f"{trial['kernel']}, booted with {trial['accelerator']}, {trial['seconds']} s:"
+    for one in trial["outcomes"]:
+        means = f": {one['reason']}" if one["reason"] else ""
+        error = f" ({one['error']})" if one["error"] else ""
+        yield f"  {one['module']}: {one['state'].replace('-', ' ')}{error}{means}"
+    stayed = text(trial["stayed"]) if trial["stayed"] else "nothing"
+    yield f"  after unloading: {stayed} stayed"
+    yield from trial["untried"]
+
+
+@contextmanager
+def _artifact(
+    settings: Settings, what: str, consent: TrustOverride, kernel: str | None
+) -> Iterator[tuple[Path, Report]]:
+    """Yield an artifact's folder, and how it compares with its manifest."""
     path = Path(what)
     is_path = path.is_dir() or what.startswith(("/", "./", "../"))
     if (is_archive_name(what) and path.is_file()) or (not is_path and names_registry(what)):
-        with job(root) as settings:
-            trusted = examined(settings, what, consent)
-            return verify_pulled(settings, trusted)
-    if not is_path and (":" in what or "/" in what):
-        with job(root) as settings:
-            return verify_image(settings, what)
-    with progress():
-        if is_path:
-            return verify_artifact(path)
-        return verify_artifact(current_entry(Layout(root, what)))
+        with unpacked_pull(settings, examined(settings, what, consent)) as unpacked:
+            yield unpacked
+    elif not is_path and (":" in what or "/" in what):
+        with unpacked_image(settings, what) as unpacked:
+            yield unpacked
+    else:
+        layout = Layout(settings.root, what)
+        entry = path if is_path else kernel_entry(layout, kernel)
+        yield entry, verify_artifact(entry)

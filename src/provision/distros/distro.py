@@ -51,6 +51,8 @@ class HeaderRule(Frozen):
     # fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
     kernels: Pattern
     specs: tuple[Placeholder, ...] = ()
+    # The packages of the kernel itself, image and modules; empty: not known.
+    image: tuple[Placeholder, ...] = ()
     # The build folder that the packages bring.
     build: AbsolutePath | None = None
     # The folder of the whole source, where that is another one.

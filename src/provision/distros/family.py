@@ -40,13 +40,15 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HeaderQuery:
-    """Where the headers of a kernel are."""
+    """Where the headers of a kernel are, and the kernel."""
 
     flavour: str
     build: str
     source: str
     config: str
     specs: tuple[Spec, ...] = ()
+    # The packages of the kernel itself; empty: not known.
+    image: tuple[str, ...] = ()
     repository: str | None = None
 
 
@@ -262,6 +264,7 @@ def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]
     return HeaderQuery(
         flavour=rule.flavour,
         specs=tuple(Spec(fill(spec, values)) for spec in rule.specs),
+        image=tuple(fill(name, values) for name in rule.image),
         build=build,
         source=fill(rule.source, values) if rule.source else build,
         config=f"{build}/.config",

@@ -202,11 +202,16 @@ _CAUSES = (
 )
 
 
-def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
-    """Return the error to raise for a module that could not be loaded."""
-    last = (said.strip().splitlines() or ["modprobe gave no reason"])[-1].rpartition(": ")[2]
-    what, resolution = last, "See the kernel's log: journalctl -k, or dmesg."
-    kind: type[ProvisionError] = ProvisionError
+class Reason(NamedTuple):
+    """Why a kernel did not take a module, what to do, and the class of the error."""
+
+    what: str
+    resolution: str
+    kind: type[ProvisionError]
+
+
+def reason_of(module: str, kernel: str, said: str, log: Sequence[str]) -> Reason:
+    """Return why a module could not be loaded, by what modprobe and the kernel said."""
     for cause in _CAUSES:
         found = [match for line in log if (match := re.search(cause.logged or "$^", line))]
         is_said = not cause.said or any(text in said for text in cause.said)
@@ -214,12 +219,18 @@ def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> Provisio
             first = [match[match.re.groups and 1] for match in found]
             words = {"module": module, "kernel": kernel, "all": ", ".join(sorted(set(first)))}
             what = cause.what.format(*(found[0].groups() if found else ()), **words)
-            resolution, kind = cause.resolution.format(**words), cause.kind
-            break
+            return Reason(what, cause.resolution.format(**words), cause.kind)
+    last = (said.strip().splitlines() or ["modprobe gave no reason"])[-1].rpartition(": ")[2]
+    return Reason(last, "See the kernel's log: journalctl -k, or dmesg.", ProvisionError)
+
+
+def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
+    """Return the error to raise for a module that could not be loaded."""
+    reason = reason_of(module, kernel, said, log)
     details = [*said.splitlines(), *log[-_LOG_LINES:]]
-    return kind(
-        f"The module '{module}' could not be loaded: {what}.",
-        resolution=resolution,
+    return reason.kind(
+        f"The module '{module}' could not be loaded: {reason.what}.",
+        resolution=reason.resolution,
         details="\n".join(line for line in details if line.strip()) or None,
     )
 

@@ -45,14 +45,15 @@ class Installed:
     changes: tuple[Change, ...]
 
 
-def verify_image(settings: Settings, reference: str) -> Report:
-    """Verify the artifact in an image."""
+@contextmanager
+def unpacked_image(settings: Settings, reference: str) -> Iterator[tuple[Path, Report]]:
+    """Compare the artifact in an image with its manifest; it is unpacked for the block."""
     engine = settings.engine()
     image = find_image(engine, reference)
     with scratch(settings.state, "verify") as folder:
         artifact = folder / "artifact"
         extract(engine, image, artifact, state=settings.state)
-        return verify_artifact(artifact, pin_label=pin_label(image))
+        yield artifact, verify_artifact(artifact, pin_label=pin_label(image))
 
 
 def install_image(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -244,12 +244,13 @@ def store_pulled(
     return Stored(manifest, entry, origin, _total(begun), received)
 
 
-def verify_pulled(settings: Settings, trusted: ArtifactImage) -> Report:
-    """Download an image's artifact and compare it with its manifest, without keeping it."""
+@contextmanager
+def unpacked_pull(settings: Settings, trusted: ArtifactImage) -> Iterator[tuple[Path, Report]]:
+    """Download an image's artifact and compare it with its manifest; it is kept for the block."""
     with scratch(settings.state, "verify") as folder:
         draft = folder / "artifact"
         _unpack(trusted, draft)
-        return verify_artifact(draft, pin_label=trusted.pin.digest)
+        yield draft, verify_artifact(draft, pin_label=trusted.pin.digest)
 
 
 def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> Manifest:

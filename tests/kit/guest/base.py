@@ -17,6 +17,7 @@ from kit.guest.el import ElRecipe, make_el_tree
 from kit.guest.guest import SNAPSHOT, Guest
 from kit.guest.qemu import machine_id
 from kit.guest.tree import IMAGE_FILE, make_tree
+from kit.probe import need_programs
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _make(recipe: Recipe, draft: Path) -> None:
 
 def guest_of(recipe: Recipe) -> Guest:
     """A guest of a recipe, booted, and with an image in its engines if it has any."""
+    need_programs("qemu-img", "mke2fs", "ssh", "ssh-keygen", "debootstrap")
     base = base_of(recipe)
     name = f"{base.folder.name}-{SNAPSHOT}-{machine_id(base.efi)}"
     warm_up = _WARM_UP if "podman" in recipe.packages else "sync"

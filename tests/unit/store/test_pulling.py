@@ -29,7 +29,7 @@ from provision.store.artifact_lookup import DowngradeError, known_serials
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.obtain import store_pulled, verify_pulled
+from provision.store.obtain import store_pulled, unpacked_pull
 from unit.registry.trusting_host import (
     DEFAULT,
     SERIAL,
@@ -143,7 +143,8 @@ def test_a_damaged_artifact_leaves_nothing(
     layout = Layout(settings.root, "demo")
     assert [path.name for path in layout.folder.iterdir() if path.name != ".lock"] == []
     assert known_serials(layout) == {}
-    report = verify_pulled(settings, trusted)
+    with unpacked_pull(settings, trusted) as (_folder, report):
+        pass
     assert report.findings
 
 

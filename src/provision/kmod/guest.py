@@ -1,0 +1,331 @@
+"""A virtual machine with one kernel, an initramfs, and nothing else: no disk, no network.
+
+It boots in seconds, also without KVM, and needs no privileges. What it runs is the script ``/main``
+of the initramfs; what that prints comes through a serial port of its own. The kernel's messages
+come through another one, so that neither spoils the other. All files of a run are open and have no
+name, and QEMU ends with this process: a run that is killed leaves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from shutil import copyfileobj
+from typing import IO, Literal, NamedTuple
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import shared_path
+from provision.progress import Note, report
+from provision.run import TimeLimitError, find_program, stream
+from provision.shipped import templates_dir
+
+_MIB = 1 << 20
+# What a distro's kernel takes for itself. The initramfs is there twice while it is unpacked.
+_KERNEL_MIB = 384
+_COPIES = 2.25
+# Seconds until the first program runs. Emulated, a kernel needs three on an idle processor.
+_STARTS_WITHIN_S = 120.0
+# With KVM a kernel needs one; where KVM is offered and does not work, nothing ever comes.
+_KVM_STARTS_WITHIN_S = 10.0
+_KVM = Path("/dev/kvm")
+_MEMORY = Path("/proc/meminfo")
+_STARTED = "@started"
+_ENDED = re.compile(r"@ended (\d+)")
+# Of lines that the kernel prints: [    1.234567][  T123] text.
+_STAMP = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\](?:\[ *[CT]\d+\])? ")
+_OPTIONS = (
+    # A crash ends the machine, and so does a processor that a module keeps for itself.
+    *("panic=-1", "oops=panic", "softlockup_panic=1"),
+    # Protects nobody here, and costs a third where it is emulated.
+    "mitigations=off",
+    *("rdinit=/init", "loglevel=4"),
+)
+
+
+class _Machine(NamedTuple):
+    """How QEMU makes a machine of an architecture."""
+
+    # Arguments; ``{console}`` and ``{report}`` are its character devices.
+    words: tuple[str, ...]
+    # A processor for emulation: without features that programs use wherever they find them, and
+    # that cost an emulator most.
+    processor: str
+    # The kernel's console, and the port of the report.
+    ports: tuple[str, str]
+
+
+_MACHINES = {
+    "x86_64": _Machine(
+        ("-machine", "pc", "-serial", "chardev:console", "-serial", "chardev:report"),
+        "max,avx=off,avx2=off",
+        ("ttyS0", "ttyS1"),
+    ),
+    "aarch64": _Machine(
+        ("-machine", "virt", "-serial", "chardev:console", "-device", "pci-serial,chardev=report"),
+        "max,pauth=off,sve=off,lpa2=off",
+        ("ttyAMA0", "ttyS0"),
+    ),
+}
+
+
+class NotTriedError(NotFoundError):
+    """Nothing was found out, because no guest can run here."""
+
+
+class Initramfs:
+    """Writes an initramfs: an archive of cpio's format "newc", of which later entries win.
+
+    Source: https://docs.kernel.org/driver-api/early-userspace/buffer-format.html.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._number = 0
+        self._folders: set[PurePosixPath] = set()
+
+    def add(self, path: str, content: bytes | Path, *, mode: int = 0o644) -> None:
+        """Add a file."""
+        if isinstance(content, bytes):
+            self._entry(path, 0o100000 | mode, len(content))
+            self._stream.write(content)
+        else:
+            with content.open("rb") as source:
+                self._entry(path, 0o100000 | mode, os.fstat(source.fileno()).st_size)
+                copyfileobj(source, self._stream, _MIB)
+        self._pad()
+
+    def add_link(self, path: str, target: str) -> None:
+        """Add a symbolic link."""
+        text = target.encode()
+        self._entry(path, 0o120777, len(text))
+        self._stream.write(text)
+        self._pad()
+
+    def add_tree(self, path: str, folder: Path) -> None:
+        """Add all files and links of a folder, as ``path``."""
+        for parent, _folders, names in os.walk(folder):
+            below = PurePosixPath(path, Path(parent).relative_to(folder))
+            for name in sorted([*names, *(n for n in _folders if Path(parent, n).is_symlink())]):
+                source = Path(parent, name)
+                if source.is_symlink():
+                    self.add_link(str(below / name), str(source.readlink()))
+                elif source.is_file():
+                    mode = source.stat().st_mode & 0o777
+                    self.add(str(below / name), source, mode=mode)
+
+    def add_archive(self, archive: tarfile.TarFile, prefix: str) -> None:
+        """Add the files and links of a tar archive whose names begin with a prefix."""
+        for member in archive:
+            name = member.name.removeprefix("./")
+            if not name.startswith(prefix):
+                continue
+            path = name.removeprefix(prefix)
+            content = archive.extractfile(member) if member.isfile() else None
+            if member.issym():
+                self.add_link(path, member.linkname)
+            elif content is not None:
+                self._entry(path, 0o100000 | member.mode, member.size)
+                copyfileobj(content, self._stream, _MIB)
+                self._pad()
+
+    def close(self, script: str) -> None:
+        """Add what the guest runs, and end the archive.
+
+        Args:
+            script: For ``sh``; the guest ends with it.
+        """
+        self.add("init", (templates_dir() / "guest/init.sh").read_bytes(), mode=0o755)
+        self.add("main", script.encode())
+        self._head("TRAILER!!!", 0, 0)
+
+    def _entry(self, path: str, mode: int, size: int) -> None:
+        for folder in reversed(PurePosixPath(path).parents[:-1]):
+            if folder not in self._folders:
+                self._folders.add(folder)
+                self._head(str(folder), 0o040755, 0)
+        self._head(path, mode, size)
+
+    def _head(self, path: str, mode: int, size: int) -> None:
+        name = path.encode() + b"\0"
+        self._number += 1
+        # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,
+        # namesize, check
+        fields = (self._number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name), 0)
+        self._stream.write(b"070701" + b"".join(b"%08X" % field for field in fields) + name)
+        self._pad()
+
+    def _pad(self) -> None:
+        self._stream.write(bytes(-self._stream.tell() % 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a guest."""
+
+    # ``ended``: its script did; ``crashed``: the kernel reset the machine; ``limit``: neither in
+    # time.
+    end: Literal["ended", "crashed", "limit"]
+    # The script's exit status.
+    status: int | None
+    # What the script printed.
+    lines: tuple[str, ...]
+    # What the kernel said, without the times.
+    console: tuple[str, ...]
+    accelerator: str
+    seconds: float
+
+
+class _EndedError(Exception):
+    """The guest's script has ended."""
+
+
+def run_guest(
+    architecture: str,
+    kernel: IO[bytes],
+    initramfs: IO[bytes],
+    *,
+    limit: float,
+    options: Sequence[str] = (),
+    accelerators: Sequence[str] = (),
+) -> Ran:
+    """Boot a kernel and let it run ``/main``.
+
+    Args:
+        kernel: The file with its image.
+        limit: Seconds that the script may take.
+        options: More of the kernel's command line.
+        accelerators: QEMU's, of which the first that works is used; empty: KVM if it is offered,
+            then emulation.
+
+    Raises:
+        NotTriedError: QEMU or memory is missing, or the kernel said nothing at all.
+    """
+    machine = _MACHINES.get(architecture)
+    if machine is None:
+        raise NotTriedError(
+            f"No kernel of the architecture '{architecture}' can be tried.",
+            resolution=f"There are {', '.join(_MACHINES)}.",
+        )
+    qemu = f"qemu-system-{architecture}"
+    if find_program(qemu) is None:
+        raise NotTriedError(
+            f"There is no {qemu}, which boots a kernel to try modules in.",
+            resolution="Install it (Debian, Ubuntu: apt-get install"
+            f" {'qemu-system-arm' if architecture == 'aarch64' else 'qemu-system-x86'}; Fedora:"
+            f" dnf install {qemu}-core), and run the command again.",
+        )
+    memory = _needed_memory(initramfs)
+    offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
+    for accelerator in accelerators or (("kvm", "tcg") if offered else ("tcg",)):
+        with ExitStack() as opened:
+            console = opened.enter_context(tempfile.TemporaryFile())
+            words = _words(machine, accelerator, memory, kernel, initramfs, console, options)
+            ran = _run([qemu, *words], accelerator, console, limit)
+        if ran is not None:
+            return ran
+        report(Note(f"The kernel does not start with {accelerator}"))
+    raise NotTriedError(
+        "The kernel did not start its first program, so nothing was tried.",
+        resolution="It may have no driver for a serial port or for an initramfs: see"
+        " 'CONFIG_SERIAL_8250' and 'CONFIG_BLK_DEV_INITRD' in its configuration.",
+    )
+
+
+def _needed_memory(initramfs: IO[bytes]) -> int:
+    """Return the guest's memory in MiB, which this machine has."""
+    size = os.fstat(initramfs.fileno()).st_size
+    needed = _KERNEL_MIB + round(size * _COPIES / _MIB)
+    found = re.search(r"^MemAvailable: +(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
+    available = int(found[1]) >> 10 if found else needed
+    if available < needed:
+        raise NotTriedError(
+            f"Trying the modules takes {needed} MiB of memory, and {available} MiB are free.",
+            resolution="Stop something that takes memory, or try the artifact on another machine:"
+            " provision verify --boot FILE.tar",
+        )
+    return needed
+
+
+def _words(
+    machine: _Machine,
+    accelerator: str,
+    memory: int,
+    kernel: IO[bytes],
+    initramfs: IO[bytes],
+    console: IO[bytes],
+    options: Sequence[str],
+) -> list[str]:
+    port, report_port = machine.ports
+    line = [f"console={port}", f"report={report_port}", *_OPTIONS, *options]
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-accel", accelerator, "-smp", "1", "-m", str(memory)),
+        *("-cpu", "host" if accelerator == "kvm" else machine.processor),
+        *("-chardev", f"file,id=console,path={shared_path(console)}"),
+        *("-chardev", "file,id=report,path=/proc/self/fd/1"),
+        *machine.words,
+        *("-kernel", shared_path(kernel), "-initrd", shared_path(initramfs)),
+        *("-append", " ".join(line)),
+    ]
+
+
+def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float) -> Ran | None:
+    """Run QEMU; None: no program of the guest ran in time."""
+    lines: list[str] = []
+    said: list[str] = []
+    statuses: list[int] = []
+
+    def hear(line: str) -> None:
+        line = line.rstrip("\r")
+        said.append(line)
+        if line == _STARTED:
+            lines.append(line)
+        elif found := _ENDED.fullmatch(line):
+            statuses.append(int(found[1]))
+            raise _EndedError
+        elif lines:
+            lines.append(line)
+
+    begun = time.monotonic()
+    start = _KVM_STARTS_WITHIN_S if accelerator == "kvm" else _STARTS_WITHIN_S
+    end: Literal["ended", "crashed", "limit"] = "crashed"
+    try:
+        stream(
+            argv,
+            why="try modules in their kernel",
+            on_line=hear,
+            timeout=start + limit,
+            first_within=start,
+            is_isolated=False,
+        )
+    except _EndedError:
+        end = "ended"
+    except TimeLimitError:
+        end = "limit"
+    except ProvisionError:
+        if accelerator == "kvm":
+            return None
+        raise
+    if not lines:
+        return None
+    console.seek(0)
+    return Ran(
+        end,
+        statuses[0] if statuses else None,
+        tuple(lines[1:]),
+        tuple(_messages(console)),
+        accelerator,
+        time.monotonic() - begun,
+    )
+
+
+def _messages(console: IO[bytes]) -> Iterator[str]:
+    for line in console.read().decode(errors="replace").splitlines():
+        yield _STAMP.sub("", line.rstrip("\r"))

@@ -1,0 +1,305 @@
+"""Tries an artifact: boots the kernel that it is for, and lets its own loader load its modules.
+
+A kernel that takes the modules here takes them on a host: it has resolved their symbols, compared
+their versions, relocated them and run what they begin with. Hardware is missing, so a module may
+say that there is none (``no-device``), which is all that can be found out about it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from provision.build.loader_script import Place
+from provision.build.workspace import Settings
+from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.files import in_root
+from provision.host import STORE
+from provision.kmod.boot_files import boot_files
+from provision.kmod.guest import Initramfs, Ran, run_guest
+from provision.kmod.load import reason_of
+from provision.kmod.loader import (
+    LOADER,
+    MODULES_LINKS,
+    Options,
+    firmware_names,
+    load_order,
+    loader_script,
+)
+from provision.kmod.module_file import read_signature
+from provision.manifest import MANIFEST, Manifest
+from provision.progress import Note, report
+from provision.shipped import templates_dir
+
+State = Literal["loaded", "no-device", "refused", "crashed", "not-tried"]
+
+# Seconds for loading and unloading: more than the loader allows for a module, and than the kernel
+# takes to notice that a processor does nothing else.
+LIMIT_S = 150.0
+# A module's init says by these that it found nothing to drive: errno(3).
+_NO_DEVICE = frozenset({"ENODEV", "ENXIO"})
+_NUMBERS = {os.strerror(number): name for number, name in errno.errorcode.items()}
+# modprobe has words of its own for two: kmod, tools/modprobe.c.
+_OF_MODPROBE = {"Unknown symbol in module": "ENOENT", "Module already in kernel": "EEXIST"}
+_SAID = re.compile(r"could not insert '(?P<name>[^']+)': (?P<why>.*)$")
+_TRACE = re.compile(
+    r"BUG:|Oops|Kernel panic|general protection fault|Unable to handle kernel|invalid opcode"
+    r"|Internal error|stack-protector|soft lockup"
+)
+_TRACE_LINES = 12
+_LOADED = re.compile(r"@load (\d+)")
+_MARK = "provision: "
+_LOG_LINES = 8
+_OTHER_VERSION = (
+    "Don't boot this kernel before there is a version of the driver for it: 'provision drivers"
+    " versions DRIVER' lists them."
+)
+# Of the host's command line: what decides which modules a kernel takes.
+_OPTION = re.compile(
+    r"(?:module\.sig_enforce|lockdown|module_blacklist|modprobe\.blacklist)(?:=.*)?"
+)
+_ENFORCING = re.compile(r"module\.sig_enforce(?:=[1Yy].*)?|lockdown=.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the kernel did with a module."""
+
+    module: str
+    # ``no-device``: it took the module, whose init found no hardware.
+    state: State
+    # Of the call, such as ``ENOENT``.
+    error: str | None = None
+    # What that means, in words.
+    reason: str | None = None
+    # What to do about it.
+    advice: str | None = None
+    # What the kernel said.
+    lines: tuple[str, ...] = ()
+    # Whether the driver does without it.
+    optional: bool = False
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether a host that boots this kernel has to do without the driver, or crashes."""
+        return self.state == "crashed" or (self.state == "refused" and not self.optional)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The result of a trial."""
+
+    kernel: str
+    accelerator: str
+    seconds: float
+    outcomes: tuple[Outcome, ...]
+    # Modules that are there after they were to be unloaded.
+    stayed: tuple[str, ...]
+    # What could not be found out, in sentences.
+    untried: tuple[str, ...] = ()
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the kernel takes every module that the driver can't do without."""
+        return not any(one.is_bad for one in self.outcomes)
+
+
+class TrialFailedError(ProvisionError):
+    """A kernel does not take the modules of an artifact."""
+
+    def __init__(self, what: str, trial: Trial) -> None:
+        bad = [one for one in trial.outcomes if one.is_bad]
+        said = "; ".join(f"{one.module} {one.state}: {one.reason}" for one in bad)
+        super().__init__(
+            f"The kernel {trial.kernel} does not take the modules of {what}: {said}.",
+            resolution=bad[0].advice if bad else None,
+            details="\n".join(line for one in bad for line in one.lines) or None,
+        )
+        self.trial = trial
+
+    def members(self) -> dict[str, object]:
+        """Return the whole result."""
+        return {"boot": asdict(self.trial)}
+
+
+def try_artifact(
+    settings: Settings, artifact: Path, manifest: Manifest, *, kernel: str | None = None
+) -> Trial:
+    """Load an artifact into a kernel of its own, and unload it again; the host's is not touched.
+
+    Args:
+        kernel: The release of another kernel than that which the artifact is for.
+    """
+    pin = manifest.pin
+    kernel = kernel or pin.kernel.release
+    configured = settings.config.drivers.get(pin.driver.name)
+    options = configured.options if configured else {}
+    taken, untried = _taken_over(settings, artifact, manifest)
+    own = {module.name for module in manifest.modules}
+    needed = {name for one in manifest.modules for name in one.depends} - own
+    with ExitStack() as opened:
+        files = opened.enter_context(boot_files(settings, pin, kernel, sorted(needed)))
+        report(Note(f"Starting {kernel} in a virtual machine"))
+        image = opened.enter_context(tempfile.TemporaryFile())
+        files.write_kernel(image)
+        stream = opened.enter_context(tempfile.TemporaryFile())
+        initramfs = Initramfs(stream)
+        files.add_to(initramfs)
+        place = add_artifact(initramfs, artifact, manifest, options)
+        names = " ".join(module.name for module in manifest.modules)
+        head = f"loader={place}/{LOADER}\nnames={shlex.quote(names)}\n"
+        initramfs.close(head + (templates_dir() / "guest/trial.sh").read_text())
+        ran = run_guest(pin.kernel.architecture, image, stream, limit=LIMIT_S, options=taken)
+    return judge(manifest, ran, kernel=kernel, untried=untried)
+
+
+def add_artifact(
+    initramfs: Initramfs, artifact: Path, manifest: Manifest, options: Options | None = None
+) -> str:
+    """Add an artifact's modules, firmware and loader to an initramfs, as a store has them.
+
+    Returns:
+        Its folder in the guest.
+    """
+    pin = manifest.pin
+    place = PurePosixPath(STORE, pin.driver.name, pin.short_digest)
+    firmware = firmware_names(manifest)
+    script = loader_script(artifact, manifest, Place(f"/{place}", firmware=firmware), options)
+    for folder in ("lib/modules", "host/lib/modules"):
+        if (artifact / folder).is_dir():
+            initramfs.add_tree(str(place / folder), artifact / folder)
+    for link in MODULES_LINKS:
+        if (artifact / link.parent.parent.parent / "lib/modules").is_dir():
+            initramfs.add_link(str(place / link), "../../lib/modules")
+    for path in firmware.values():
+        initramfs.add(str(place / path), artifact / path)
+    initramfs.add(str(place / MANIFEST), artifact / MANIFEST)
+    initramfs.add(str(place / LOADER), script.encode(), mode=0o755)
+    return f"/{place}"
+
+
+def _taken_over(
+    settings: Settings, artifact: Path, manifest: Manifest
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the options of a host that the guest gets, and what can't be tried for them."""
+    try:
+        words = in_root(settings.root, "proc/cmdline").read_text().split()
+    except OSError:
+        words = []
+    taken = [word for word in words if _OPTION.fullmatch(word)]
+    signed = settings.config.signing.key is not None or any(
+        read_signature(artifact / one.path) for one in manifest.modules
+    )
+    if not signed or not any(map(_ENFORCING.fullmatch, taken)):
+        return taken, ()
+    # A guest has no keys that the host's firmware brings along.
+    return [word for word in taken if not _ENFORCING.fullmatch(word)], (
+        "Whether the host's kernel knows the key that signs the modules was not tried.",
+    )
+
+
+def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...] = ()) -> Trial:
+    """Say of each module what the kernel did with it, by what a guest printed.
+
+    Raises:
+        NotFoundError: The loader found that the artifact is for another kernel.
+    """
+    driver = manifest.pin.driver.name
+    said, status = _loading(ran.lines)
+    if status == ExitCode.NOT_FOUND:
+        raise NotFoundError(
+            f"The artifact of {driver} is for the kernel {manifest.pin.kernel.release}, and"
+            f" {kernel} was started.",
+            resolution=f"Build it for that kernel: provision build {driver} --kernel {kernel}",
+        )
+    log = _after(ran.console, "load")
+    loaded = {line.removeprefix(f"{driver}: loaded ") for line in said}
+    failed = {found["name"]: line for line in said if (found := _SAID.search(line))}
+    outcomes: dict[str, Outcome] = {}
+    stop = None
+    for module in load_order(manifest):
+        name = module.name
+        optional = name in manifest.host.optional
+        if name in loaded:
+            outcome = Outcome(name, "loaded")
+        elif name in failed:
+            outcome = _refused(name, kernel, [failed[name]], log)
+        elif stop is not None:
+            outcome = Outcome(name, "not-tried", reason=f"{stop} comes before it")
+        elif status is None:
+            outcome = _crashed(name, ran, log)
+        else:
+            # The loader ended before it: one of the kernel's own is missing, or a file damaged.
+            others = [line for line in said if not line.startswith(f"{driver}: ")]
+            outcome = _refused(name, kernel, others or said, log)
+        if outcome.state != "loaded" and not (optional and outcome.state == "refused"):
+            stop = stop or name
+        outcomes[name] = replace(outcome, optional=optional)
+    if status == ExitCode.DONE and ran.end != "ended":
+        # The last that was loaded is the first to go.
+        last = next(one for one in reversed(outcomes.values()) if one.state == "loaded")
+        crashed = _crashed(last.module, ran, _after(ran.console, "unload"))
+        outcomes[last.module] = replace(crashed, reason=f"when it was unloaded: {crashed.reason}")
+    return Trial(
+        kernel=kernel,
+        accelerator=ran.accelerator,
+        seconds=round(ran.seconds, 1),
+        outcomes=tuple(outcomes.values()),
+        stayed=tuple(line.partition(" ")[2] for line in ran.lines if line.startswith("@stayed ")),
+        untried=untried,
+    )
+
+
+def _loading(lines: Sequence[str]) -> tuple[list[str], int | None]:
+    """Return what the loader said while it loaded, and its exit status; None: it never ended."""
+    said: list[str] = []
+    for line in lines:
+        if found := _LOADED.fullmatch(line):
+            return said, int(found[1])
+        said.append(line)
+    return said, None
+
+
+def _after(console: Sequence[str], mark: str) -> list[str]:
+    """Return what the kernel said from a mark of the guest's script to the next one."""
+    found: list[str] = []
+    inside = False
+    for line in console:
+        if line.startswith(_MARK):
+            inside = line == f"{_MARK}{mark}"
+        elif inside:
+            found.append(line)
+    return found
+
+
+def _refused(module: str, kernel: str, said: Sequence[str], log: Sequence[str]) -> Outcome:
+    """Return the outcome of a module that the kernel did not keep."""
+    found = next((match for line in said if (match := _SAID.search(line))), None)
+    why = found["why"] if found else ""
+    own = (name for text, name in _OF_MODPROBE.items() if why.startswith(text))
+    error = next(own, _NUMBERS.get(why))
+    if error in _NO_DEVICE:
+        reason = "the kernel took it, and it found no device to drive"
+        return Outcome(module, "no-device", error, reason, lines=tuple(log[-_LOG_LINES:]))
+    what, advice, _kind = reason_of(module, kernel, "\n".join(said), log)
+    return Outcome(module, "refused", error, what, advice, tuple(log[-_LOG_LINES:]))
+
+
+def _crashed(module: str, ran: Ran, log: Sequence[str]) -> Outcome:
+    """Return the outcome of a module with which the guest came to no end."""
+    begin = next((at for at, line in enumerate(log) if _TRACE.search(line)), None)
+    if begin is not None:
+        reason, lines = log[begin], log[begin : begin + _TRACE_LINES]
+    else:
+        lines = log[-_LOG_LINES:]
+        hung = f"it did not end within {LIMIT_S:g} s"
+        reason = hung if ran.end == "limit" else "the kernel reset the machine"
+    return Outcome(module, "crashed", None, reason.rstrip("."), _OTHER_VERSION, tuple(lines))

@@ -1,0 +1,101 @@
+"""Guests of `provision.kmod.guest`: a kernel, what a test puts in, and one script of steps."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kit.cache import cache_dir
+from kit.guest.qemu import accelerator
+from kit.probe import installed_program
+from kit.process import run
+from provision.build.workspace import load_settings
+from provision.kmod.boot_files import BootFiles, boot_files
+from provision.kmod.guest import Initramfs, Ran, run_guest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kit.engine import Engine
+    from provision.pin import Pin
+
+__all__ = ["Step", "add_programs", "kernel_of", "run_steps"]
+
+_STEP = re.compile(r"@@ (?P<name>.*)")
+_STATUS = re.compile(r"@= (?P<status>\d+)")
+# Defines `step NAME COMMAND...`, which says what the command printed and its exit status.
+_STEPS = """\
+step() {
+    echo "@@ $1"
+    shift
+    "$@" 2>&1
+    echo "@= $?"
+}
+"""
+_LIMIT_S = 240
+
+
+class Step(NamedTuple):
+    """A finished step: its exit status and what it printed."""
+
+    status: int
+    text: str
+
+
+@contextmanager
+def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[BootFiles]:
+    """What boots the kernel of a Pin, as `provision verify --boot` gets it from the distro.
+
+    Args:
+        modules: Those of the kernel's own that come along.
+    """
+    settings = load_settings()
+    own = settings.config.engine.model_copy(update={"host": engine.host, "network": "host"})
+    config = settings.config.model_copy(update={"engine": own})
+    # With what the command has stored when a test called it.
+    settings = replace(settings, config=config, state=cache_dir() / "provision")
+    with boot_files(settings, pin, pin.kernel.release, modules) as files:
+        yield files
+
+
+def add_programs(initramfs: Initramfs, *names: str) -> None:
+    """Add programs of this machine, with their libraries."""
+    for name in names:
+        path = installed_program(name).resolve()
+        initramfs.add(f"usr/bin/{name}", path, mode=0o755)
+        # It fails for a program that needs none.
+        listed = run(["ldd", path], check=False).stdout
+        for library in re.findall(r"/[^\s:)]+\.so[^\s:)]*", listed):
+            place = f"usr{library}" if library.startswith("/lib") else library[1:]
+            initramfs.add(place, Path(library).resolve(), mode=0o755)
+
+
+def run_steps(
+    files: BootFiles, fill: Callable[[Initramfs], None], script: str
+) -> tuple[dict[str, Step], Ran]:
+    """Boot, and run a script that calls `step NAME COMMAND...`; each step's result by its name."""
+    with ExitStack() as opened:
+        kernel, stream = (opened.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        files.write_kernel(kernel)
+        initramfs = Initramfs(stream)
+        files.add_to(initramfs)
+        fill(initramfs)
+        initramfs.close(_STEPS + script)
+        ran = run_guest("x86_64", kernel, stream, limit=_LIMIT_S, accelerators=(accelerator(),))
+    return dict(_steps(ran.lines)), ran
+
+
+def _steps(lines: Sequence[str]) -> Iterator[tuple[str, Step]]:
+    name = ""
+    text: list[str] = []
+    for line in lines:
+        if found := _STEP.fullmatch(line):
+            name, text = found["name"], []
+        elif found := _STATUS.fullmatch(line):
+            yield name, Step(int(found["status"]), "\n".join(text))
+        else:
+            text.append(line)

@@ -1,0 +1,158 @@
+"""`provision verify --boot`: what a real kernel does with modules that are no good."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from kit.broken_driver import BROKEN, alone, broken_catalogue, other_symbol, other_version
+from kit.hosts import OLD_KERNEL
+from kit.probe import need_programs
+from kit.process import run, wait_for
+from kit.product import Provision
+from kit.repackaged import download
+from vm.stored import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit.engine import Engine
+
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+
+
+class Case(NamedTuple):
+    """A module, and what becomes of it."""
+
+    module: str
+    status: int
+    state: str
+    error: str | None
+    # What the reason has in it.
+    said: str
+    change: Callable[[bytes], bytes] | None = None
+    depends: tuple[str, ...] = ()
+    options: str = ""
+
+
+_CASES = {
+    "it loads": Case("good", 0, "loaded", None, ""),
+    "no device": Case("nodev", 0, "no-device", "ENODEV", ""),
+    "its init refuses": Case("einval", 1, "refused", "EINVAL", ""),
+    "an undefined symbol": Case("good", 1, "refused", "ENOENT", "_nobody", other_symbol),
+    "another version of a symbol": Case("good", 1, "refused", "EINVAL", "_printk", other_version),
+    "unsigned, and signatures are enforced": Case(
+        "good", 1, "refused", "EKEYREJECTED", "not signed", options="module.sig_enforce=1"
+    ),
+    "an in-tree module is missing": Case(
+        "good", 1, "refused", None, "no_such_module", depends=("no_such_module",)
+    ),
+    "NULL is dereferenced": Case("null", 1, "crashed", None, "NULL pointer dereference"),
+    "it loops": Case("loop", 1, "crashed", None, "soft lockup"),
+}
+
+
+class Host(NamedTuple):
+    """A host with a kernel, and the whole driver in its store."""
+
+    root: Path
+    entry: Path
+
+
+@pytest.fixture(scope="module")
+def host(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """The kernel is Debian's package of it, unpacked: nothing runs it but the guests."""
+    need_programs("qemu-system-x86_64")
+    folder = tmp_path_factory.mktemp("trials")
+    store = Store(Provision(engine.host), folder / "root")
+    with broken_catalogue(folder) as catalogue:
+        entry = store.install(BROKEN, "--catalogue", catalogue)
+    name = f"linux-image-{OLD_KERNEL}"
+    for package in download("bookworm", [name], folder / "packages", architecture="amd64"):
+        if package.name.startswith(name):
+            run(["dpkg-deb", "--extract", package, folder / "kernel"])
+    tree = store.root / "lib/modules" / OLD_KERNEL
+    run(["rm", "-rf", tree])
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel/lib/modules" / OLD_KERNEL).rename(tree)
+    boot = store.root / "boot"
+    boot.mkdir(exist_ok=True)
+    (folder / f"kernel/boot/vmlinuz-{OLD_KERNEL}").rename(boot / f"vmlinuz-{OLD_KERNEL}")
+    run(["depmod", "-b", store.root, OLD_KERNEL])
+    return Host(store.root, entry)
+
+
+def _trial(host: Host, artifact: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    done = Provision("unix:///none")(
+        "verify", "--boot", artifact, "--root", host.root, "--json", *words, check=False
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, document.get("error", document)
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_each_fault_is_told_from_the_others(name: str, host: Host, tmp_path: Path) -> None:
+    case = _CASES[name]
+    artifact = alone(
+        host.entry, case.module, tmp_path / "artifact", change=case.change, depends=case.depends
+    )
+    (host.root / "proc").mkdir(exist_ok=True)
+    (host.root / "proc/cmdline").write_text(f"quiet {case.options}\n")
+    status, document = _trial(host, artifact)
+    assert status == case.status, document
+    (outcome,) = document["boot"]["outcomes"]
+    assert (outcome["state"], outcome["error"]) == (case.state, case.error)
+    assert case.said in f"{outcome['reason']} {outcome['lines']}"
+    assert document["boot"]["stayed"] == []
+
+
+def test_what_can_not_be_unloaded_is_named(host: Host, tmp_path: Path) -> None:
+    status, document = _trial(host, alone(host.entry, "stays", tmp_path / "artifact"))
+    assert status == 0
+    assert document["boot"]["outcomes"][0]["state"] == "loaded"
+    assert document["boot"]["stayed"] == [f"{BROKEN}_stays"]
+
+
+def test_a_kernel_that_can_not_be_had_is_not_tried(host: Host, tmp_path: Path) -> None:
+    artifact = alone(host.entry, "good", tmp_path / "artifact")
+    status, error = _trial(host, artifact, "--kernel", "6.1.0-1-amd64")
+    assert status == 3
+    assert "6.1.0-1-amd64" in error["message"]
+
+
+def test_two_at_once_do_not_meet(host: Host, tmp_path: Path) -> None:
+    artifacts = [alone(host.entry, "good", tmp_path / name) for name in ("one", "two")]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda artifact: _trial(host, artifact), artifacts))
+    assert [status for status, _document in results] == [0, 0]
+
+
+def test_a_killed_trial_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    artifact = alone(host.entry, "loop", tmp_path / "artifact")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    provision = Provision("unix:///none")
+    argv: list[str | Path] = [provision.program, "verify", "--boot", artifact]
+    argv += ["--root", host.root]
+    environment = {**os.environ, **provision.variables(), "TMPDIR": str(temporary)}
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
+    wait_for("QEMU", lambda: _qemu_of(process.pid), within_s=120)
+    (qemu,) = _qemu_of(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_for("QEMU's end", lambda: not Path(f"/proc/{qemu}/exe").exists(), within_s=30)
+    assert list(temporary.iterdir()) == []
+
+
+def _qemu_of(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    numbers = children.read_text().split() if children.exists() else []
+    programs = {int(number): Path(f"/proc/{number}/comm").read_text() for number in numbers}
+    return [number for number, name in programs.items() if name.startswith("qemu-system")]
