@@ -24,6 +24,7 @@ from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
+from provision.catalogue.recipe import Known
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
@@ -121,6 +122,8 @@ class Forecast:
     version: str | None = None
     # The registry's image, with its digest.
     image: str | None = None
+    # What the recipe knows of the version on the kernel, if it is built.
+    known: Known | None = None
     # Why it is built or not available.
     reason: str | None = None
     resolution: str | None = None
@@ -152,7 +155,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                 if place in making:
                     one = Preparation(settings, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
-                    one = Forecast(*place, "missing", None, None, why.reason, why.resolution)
+                    one = Forecast(*place, "missing", reason=why.reason, resolution=why.resolution)
                 elif artifact.is_whole:
                     one = Forecast(*place, "store", artifact.version)
                 else:
@@ -256,13 +259,16 @@ class Preparation:
         with heard_by(note):
             found = self._look_for()
         if found is None:
-            reason = None
+            reasons = []
             if asks_registries(self.settings):
-                reason = "; ".join(notes) or "no registry has it"
-            version = version_to_build(self.settings, self._request())
+                reasons.append("; ".join(notes) or "no registry has it")
+            choice = version_to_build(self.settings, self._request())
             # Without an engine, nothing is built.
             self.settings.engine()
-            return Forecast(*place, "build", version, reason=reason)
+            reasons += choice.reasons(self.kernel)
+            reason = "; ".join(reasons) or None
+            known = choice.standing.known
+            return Forecast(*place, "build", choice.version, reason=reason, known=known)
         pin = found.pin
         if self._keeps(pin):
             reason = "there is no newer one"

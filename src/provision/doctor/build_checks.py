@@ -110,19 +110,28 @@ def compiler(host: Observation) -> Iterator[Finding]:
 
 
 def kernel_range(host: Observation) -> Iterator[Finding]:
-    """Each driver is known to build on the running and the next kernels."""
+    """No driver is known to fail on the running and the next kernels."""
     for driver in host.drivers:
         version = driver.manifest.pin.driver.version if driver.manifest else None
         if driver.recipe is None or version is None:
             continue
         for release in host.kernels.relevant:
-            if not driver.recipe.builds_on(version=version, kernel_release=release):
+            found = driver.recipe.standing(version=version, kernel_release=release)
+            if found.known == "fails" and found.row is not None:
                 yield driver.warn(
-                    f"{version} is not known to build on {release}",
-                    "kernels change the interfaces that modules use",
-                    f"use a version that builds ('provision drivers kernels {driver.name}' lists"
-                    f" them), or"
-                    " keep the older kernel",
+                    f"{version} is known to fail on {release}",
+                    f"{found.row.reason}",
+                    f"use a version that works ('provision drivers kernels {driver.name}' lists"
+                    " them), or keep the older kernel",
+                )
+            elif host.config.policy.untried == "refuse" and (
+                found.known == "untried" and release not in driver.kernels
+            ):
+                yield driver.warn(
+                    f"{version} is untried with {release}",
+                    'nobody who wrote the recipe tried it, and [policy] untried = "refuse"',
+                    'set [policy] untried = "build" in /etc/provision/provision.toml, then:'
+                    " provision apply",
                 )
 
 
