@@ -42,7 +42,14 @@ from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
-from provision.sources.upstream.queries import Ended, ended_branch, kept, known_branches, today
+from provision.sources.upstream.queries import (
+    Notice,
+    ended_branch,
+    kept,
+    known_branches,
+    old_table,
+    today,
+)
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
 from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels
@@ -127,8 +134,12 @@ class Forecast:
     # Why it is built or not available.
     reason: str | None = None
     resolution: str | None = None
+    # What is known of the version's branch, by whom, and of which day.
+    branch: str | None = None
     # That the vendor no longer supports the version's branch.
-    ended: Ended | None = None
+    ended: Notice | None = None
+    # That the recipe's table of branches is old.
+    old: Notice | None = None
     # The exit code that an apply has if it is not available.
     exit_code: int = ExitCode.DONE
 
@@ -165,21 +176,28 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                         reason="artifacts are not made for kernels that do not run yet",
                         resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
                     )
-                found.append(replace(one, ended=_ended(settings, one)))
+                found.append(_with_branch(settings, one))
     return tuple(found)
 
 
-def _ended(settings: Settings, found: Forecast) -> Ended | None:
-    """Return that the vendor no longer supports a version's branch, by the vendor's last answer."""
+def _with_branch(settings: Settings, found: Forecast) -> Forecast:
+    """Return a forecast with what is known of its version's branch, by the vendor's last answer."""
     if found.version is None:
-        return None
+        return found
     try:
         upstream = settings.catalogue.entry(found.driver).recipe.upstream
     except NotFoundError:
         # The artifact is in the store, or came from a registry.
-        return None
+        return found
     readings = kept(upstream, machine=settings.architecture, distro=None, folder=settings.state)
-    return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
+    branches = known_branches(upstream, readings)
+    branch = branches.of(found.version)
+    return replace(
+        found,
+        branch=branch.described if branch.maturity is not None else None,
+        ended=ended_branch(found.driver, found.version, branches, today()),
+        old=old_table(found.driver, "branches", upstream.reviewed_day, today()),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,12 @@ from provision.build.request import (
 )
 from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, kept_files
-from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
+from provision.build.versions import (
+    choose_available,
+    choose_version,
+    chosen_flavour,
+    version_context,
+)
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.config import Untried
@@ -75,7 +80,7 @@ from provision.pin import (
 )
 from provision.progress import Note, report
 from provision.shipped import templates_dir
-from provision.sources.candidates import SourceContext, pin_sources, tools_of
+from provision.sources.candidates import SourceContext, tools_of
 
 # Of a Pin, what a solver decides.
 _UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (), "closure": ()}
@@ -293,16 +298,23 @@ def decide(
     recipe, index = target.entry.recipe, context.index
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = kernel_pin(request.kernel or "", context.architecture)
-    choice = choose_version(recipe, flavour, version, kernel.release, context, untried=untried)
-    found = choice.candidate
+    # An unknown version is named before a kernel without headers, and both before a failure.
+    choose_version(recipe, flavour, version, kernel.release, context)
     # Else the solver finds out as soon as apt would.
     if index is not None and index.is_read and is_complete:
         require_headers(index, kernel.release)
-    if not request.force:
-        check_kernel(recipe, choice, kernel.release, index, untried)
+    choice, pinned = choose_available(
+        recipe,
+        flavour,
+        version,
+        kernel.release,
+        context,
+        untried=untried,
+        force=request.force,
+    )
+    found = choice.candidate
     for reason in choice.reasons(kernel.release):
         report(Note(f"{recipe.name} {found.version}: {reason}"))
-    pinned = pin_sources(recipe.name, found, context)
     with refusing(f"The version {found.version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=found.version, flavour=flavour)
     inputs = {

@@ -25,16 +25,18 @@ from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import (
     Candidate,
+    PinnedSources,
     PublishedSum,
     SourceContext,
     absence,
     candidates,
     newest_first,
+    pin_sources,
     unlisted,
     versions_of,
 )
 from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, known_branches, today
-from provision.sources.upstream.vendor_sums import SumRecord
+from provision.sources.upstream.vendor_sums import SumRecord, UnpublishedError
 
 
 def suitable_versions(
@@ -217,6 +219,40 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
         resolution=resolution,
         details=looked_in(recipe, flavour, context),
     )
+
+
+def choose_available(
+    recipe: Recipe,
+    flavour: str,
+    request: VersionRequest,
+    kernel: str,
+    context: SourceContext,
+    *,
+    untried: Untried = "build",
+    force: bool = False,
+) -> tuple[Choice, PinnedSources]:
+    """Choose a version that has files, check it against the kernel, and pin its sources.
+
+    A vendor may list a version that has no files yet, or no longer: the next one is taken then,
+    unless that version was named.
+
+    Args:
+        force: Whether to take also what is known to fail on the kernel.
+    """
+    while True:
+        choice = choose_version(recipe, flavour, request, kernel, context, untried=untried)
+        version = choice.version
+        if not force:
+            check_kernel(recipe, choice, kernel, context.index, untried)
+        try:
+            return choice, pin_sources(recipe.name, choice.candidate, context)
+        except UnpublishedError as error:
+            less = replace(context, without=context.without | {version})
+            offered = [one.version for one in candidates(recipe, flavour, less)]
+            if request.exact == version or not request.accepted(offered):
+                raise
+            report(Note(f"{error.message} The next version is taken."))
+            context = less
 
 
 def check_kernel(

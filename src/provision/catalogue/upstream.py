@@ -176,11 +176,24 @@ class Upstream(Frozen):
             ``535.261.03``, 2 makes ``0.12`` of ``0.12.7``.
         sources: Where the vendor says which versions there are.
         branches: What is known of branches.
+        reviewed: The month or day on which ``branches`` was compared with what the vendor says. A
+            year later, ``provision plan`` and ``provision doctor`` say that it is old.
     """
 
     branch_parts: int = Field(default=1, ge=1, le=4)
     sources: tuple[UpstreamSource, ...] = ()
     branches: dict[BranchName, BranchFacts] = Field(default_factory=dict)
+    reviewed: Day | None = None
+
+    @property
+    def source(self) -> str:
+        """What says so where no vendor does: the recipe, with its date."""
+        return f"the recipe of {self.reviewed}" if self.reviewed else "the recipe"
+
+    @property
+    def reviewed_day(self) -> date | None:
+        """The day of its table; None: it has no date."""
+        return None if self.reviewed is None else last_day(self.reviewed)
 
     @property
     def has_kinds(self) -> bool:

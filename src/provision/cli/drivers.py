@@ -298,9 +298,11 @@ def _versions(offers: Offers) -> dict[str, Any]:
             {
                 "name": branch.name,
                 "kind": branch.maturity,
+                "kind_by": branch.kind_by,
                 "newest": branch.newest,
                 "released": branch.released,
                 "end_of_life": branch.last_day.isoformat() if branch.last_day else None,
+                "end_by": branch.end_by,
                 "ended": branch.has_ended(offers.day),
             }
             for branch in offers.branches.all
@@ -353,9 +355,11 @@ def _offers(one: Mapping[str, Any]) -> Iterator[str]:
                 "kind": "kind",
                 "newest version": "newest",
                 "released": "released",
+                "says": "kind_by",
                 "vendor cares until": lambda branch: (
                     branch["end_of_life"]
                     and f"{branch['end_of_life']}{' (ended)' if branch['ended'] else ''}"
+                    f" by {branch['end_by']}"
                 ),
             },
         )(one)

@@ -14,7 +14,7 @@ from provision.doctor.observation import Driver, Finding, Observation
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
-from provision.sources.upstream.queries import ended_branch, kept, known_branches, today
+from provision.sources.upstream.queries import ended_branch, kept, known_branches, old_table, today
 from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
@@ -152,6 +152,20 @@ def branch(host: Observation) -> Iterator[Finding]:
                 ended.message,
                 "its vendor no longer corrects it, nor makes it build on newer kernels",
                 ended.resolution,
+            )
+
+
+def old_tables(host: Observation) -> Iterator[Finding]:
+    """What each driver's recipe says of its vendor is not older than a year."""
+    for driver in host.drivers:
+        if driver.recipe is None:
+            continue
+        reviewed = driver.recipe.upstream.reviewed_day
+        if found := old_table(driver.name, "branches", reviewed, today()):
+            yield driver.warn(
+                found.message,
+                "where a vendor does not answer, or does not say, its table counts",
+                found.resolution,
             )
 
 

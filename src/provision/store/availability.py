@@ -24,8 +24,7 @@ from provision.build.solve import configured_repositories, solve_request
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
     Choice,
-    check_kernel,
-    choose_version,
+    choose_available,
     chosen_flavour,
     files_of,
     read_upstream,
@@ -46,7 +45,7 @@ from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream.queries import (
     Branches,
-    Ended,
+    Notice,
     UpstreamResult,
     ended_branch,
     known_branches,
@@ -104,7 +103,7 @@ class Offers:
         return running or next((i.version for i in self.installed), None)
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> Notice | None:
         """That the installed version's branch is past the end of its life."""
         if self.serving is None:
             return None
@@ -177,9 +176,9 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
     flavour = chosen_flavour(recipe, request.flavour)
     with open_context(settings, recipe.name, distro, context) as opened:
         untried = settings.config.policy.untried
-        choice = choose_version(recipe, flavour, asked, kernel, opened, untried=untried)
-        if not request.force:
-            check_kernel(recipe, choice, kernel, opened.index, untried)
+        choice, _ = choose_available(
+            recipe, flavour, asked, kernel, opened, untried=untried, force=request.force
+        )
     return choice
 
 

@@ -68,6 +68,10 @@ def test_it_says_what_is_known_of_a_kernel(version: str, kernel: str, known: str
     assert (found.row is None) == (known == "untried")
 
 
+def test_a_row_of_an_earlier_release_is_read() -> None:
+    assert recipe(kernels=[{"kernels": ">=6.1"}]) == recipe(kernels=[{"works": ">=6.1"}])
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -76,7 +80,7 @@ def test_it_says_what_is_known_of_a_kernel(version: str, kernel: str, known: str
         {"fails": ">=6.1"},
         {"works": ">=6.1", "reason": "it works"},
         {"works": ">=6.1", "day": "2026-13"},
-        {"kernels": ">=6.1"},
+        {"kernels": ">=6.1", "works": ">=6.1"},
     ],
 )
 def test_a_row_says_that_it_works_or_why_it_fails(row: dict[str, str]) -> None:

@@ -169,11 +169,14 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     assert branches["535"] == {
         "name": "535",
         "kind": "lts",
+        "kind_by": branches["535"]["kind_by"],
         "newest": "535.261.03",
         "released": "2025-07-17",
         "end_of_life": "2026-06-30",
+        "end_by": "the recipe",
         "ended": True,
     }
+    assert branches["535"]["kind_by"].startswith("127.0.0.1, asked on ")
     assert [source["kind"] for source in document["sources"]] == [
         "nvidia-releases-json",
         "latest-txt",

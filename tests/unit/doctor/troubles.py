@@ -145,6 +145,13 @@ def _ended_branch(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
+def _old_table(host: DoctorHost) -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe = recipe.replace("[upstream]", '[upstream]\nreviewed = "2020-01"')
+    host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+
+
 def _ended_branch_asked_for(host: DoctorHost) -> None:
     _ended_branch(host)
     shutil.rmtree(host.layout.folder)
@@ -282,6 +289,7 @@ CASES: list[tuple[str, Break, str]] = [
         "warn",
     ),
     ("branch", _ended_branch, "warn"),
+    ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
     ("kernel-range", _refuses_the_untried, "warn"),
     ("matrix", _fails_next, "warn"),
