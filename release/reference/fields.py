@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from provision.catalogue.fields import Installed, InstalledFeature, KernelRange, Patch, PciMatch
+from provision.catalogue.fields import Installed, InstalledFeature, KnownKernels, Patch, PciMatch
 from provision.catalogue.recipe import Flavour
 from provision.catalogue.source_models import (
     ArchiveRelease,
@@ -76,7 +76,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         KubernetesConfig,
         Installed,
         InstalledFeature,
-        KernelRange,
+        KnownKernels,
         MetricsConfig,
         NetworkConfig,
         Patch,

@@ -506,6 +506,9 @@ class DriverConfig(Frozen):
     options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
 
 
+Untried = Literal["build", "refuse"]
+
+
 class PolicyConfig(Frozen):
     """What may be done without asking.
 
@@ -523,6 +526,9 @@ class PolicyConfig(Frozen):
         build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
             ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
             does not query the registry.
+        untried: What happens if nobody has tried a version of a driver on a kernel
+            ([how](../how-to/add-a-driver.md#kernels)): ``"build"`` builds it and lets the
+            compiler decide; ``"refuse"`` builds only what the recipe knows to work.
     """
 
     unload: Literal["idle", "never"] = "idle"
@@ -531,6 +537,7 @@ class PolicyConfig(Frozen):
     update: Literal["never", "timer"] = "never"
     hold_updates: bool = False
     build: Literal["never", "fallback", "always"] = "fallback"
+    untried: Untried = "build"
 
 
 class MetricsConfig(Frozen):

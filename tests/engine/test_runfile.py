@@ -59,7 +59,7 @@ url = "{url}/hello-{{version}}.run"
 files = []
 releases = [{{ version = "1.2", sha256 = "{sha256}" }}]
 [[kernels]]
-kernels = ">=5"
+works = ">=5"
 [flavours.open]
 licences = ["GPL-2.0-only"]
 [flavours.open.build]

@@ -45,7 +45,7 @@ _RECIPE = """{
  "homepage": "https://example.org",
  "source": {"kind": "archive", "releases": [
    {"version": "1.0", "url": "https://example.org/hello-1.0.tar.xz", "sha256": "%s"}]},
- "kernels": [{"kernels": ">=5"}],
+ "kernels": [{"works": ">=5"}],
  "flavours": {"only": {"licences": ["GPL-2.0-only"], "build": {
    "directory": "module", "modules": ["hello.ko"],
    "command": ["make", "-j{jobs}", "-C", "{kernel_build}", "M={source}/module", "modules"]}}},

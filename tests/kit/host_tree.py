@@ -56,7 +56,7 @@ vendor = "1234"
 kind = "deb"
 
 [[kernels]]
-kernels = ">=6.1"
+works = ">=6.1"
 
 [flavours.open]
 licences = ["GPL-2.0-only"]

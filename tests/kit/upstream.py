@@ -25,7 +25,7 @@ homepage = "https://example.org"
 kind = "{kind}"
 {releases}
 [[kernels]]
-kernels = ">=6.1"
+works = ">=6.1"
 
 [flavours.only]
 licences = ["GPL-2.0-only"]

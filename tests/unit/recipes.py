@@ -25,11 +25,11 @@ companions = ["tool-companion"]
 
 [[kernels]]
 versions = "==1.*"
-kernels = ">=6.1,<6.2"
+works = ">=6.1,<6.2"
 
 [[kernels]]
 versions = ">=2"
-kernels = ">=6.1,<6.13"
+works = ">=6.1,<6.13"
 
 [flavours.plain]
 default = true

@@ -24,6 +24,7 @@ from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
+from provision.catalogue.recipe import Known
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
@@ -41,7 +42,14 @@ from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
-from provision.sources.upstream.queries import Ended, ended_branch, kept, known_branches, today
+from provision.sources.upstream.queries import (
+    Notice,
+    ended_branch,
+    kept,
+    known_branches,
+    old_table,
+    today,
+)
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
 from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels
@@ -121,11 +129,17 @@ class Forecast:
     version: str | None = None
     # The registry's image, with its digest.
     image: str | None = None
+    # What the recipe knows of the version on the kernel, if it is built.
+    known: Known | None = None
     # Why it is built or not available.
     reason: str | None = None
     resolution: str | None = None
+    # What is known of the version's branch, by whom, and of which day.
+    branch: str | None = None
     # That the vendor no longer supports the version's branch.
-    ended: Ended | None = None
+    ended: Notice | None = None
+    # That the recipe's table of branches is old.
+    old: Notice | None = None
     # The exit code that an apply has if it is not available.
     exit_code: int = ExitCode.DONE
 
@@ -152,7 +166,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                 if place in making:
                     one = Preparation(settings, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
-                    one = Forecast(*place, "missing", None, None, why.reason, why.resolution)
+                    one = Forecast(*place, "missing", reason=why.reason, resolution=why.resolution)
                 elif artifact.is_whole:
                     one = Forecast(*place, "store", artifact.version)
                 else:
@@ -162,21 +176,28 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                         reason="artifacts are not made for kernels that do not run yet",
                         resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
                     )
-                found.append(replace(one, ended=_ended(settings, one)))
+                found.append(_with_branch(settings, one))
     return tuple(found)
 
 
-def _ended(settings: Settings, found: Forecast) -> Ended | None:
-    """Return that the vendor no longer supports a version's branch, by the vendor's last answer."""
+def _with_branch(settings: Settings, found: Forecast) -> Forecast:
+    """Return a forecast with what is known of its version's branch, by the vendor's last answer."""
     if found.version is None:
-        return None
+        return found
     try:
         upstream = settings.catalogue.entry(found.driver).recipe.upstream
     except NotFoundError:
         # The artifact is in the store, or came from a registry.
-        return None
+        return found
     readings = kept(upstream, machine=settings.architecture, distro=None, folder=settings.state)
-    return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
+    branches = known_branches(upstream, readings)
+    branch = branches.of(found.version)
+    return replace(
+        found,
+        branch=branch.described if branch.maturity is not None else None,
+        ended=ended_branch(found.driver, found.version, branches, today()),
+        old=old_table(found.driver, "branches", upstream.reviewed_day, today()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +277,16 @@ class Preparation:
         with heard_by(note):
             found = self._look_for()
         if found is None:
-            reason = None
+            reasons = []
             if asks_registries(self.settings):
-                reason = "; ".join(notes) or "no registry has it"
-            version = version_to_build(self.settings, self._request())
+                reasons.append("; ".join(notes) or "no registry has it")
+            choice = version_to_build(self.settings, self._request())
             # Without an engine, nothing is built.
             self.settings.engine()
-            return Forecast(*place, "build", version, reason=reason)
+            reasons += choice.reasons(self.kernel)
+            reason = "; ".join(reasons) or None
+            known = choice.standing.known
+            return Forecast(*place, "build", choice.version, reason=reason, known=known)
         pin = found.pin
         if self._keeps(pin):
             reason = "there is no newer one"

@@ -144,6 +144,8 @@ def _settings(config: Config) -> str:
     }
     if keyrings:
         parts["keyrings"] = keyrings
+    if config.policy.untried != "build":
+        parts["untried"] = config.policy.untried
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -45,11 +45,17 @@ class VersionRequest:
     branches: tuple[str, ...] | None = None
     # A version to stay with, as long as it is there and fits.
     prefer: str | None = None
+    # Those of ``branches`` that their vendor no longer supports.
+    ended: frozenset[str] = frozenset()
 
     @property
     def exact(self) -> str | None:
         """The name, where it may be a whole version; None without one, or for a kind."""
         return self.name if self.branches is None else None
+
+    def branch_of(self, version: str) -> str | None:
+        """Return the branch of the named kind that a version belongs to; None: it has none."""
+        return next((branch for branch in self.branches or () if is_of(version, branch)), None)
 
     def accepts(self, version: str) -> bool:
         """Return whether a version is one of those that are asked for."""
@@ -90,7 +96,7 @@ class RequestOptions:
     base: str | None = None
     # For the settings with which the request is made.
     network: str | None = None
-    # Whether to try a kernel that the driver is not known to build on.
+    # Whether to try a kernel on which the driver is known to fail, or that a policy refuses.
     force: bool = False
     # Whether to solve for packages again although the store has a closure.
     refresh: bool = False
@@ -118,12 +124,19 @@ class DriverRequest(RequestOptions):
         name = self.version or DEFAULT_VERSION
         return None if name == "latest" else name
 
-    def version_request(self, branches: tuple[str, ...] | None) -> VersionRequest:
-        """Return the request for a version; ``branches`` are those of the kind that it names."""
+    def version_request(
+        self, branches: tuple[str, ...] | None, ended: frozenset[str] = frozenset()
+    ) -> VersionRequest:
+        """Return the request for a version.
+
+        Args:
+            branches: Those of the kind that it names.
+            ended: Branches that their vendor no longer supports.
+        """
         name = self.version_name
         # The default of a driver without kinds of branches is its newest version.
         has_no_kinds = name == DEFAULT_VERSION and branches is None
-        return VersionRequest(None if has_no_kinds else name, branches, self.prefer)
+        return VersionRequest(None if has_no_kinds else name, branches, self.prefer, ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,15 @@ from provision.build.request import (
 )
 from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, kept_files
-from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
+from provision.build.versions import (
+    choose_available,
+    choose_version,
+    chosen_flavour,
+    version_context,
+)
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
+from provision.config import Untried
 from provision.distros import source_names, uses_archive
 from provision.distros.debian.archive import HEADERS, ArchiveIndex, require_headers, superseded
 from provision.distros.kernel_tree import (
@@ -72,8 +78,9 @@ from provision.pin import (
     TreePin,
     Url,
 )
+from provision.progress import Note, report
 from provision.shipped import templates_dir
-from provision.sources.candidates import SourceContext, pin_sources, tools_of
+from provision.sources.candidates import SourceContext, tools_of
 
 # Of a Pin, what a solver decides.
 _UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (), "closure": ()}
@@ -190,7 +197,10 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
             context = replace(context, index=archive.index)
         # A tree's kernel is not packaged, and only the solver reads what the host is entitled to.
         lists_kernels = target.tree is None and not is_entitled(settings, distro)
-        decision = decide(request, target, version, context, is_complete=lists_kernels)
+        untried = settings.config.policy.untried
+        decision = decide(
+            request, target, version, context, is_complete=lists_kernels, untried=untried
+        )
         if archive and lists_kernels:
             opened.enter_context(_refusing_unpackaged(archive.index, kernel))
         if archive:
@@ -250,7 +260,7 @@ def _in_image(
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
     version, context = version_context(settings, request, distro)
-    decision = decide(request, target, version, context)
+    decision = decide(request, target, version, context, untried=settings.config.policy.untried)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
     reference = request.base or own or image
@@ -275,6 +285,7 @@ def decide(
     context: SourceContext,
     *,
     is_complete: bool = True,
+    untried: Untried = "build",
 ) -> Decision:
     """Decide all inputs except the base image and the packages.
 
@@ -282,17 +293,28 @@ def decide(
 
     Args:
         is_complete: Whether the archive's index has every kernel that the solver may find.
+        untried: What is done with a version that nobody has tried on the kernel.
     """
     recipe, index = target.entry.recipe, context.index
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = kernel_pin(request.kernel or "", context.architecture)
-    found = choose_version(recipe, flavour, version, kernel.release, context)
+    # An unknown version is named before a kernel without headers, and both before a failure.
+    choose_version(recipe, flavour, version, kernel.release, context)
     # Else the solver finds out as soon as apt would.
     if index is not None and index.is_read and is_complete:
         require_headers(index, kernel.release)
-    if not request.force:
-        check_kernel(recipe, found.version, kernel.release, index)
-    pinned = pin_sources(recipe.name, found, context)
+    choice, pinned = choose_available(
+        recipe,
+        flavour,
+        version,
+        kernel.release,
+        context,
+        untried=untried,
+        force=request.force,
+    )
+    found = choice.candidate
+    for reason in choice.reasons(kernel.release):
+        report(Note(f"{recipe.name} {found.version}: {reason}"))
     with refusing(f"The version {found.version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=found.version, flavour=flavour)
     inputs = {

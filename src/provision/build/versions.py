@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 
 from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
+from provision.catalogue.recipe import Standing
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
+from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex, packaged_kernels
+from provision.distros.debian.relations import compare_versions
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
 from provision.host import STORE
@@ -22,27 +25,52 @@ from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import (
     Candidate,
+    PinnedSources,
     PublishedSum,
     SourceContext,
     absence,
     candidates,
+    newest_first,
+    pin_sources,
     unlisted,
     versions_of,
 )
 from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, known_branches, today
-from provision.sources.upstream.vendor_sums import SumRecord
+from provision.sources.upstream.vendor_sums import SumRecord, UnpublishedError
 
 
 def suitable_versions(
-    recipe: Recipe, offered: Sequence[str], version: VersionRequest, kernel: str
+    recipe: Recipe,
+    offered: Sequence[str],
+    version: VersionRequest,
+    kernel: str,
+    untried: Untried = "build",
 ) -> tuple[list[str], list[str]]:
-    """Return the offered versions that a request accepts, the best first."""
+    """Return the offered versions that a request accepts, and those that may be built, best first.
+
+    What is known to work on the kernel comes before what nobody has tried, even if that is newer.
+    Where a kind of branch is asked for, that holds within each branch, and a branch that its vendor
+    supports comes before one that has ended, whichever of them is known to work.
+    """
     exact = version.exact
     if exact is not None and exact in offered:
         # A version that is named is taken; whether it fits is checked afterwards.
         return [exact], [exact]
     found = version.accepted(offered)
-    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=kernel)]
+    known = {one: recipe.standing(version=one, kernel_release=kernel).known for one in found}
+    branches: dict[str | None, list[str]] = {}
+    for one in found:
+        branches.setdefault(version.branch_of(one), []).append(one)
+    fitting: list[str] = []
+    is_living = False
+    for name, members in branches.items():
+        if name in version.ended and is_living:
+            break
+        is_living = is_living or any(known[one] != "fails" for one in members)
+        fitting += [one for one in members if known[one] == "works"]
+        if untried == "build":
+            fitting += [one for one in members if known[one] == "untried"]
+    return found, fitting
 
 
 def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext) -> str | None:
@@ -90,20 +118,55 @@ def chosen_flavour(recipe: Recipe, name: str | None) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The version that a request gets for a kernel."""
+
+    candidate: Candidate
+    standing: Standing
+    # The newer version of its branch in place of which it was chosen, because that is untried.
+    passed_over: str | None = None
+    # Offered versions that are known to build on the kernel.
+    working: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The version."""
+        return self.candidate.version
+
+    def reasons(self, kernel: str) -> Iterator[str]:
+        """Yield what a person should know of the choice, before anything is built."""
+        if self.passed_over is not None:
+            source = self.standing.row.source if self.standing.row else ""
+            by = f" ({source})" if source else ""
+            yield (
+                f"{self.version} is known to build on {kernel}{by}, and {self.passed_over} is"
+                " newer and untried with it"
+            )
+        if self.standing.known == "untried":
+            yield f"untried with this kernel, so the build decides whether {self.version} fits"
+
+
 def choose_version(
-    recipe: Recipe, flavour: str, request: VersionRequest, kernel: str, context: SourceContext
-) -> Candidate:
-    """Return the requested version, or the first that fits the kernel, or the first of all.
+    recipe: Recipe,
+    flavour: str,
+    request: VersionRequest,
+    kernel: str,
+    context: SourceContext,
+    *,
+    untried: Untried = "build",
+) -> Choice:
+    """Return the requested version, or the best that fits the kernel, or the first of all.
 
     Sources come in the recipe's order, and versions of each source the newest first.
     """
     offered = {found.version: found for found in candidates(recipe, flavour, context)}
     name = request.name
-    accepted, fitting = suitable_versions(recipe, list(offered), request, kernel)
+    accepted, fitting = suitable_versions(recipe, list(offered), request, kernel, untried)
     if not accepted and name is not None and is_whole(name):
         asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
-            return asked
+            return _choice(recipe, asked, kernel, tuple(offered))
     if not accepted and not offered and (name is None or context.index is None):
         raise _nothing_offered(recipe, flavour, context)
     if not accepted:
@@ -117,7 +180,21 @@ def choose_version(
             resolution=others,
             details=elsewhere(recipe, flavour, name or "", context),
         )
-    return offered[request.prefer if request.prefer in fitting else (fitting or accepted)[0]]
+    chosen = request.prefer if request.prefer in fitting else (fitting or accepted)[0]
+    choice = _choice(recipe, offered[chosen], kernel, tuple(offered))
+    branch = recipe.upstream.branch_of(chosen)
+    newest = next((v for v in accepted if recipe.upstream.branch_of(v) == branch), chosen)
+    is_untried = recipe.standing(version=newest, kernel_release=kernel).known == "untried"
+    is_chosen_for_that = choice.standing.known == "works" and newest != chosen and is_untried
+    return replace(choice, passed_over=newest if is_chosen_for_that else None)
+
+
+def _choice(recipe: Recipe, candidate: Candidate, kernel: str, offered: tuple[str, ...]) -> Choice:
+    def standing(version: str) -> Standing:
+        return recipe.standing(version=version, kernel_release=kernel)
+
+    working = tuple(version for version in offered if standing(version).known == "works")
+    return Choice(candidate, standing(candidate.version), working=working)
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
@@ -144,35 +221,89 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
     )
 
 
-def check_kernel(recipe: Recipe, version: str, kernel: str, index: ArchiveIndex | None) -> None:
-    """Refuse a kernel that the recipe doesn't know.
+def choose_available(
+    recipe: Recipe,
+    flavour: str,
+    request: VersionRequest,
+    kernel: str,
+    context: SourceContext,
+    *,
+    untried: Untried = "build",
+    force: bool = False,
+) -> tuple[Choice, PinnedSources]:
+    """Choose a version that has files, check it against the kernel, and pin its sources.
+
+    A vendor may list a version that has no files yet, or no longer: the next one is taken then,
+    unless that version was named.
+
+    Args:
+        force: Whether to take also what is known to fail on the kernel.
+    """
+    while True:
+        choice = choose_version(recipe, flavour, request, kernel, context, untried=untried)
+        version = choice.version
+        if not force:
+            check_kernel(recipe, choice, kernel, context.index, untried)
+        try:
+            return choice, pin_sources(recipe.name, choice.candidate, context)
+        except UnpublishedError as error:
+            less = replace(context, without=context.without | {version})
+            offered = [one.version for one in candidates(recipe, flavour, less)]
+            if request.exact == version or not request.accepted(offered):
+                raise
+            report(Note(f"{error.message} The next version is taken."))
+            context = less
+
+
+def check_kernel(
+    recipe: Recipe, choice: Choice, kernel: str, index: ArchiveIndex | None, untried: Untried
+) -> None:
+    """Refuse what is known to fail, and what nobody has tried where the policy says so.
 
     Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
     """
-    if recipe.builds_on(version=version, kernel_release=kernel):
+    version, standing = choice.version, choice.standing
+    if standing.known == "works" or (standing.known == "untried" and untried == "build"):
         return
+    if standing.row is not None:
+        by = f" ({standing.row.source})" if standing.row.source else ""
+        why = f"'{recipe.name}' {version} is known to fail on the kernel {kernel}: "
+        why += f"{standing.row.reason}{by}"
+    else:
+        why = (
+            f"'{recipe.name}' {version} is untried with the kernel {kernel}, and [policy] untried"
+            ' = "refuse"'
+        )
+    nearest = _nearest(version, choice.working)
+    kernels = [
+        one
+        for one in (packaged_kernels(index, like=kernel) if index else ())
+        if recipe.standing(version=version, kernel_release=one).known == "works"
+    ]
+    advice = []
+    if nearest:
+        advice.append(f"Take {nearest}, which works on this kernel: --version {nearest}, or")
+        advice.append(f'version = "{nearest}" in [drivers.{recipe.name}] of provision.toml.')
+    elif kernels:
+        advice.append(f"Take a kernel that it builds on: --kernel {kernels[0]}.")
+    advice.append("Or try it all the same with --force.")
     known = [
-        f"driver.toml, {row.versions or 'any version'}: kernels {row.kernels}"
+        f"{row.versions or 'any version'}: {'works' if row.works is not None else 'fails'} on"
+        f" {row.kernels}"
         for row in recipe.kernels
         if version_matches(version, row.versions)
     ]
-    details = known or ["driver.toml, nothing about this version"]
-    kernels: list[str] = []
+    details = known or ["the recipe knows nothing about this version"]
     if index:
-        kernels = [
-            one
-            for one in packaged_kernels(index, like=kernel)
-            if recipe.builds_on(version=version, kernel_release=one)
-        ]
         details.append(f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}")
-    raise NotFoundError(
-        f"'{recipe.name}' {version} is not known to build on the kernel {kernel}.",
-        resolution="Take one of the packaged kernels that it builds on (--kernel), or try it all"
-        " the same with --force."
-        if kernels
-        else "Try it all the same with --force, or another version of the driver.",
-        details="\n".join(details),
-    )
+    raise NotFoundError(f"{why}.", resolution=" ".join(advice), details="\n".join(details))
+
+
+def _nearest(version: str, working: Sequence[str]) -> str | None:
+    """Return the next newer of some versions, else the next older; None if there is none."""
+    ordered = newest_first(working)
+    newer = [one for one in ordered if compare_versions(one, version) > 0]
+    return newer[-1] if newer else next(iter(ordered), None)
 
 
 def read_upstream(
@@ -303,4 +434,4 @@ def version_context(
         published_sum=vendor_sums(settings, again=request.refresh),
         published=followed.published,
     )
-    return request.version_request(followed.branches), context
+    return request.version_request(followed.branches, followed.ended), context

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import calendar
 import re
+from datetime import date
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 from packaging.version import Version as PepVersion
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
 from provision.errors import redact
@@ -180,19 +182,78 @@ class Hardware(Frozen):
     pci: tuple[PciMatch, ...] = ()
 
 
-class KernelRange(Frozen):
-    """Kernels that a driver is known to build on.
+def last_day(text: str) -> date:
+    """Return the last day of a month (``2026-06``), or the day itself (``2026-06-30``)."""
+    year, month, *day = (int(part) for part in text.split("-"))
+    return date(year, month, *(day or [calendar.monthrange(year, month)[1]]))
+
+
+def _day(text: str) -> str:
+    try:
+        last_day(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is no month (2026-06) or day (2026-06-30)") from None
+    return text
+
+
+Day = Annotated[
+    str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"), AfterValidator(_day)
+]
+
+
+class KnownKernels(Frozen):
+    """What is known of a driver on some kernels: that it builds, or that it does not.
+
+    Where a kernel is in rows of both kinds, the one with ``fails`` counts.
 
     Attributes:
         versions: Driver versions that the row is about, as [version
             specifiers](https://packaging.python.org/en/latest/specifications/version-specifiers/):
             ``"==535.*"``. Without it: all of them.
-        kernels: Base versions of kernel releases (``6.1.0`` of ``6.1.0-47-amd64``):
-            ``">=6.1,<6.13"``.
+        works: Kernels that it builds on, by the base versions of their releases (``6.1.0`` of
+            ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
+        fails: Kernels that it does not build on, or does not run on, in the same form.
+        by: Who tried it, or whose word it is: ``"built here"``, ``"release notes"``.
+        day: The month or day of that (``"2026-11"``).
+        reason: Why it fails: the function that changed, the symbol that is missing.
     """
 
     versions: Specifiers = ""
-    kernels: Specifiers
+    works: Specifiers | None = None
+    fails: Specifiers | None = None
+    by: Annotated[str, AfterValidator(_one_line)] | None = None
+    day: Day | None = None
+    reason: Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_its_former_name(cls, value: object) -> object:
+        """Read a row of 0.1.0, in which ``works`` was called ``kernels``."""
+        if isinstance(value, dict) and "kernels" in value and "works" not in value:
+            return {"works" if key == "kernels" else key: said for key, said in value.items()}
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.works is None) == (self.fails is None):
+            raise ValueError("a row has either 'works' or 'fails'")
+        if (self.fails is None) != (self.reason is None):
+            raise ValueError("'fails' and 'reason' go together")
+        return self
+
+    @property
+    def kernels(self) -> str:
+        """The kernels that the row is about."""
+        return self.works if self.works is not None else str(self.fails)
+
+    @property
+    def source(self) -> str:
+        """Who says so, and when; empty if neither is known."""
+        return ", ".join(filter(None, (self.by, self.day)))
+
+    def is_about(self, *, version: str, kernel: str) -> bool:
+        """Return whether the row is about a version on a kernel, given by its base version."""
+        return version_matches(version, self.versions) and version_matches(kernel, self.kernels)
 
 
 class Patch(Frozen):

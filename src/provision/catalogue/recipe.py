@@ -14,18 +14,15 @@ from typing import ClassVar, Generic, Literal, Self, TypeVar
 from pydantic import (
     ConfigDict,
     Field,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from provision.catalogue.fields import (
     Hardware,
     Installed,
-    KernelRange,
+    KnownKernels,
     Licence,
     Patch,
-    version_matches,
 )
 from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.catalogue.upstream import Upstream
@@ -49,6 +46,19 @@ class Flavour(Frozen):
     licences: tuple[Licence, ...] = Field(min_length=1)
     package: PackageName | None = None
     build: Build | None = None
+
+
+# ``works`` and ``fails`` are known; nobody who wrote the recipe has tried what is ``untried``.
+Known = Literal["works", "untried", "fails"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a recipe knows of a version of its driver on a kernel."""
+
+    known: Known
+    # The row that says so; None: no row does.
+    row: KnownKernels | None = None
 
 
 SourceT_co = TypeVar("SourceT_co", covariant=True)
@@ -91,7 +101,7 @@ class Recipe(Frozen):
     proven: str | None = None
     hardware: Hardware = Hardware()
     source: OneOrSeveral
-    kernels: tuple[KernelRange, ...] = Field(default=(), validate_default=True)
+    kernels: tuple[KnownKernels, ...] = ()
     flavours: dict[Name, Flavour] = Field(min_length=1)
     patches: tuple[Patch, ...] = ()
     container: Container
@@ -102,36 +112,20 @@ class Recipe(Frozen):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    @field_validator("kernels")
-    @classmethod
-    def _known_kernels(
-        cls, kernels: tuple[KernelRange, ...], info: ValidationInfo
-    ) -> tuple[KernelRange, ...]:
-        """Require kernels, except for sources with a dkms.conf, which names its own."""
-        source = info.data.get("source", ())
-        sources = source if isinstance(source, tuple) else (source,)
-        if not kernels and any(one.kind != "dkms" for one in sources):
-            raise ValueError("missing")
-        return kernels
-
     @property
     def default_flavour(self) -> str:
         """The flavour that is built when none is named."""
         marked = [name for name, flavour in self.flavours.items() if flavour.default]
         return marked[0] if marked else next(iter(self.flavours))
 
-    def builds_on(self, *, version: str, kernel_release: str) -> bool:
-        """Return whether a driver version is known to build on a kernel.
-
-        Without any ``[[kernels]]``, the source itself refuses unsupported kernels in the build.
-        """
-        if not self.kernels:
-            return True
-        base = kernel_release.split("-", 1)[0]
-        return any(
-            version_matches(version, row.versions) and version_matches(base, row.kernels)
-            for row in self.kernels
-        )
+    def standing(self, *, version: str, kernel_release: str) -> Standing:
+        """Return what is known of a version on a kernel."""
+        base = kernel_release.split("-", 1)[0].split("+", 1)[0]
+        rows = [row for row in self.kernels if row.is_about(version=version, kernel=base)]
+        failing = next((row for row in rows if row.fails is not None), None)
+        if failing is not None:
+            return Standing("fails", failing)
+        return Standing("works", rows[0]) if rows else Standing("untried")
 
     @property
     def sources(self) -> tuple[RecipeSource, ...]:

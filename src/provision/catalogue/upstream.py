@@ -5,7 +5,6 @@ Data types only; ``provision.sources.upstream`` queries the sources.
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Mapping
 from datetime import date
@@ -14,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from provision.catalogue.fields import PublicUrl, known_placeholders
+from provision.catalogue.fields import Day, PublicUrl, known_placeholders, last_day
 from provision.documents import Frozen
 from provision.pin import PackageName
 
@@ -48,25 +47,9 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _day(text: str) -> str:
-    try:
-        _last_day(text)
-    except ValueError:
-        raise ValueError(f"'{text}' is no month (2026-06) or day (2026-06-30)") from None
-    return text
-
-
-def _last_day(text: str) -> date:
-    year, month, *day = (int(part) for part in text.split("-"))
-    return date(year, month, *(day or [calendar.monthrange(year, month)[1]]))
-
-
 BranchName = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=32)]
 Address = Annotated[PublicUrl, AfterValidator(_address)]
 Pattern = Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)]
-Day = Annotated[
-    str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"), AfterValidator(_day)
-]
 
 
 class _Source(Frozen):
@@ -182,7 +165,7 @@ class BranchFacts(Frozen):
     @property
     def last_day(self) -> date | None:
         """The last day of its life; None if unknown."""
-        return None if self.end_of_life is None else _last_day(self.end_of_life)
+        return None if self.end_of_life is None else last_day(self.end_of_life)
 
 
 class Upstream(Frozen):
@@ -193,11 +176,24 @@ class Upstream(Frozen):
             ``535.261.03``, 2 makes ``0.12`` of ``0.12.7``.
         sources: Where the vendor says which versions there are.
         branches: What is known of branches.
+        reviewed: The month or day on which ``branches`` was compared with what the vendor says. A
+            year later, ``provision plan`` and ``provision doctor`` say that it is old.
     """
 
     branch_parts: int = Field(default=1, ge=1, le=4)
     sources: tuple[UpstreamSource, ...] = ()
     branches: dict[BranchName, BranchFacts] = Field(default_factory=dict)
+    reviewed: Day | None = None
+
+    @property
+    def source(self) -> str:
+        """What says so where no vendor does: the recipe, with its date."""
+        return f"the recipe of {self.reviewed}" if self.reviewed else "the recipe"
+
+    @property
+    def reviewed_day(self) -> date | None:
+        """The day of its table; None: it has no date."""
+        return None if self.reviewed is None else last_day(self.reviewed)
 
     @property
     def has_kinds(self) -> bool:

@@ -235,6 +235,8 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
         artifact = artifacts.get((action["driver"], action["kernel"]))
         if action["kind"] == "prepare" and artifact is not None:
             yield f"   {artifact['what']}"
+            if artifact["branch"]:
+                yield f"   {artifact['branch']}"
             if artifact["resolution"]:
                 yield f"   What to do: {artifact['resolution']}"
     for blocked in document["blocked"]:
@@ -242,12 +244,15 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
         yield from advice(blocked)
     if not document["actions"] and not document["blocked"]:
         yield "Nothing to do."
-    ended = {
-        (one["driver"], one["ended"]["message"]): one for one in artifacts.values() if one["ended"]
+    notices = {
+        (one["driver"], one[kind]["message"]): one[kind]
+        for kind in ("ended", "old")
+        for one in artifacts.values()
+        if one[kind]
     }
-    for (driver, message), one in ended.items():
-        yield f"Warning: {driver} {message}"
-        yield from advice(one["ended"])
+    for (driver, message), notice in notices.items():
+        yield f"Warning: {driver}: {message}"
+        yield from advice(notice)
     yield from _warnings(document)
     for one in document["matrix"]:
         what = f"{one['driver']} {one['version']} failed on {one['kernel']}"

@@ -148,11 +148,8 @@ def _show(entry: Entry) -> None:
                 "flavours": lambda one: ", ".join(one["flavours"]),
                 "default": "default_flavour",
                 "kernels": lambda one: (
-                    "\n".join(
-                        f"{row['versions'] or 'any version'}: {row['kernels']}"
-                        for row in one["kernels"]
-                    )
-                    or "those that its dkms.conf does not exclude"
+                    "\n".join(_known_kernels(row) for row in one["kernels"])
+                    or "nothing is known; a build decides"
                 ),
                 "patches": lambda one: [patch["file"] for patch in one["patches"]],
                 "flag": "activation_flag",
@@ -160,6 +157,13 @@ def _show(entry: Entry) -> None:
             }
         ),
     )
+
+
+def _known_kernels(row: Mapping[str, Any]) -> str:
+    works, by, day = row["works"], row["by"], row["day"]
+    kernels = f"works on {works}" if works else f"fails on {row['fails']}: {row['reason']}"
+    source = ", ".join(filter(None, (by, day)))
+    return f"{row['versions'] or 'any version'}: {kernels}{f' ({source})' if source else ''}"
 
 
 def _source(source: Mapping[str, Any]) -> str:
@@ -216,22 +220,23 @@ def kernels(
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
 ) -> None:
-    """List the packaged kernels, newest first, and whether DRIVER builds on each."""
+    """List the packaged kernels, newest first, and what is known of DRIVER on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
     with job(root, catalogues, network=network) as settings:
-        chosen, newest = list_kernels(settings, request)
+        chosen, found = list_kernels(settings, request)
     emit(
         {
             "driver": driver,
             "distro": chosen.name,
-            "kernels": [
-                {"release": release, "builds": version is not None, "version": version}
-                for release, version in newest.items()
-            ],
+            "kernels": found,
         },
         table(
             "kernels",
-            {"kernel": "release", "builds": "builds", f"newest {driver} that does": "version"},
+            {
+                "kernel": "release",
+                "known": "known",
+                driver: lambda row: row["version"] or row["reason"],
+            },
         ),
     )
 
@@ -293,9 +298,11 @@ def _versions(offers: Offers) -> dict[str, Any]:
             {
                 "name": branch.name,
                 "kind": branch.maturity,
+                "kind_by": branch.kind_by,
                 "newest": branch.newest,
                 "released": branch.released,
                 "end_of_life": branch.last_day.isoformat() if branch.last_day else None,
+                "end_by": branch.end_by,
                 "ended": branch.has_ended(offers.day),
             }
             for branch in offers.branches.all
@@ -348,9 +355,11 @@ def _offers(one: Mapping[str, Any]) -> Iterator[str]:
                 "kind": "kind",
                 "newest version": "newest",
                 "released": "released",
+                "says": "kind_by",
                 "vendor cares until": lambda branch: (
                     branch["end_of_life"]
                     and f"{branch['end_of_life']}{' (ended)' if branch['ended'] else ''}"
+                    f" by {branch['end_by']}"
                 ),
             },
         )(one)

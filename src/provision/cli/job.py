@@ -61,7 +61,7 @@ target_options = options.group(
     flavour=options.flavour,
     base=option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
     network=options.network,
-    force=option("--force", "Build for a kernel that the recipe does not list."),
+    force=option("--force", "Build although it is known to fail, or a policy refuses it."),
     refresh=option(
         "--refresh", "Solve the closure of packages again, even if a solution is stored."
     ),

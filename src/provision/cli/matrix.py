@@ -82,7 +82,7 @@ def matrix_command(
         ),
         flavours=option("--flavours F,…|all", "Flavours of the drivers.  [their default]"),
     ),
-    force: bool = option("--force", "Also build cells that the recipe does not support."),
+    force: bool = option("--force", "Also build cells that are known to fail."),
     pushes: bool = option(
         "--push", "Build the cells that the registry lacks, push them and sign them."
     ),
@@ -199,7 +199,7 @@ def matrix_command(
             return (
                 _emit_list(file, registry, planned)
                 if file and lists and registry
-                else _emit_plan(connected, registry, planned, how)
+                else _emit_plan(connected, registry, planned)
             )
         listed = [one.cell for one in planned]
         present: list[Cell] = []
@@ -310,7 +310,7 @@ def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) 
 
 
 def _emit_plan(
-    settings: Settings, registry: FleetRegistry | None, planned: Sequence[Planned], how: RunOptions
+    settings: Settings, registry: FleetRegistry | None, planned: Sequence[Planned]
 ) -> int:
     """Resolve cells and print their Pins; what can't be built is named, and the rest goes on."""
     ensure_base_images(settings, planned)
@@ -321,7 +321,7 @@ def _emit_plan(
             refused.append({**document, "message": one.refusal, "resolution": one.resolution})
             continue
         try:
-            resolved = resolve_cell(settings, one.cell, how)
+            resolved = resolve_cell(settings, one.cell)
         except ProvisionError as error:
             refuse_trouble(error)
             failed.append({**document, **error_document(error)})

@@ -35,6 +35,7 @@ CHECKS: Mapping[str, Callable[[Observation], Iterator[Finding]]] = {
         build_checks.compiler,
         build_checks.kernel_range,
         build_checks.branch,
+        build_checks.old_tables,
         build_checks.matrix,
         build_checks.distro,
         build_checks.entitlement,

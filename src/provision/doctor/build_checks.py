@@ -14,7 +14,7 @@ from provision.doctor.observation import Driver, Finding, Observation
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
-from provision.sources.upstream.queries import ended_branch, kept, known_branches, today
+from provision.sources.upstream.queries import ended_branch, kept, known_branches, old_table, today
 from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
@@ -110,19 +110,28 @@ def compiler(host: Observation) -> Iterator[Finding]:
 
 
 def kernel_range(host: Observation) -> Iterator[Finding]:
-    """Each driver is known to build on the running and the next kernels."""
+    """No driver is known to fail on the running and the next kernels."""
     for driver in host.drivers:
         version = driver.manifest.pin.driver.version if driver.manifest else None
         if driver.recipe is None or version is None:
             continue
         for release in host.kernels.relevant:
-            if not driver.recipe.builds_on(version=version, kernel_release=release):
+            found = driver.recipe.standing(version=version, kernel_release=release)
+            if found.known == "fails" and found.row is not None:
                 yield driver.warn(
-                    f"{version} is not known to build on {release}",
-                    "kernels change the interfaces that modules use",
-                    f"use a version that builds ('provision drivers kernels {driver.name}' lists"
-                    f" them), or"
-                    " keep the older kernel",
+                    f"{version} is known to fail on {release}",
+                    f"{found.row.reason}",
+                    f"use a version that works ('provision drivers kernels {driver.name}' lists"
+                    " them), or keep the older kernel",
+                )
+            elif host.config.policy.untried == "refuse" and (
+                found.known == "untried" and release not in driver.kernels
+            ):
+                yield driver.warn(
+                    f"{version} is untried with {release}",
+                    'nobody who wrote the recipe tried it, and [policy] untried = "refuse"',
+                    'set [policy] untried = "build" in /etc/provision/provision.toml, then:'
+                    " provision apply",
                 )
 
 
@@ -143,6 +152,20 @@ def branch(host: Observation) -> Iterator[Finding]:
                 ended.message,
                 "its vendor no longer corrects it, nor makes it build on newer kernels",
                 ended.resolution,
+            )
+
+
+def old_tables(host: Observation) -> Iterator[Finding]:
+    """What each driver's recipe says of its vendor is not older than a year."""
+    for driver in host.drivers:
+        if driver.recipe is None:
+            continue
+        reviewed = driver.recipe.upstream.reviewed_day
+        if found := old_table(driver.name, "branches", reviewed, today()):
+            yield driver.warn(
+                found.message,
+                "where a vendor does not answer, or does not say, its table counts",
+                found.resolution,
             )
 
 

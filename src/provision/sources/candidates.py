@@ -61,6 +61,8 @@ class SourceContext:
     published_sum: PublishedSum = no_published_sum
     # Versions that the vendor has files for, for sources that serve any version.
     published: tuple[str, ...] = ()
+    # Versions that turned out to have no files.
+    without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def candidates(recipe: Recipe, flavour: str, context: SourceContext) -> list[Can
         if variant.source.takes_any_version:
             versions = newest_first([*versions, *context.published])
         for version in versions:
+            if version in context.without:
+                continue
             chosen = recipe.variant(context.names, flavour, version)
             if chosen is not None and chosen.label == variant.label:
                 found.append(Candidate(version, variant))

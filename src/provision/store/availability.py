@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -23,8 +23,8 @@ from provision.build.request import (
 from provision.build.solve import configured_repositories, solve_request
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
-    check_kernel,
-    choose_version,
+    Choice,
+    choose_available,
     chosen_flavour,
     files_of,
     read_upstream,
@@ -33,18 +33,19 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.config import DriverConfig
+from provision.catalogue.recipe import Known
+from provision.config import DriverConfig, Untried
 from provision.distros import source_names, uses_archive
 from provision.distros.debian.archive import packaged_kernels
 from provision.distros.debian.relations import compare_versions
 from provision.errors import NotFoundError, ProvisionError
-from provision.host.facts import Facts, read_facts
+from provision.host.facts import read_facts
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream.queries import (
     Branches,
-    Ended,
+    Notice,
     UpstreamResult,
     ended_branch,
     known_branches,
@@ -102,7 +103,7 @@ class Offers:
         return running or next((i.version for i in self.installed), None)
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> Notice | None:
         """That the installed version's branch is past the end of its life."""
         if self.serving is None:
             return None
@@ -152,7 +153,9 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
         distro=distro,
         installed=_installed(settings, driver, facts.kernel),
         offered=tuple(offered),
-        chosen=_suitable(recipe, offered, asked_for, branches, facts),
+        chosen=_suitable(
+            recipe, offered, asked_for, branches, facts.kernel or "", settings.config.policy.untried
+        ),
         trouble=trouble,
         branches=branches,
         readings=readings,
@@ -160,8 +163,8 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     )
 
 
-def version_to_build(settings: Settings, request: DriverRequest) -> str:
-    """Return the version of a driver that a build for a kernel would take."""
+def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
+    """Return the version of a driver that a build for a kernel would take, and why."""
     kernel = request.kernel or ""
     recipe = settings.catalogue.entry(request.driver).recipe
     tree = choose_tree(settings, kernel, request.distro)
@@ -172,10 +175,11 @@ def version_to_build(settings: Settings, request: DriverRequest) -> str:
     asked, context = version_context(settings, request, distro)
     flavour = chosen_flavour(recipe, request.flavour)
     with open_context(settings, recipe.name, distro, context) as opened:
-        version = choose_version(recipe, flavour, asked, kernel, opened).version
-        if not request.force:
-            check_kernel(recipe, version, kernel, opened.index)
-    return version
+        untried = settings.config.policy.untried
+        choice, _ = choose_available(
+            recipe, flavour, asked, kernel, opened, untried=untried, force=request.force
+        )
+    return choice
 
 
 def _offered(
@@ -190,13 +194,19 @@ def _offered(
 
 
 def _suitable(
-    recipe: Recipe, offered: list[str], request: DriverRequest, branches: Branches, facts: Facts
+    recipe: Recipe,
+    offered: list[str],
+    request: DriverRequest,
+    branches: Branches,
+    kernel: str,
+    untried: Untried,
 ) -> str | None:
     """Return the version that ``provision apply`` would take now, if it is offered."""
     name = request.version_name
     kinds = branches.followed(name, today()) if name is not None else None
-    version = request.version_request(kinds)
-    suitable, fitting = suitable_versions(recipe, offered, version, facts.kernel or "")
+    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
+    version = request.version_request(kinds, ended)
+    suitable, fitting = suitable_versions(recipe, offered, version, kernel, untried)
     return next(iter(fitting or suitable), None)
 
 
@@ -210,12 +220,25 @@ def _installed(settings: Settings, driver: str, running: str | None) -> tuple[In
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class KernelOffer:
+    """A packaged kernel, and what a driver is on it."""
+
+    release: str
+    known: Known
+    # The version that would be built: of those that are known to work, else of the untried, the
+    # newest of the first source; None: all are known to fail.
+    version: str | None
+    # Why the newest fails, if all do.
+    reason: str | None = None
+
+
 def list_kernels(
     settings: Settings, request: DriverRequest
-) -> tuple[DistroPin, dict[str, str | None]]:
-    """Return the distro, and the newest version known to build on each kernel that it packages.
+) -> tuple[DistroPin, tuple[KernelOffer, ...]]:
+    """Return the distro, and what is known of a driver on each kernel that it packages.
 
-    The newest kernel comes first; None: no version is known to build on it.
+    The newest kernel comes first.
 
     Only the driver, its flavour and the distro of the request count.
     """
@@ -230,11 +253,17 @@ def list_kernels(
         else:
             kernels = tuple(packaged_kernels(opened.index))
 
-    def newest(kernel: str) -> str | None:
-        fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
-        return next(fitting, None)
+    return distro, tuple(_on_kernel(recipe, versions, kernel) for kernel in kernels)
 
-    return distro, {kernel: newest(kernel) for kernel in kernels}
+
+def _on_kernel(recipe: Recipe, versions: Sequence[str], kernel: str) -> KernelOffer:
+    standings = {v: recipe.standing(version=v, kernel_release=kernel) for v in versions}
+    for known in ("works", "untried"):
+        found = next((v for v, standing in standings.items() if standing.known == known), None)
+        if found is not None:
+            return KernelOffer(kernel, standings[found].known, found)
+    rows = (standing.row for standing in standings.values())
+    return KernelOffer(kernel, "fails", None, next((row.reason for row in rows if row), None))
 
 
 def distro_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:

@@ -83,7 +83,11 @@ def recipe_of(*versions: str) -> str:
         f'url = "https://driver.example/{one}.tar.xz"\n'
         for one in versions
     )
-    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"').replace(
+        "[[kernels]]",
+        '[[kernels]]\nfails = ">=9"\nreason = "strlcpy() is gone"\n\n[[kernels]]',
+        1,
+    )
     head, _, rest = text.partition("[source]")
     text = f'{head}[source]\nkind = "archive"\n{releases}\n{rest[rest.index("[[kernels]]") :]}'
     return re.sub(r"(?m)^package = .*\n", "", text)
@@ -165,7 +169,7 @@ def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
         ("mirror", "mirror"),
         ("version", "9.9"),
         ("flavour", "has no flavour 'opne'"),
-        ("kernel", "not known to build on the kernel 9.9.0-1-amd64"),
+        ("kernel", "strlcpy() is gone"),
     ],
 )
 def test_what_could_not_be_found_out_is_no_build(

@@ -11,6 +11,7 @@ from provision.build.package_store import Closure
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.resolve import BuildTarget, decide, recipe_digest
 from provision.catalogue import Entry, Recipe
+from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError
@@ -103,6 +104,8 @@ class Options(TypedDict, total=False):
     flavour: str
     prefer: str
     force: bool
+    untried: Untried
+    ended: frozenset[str]
     architecture: str
 
 
@@ -120,10 +123,16 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
             force=options.get("force", False),
         ),
         target(options.get("of", recipe()), DISTRO),
-        VersionRequest(options.get("version"), options.get("branches"), options.get("prefer")),
+        VersionRequest(
+            options.get("version"),
+            options.get("branches"),
+            options.get("prefer"),
+            options.get("ended", frozenset()),
+        ),
         SourceContext(
             "debian 12", source_names(DISTRO), index, options.get("architecture", "x86_64")
         ),
+        untried=options.get("untried", "build"),
     ).pin(BASE, CLOSURE)
 
 

@@ -93,7 +93,7 @@ def test_main_needs_no_mention() -> None:
         {"summary": "Another text"},
         {"vendor": "Someone"},
         {"homepage": "https://elsewhere.example"},
-        {"kernels": [{"kernels": ">=1"}]},
+        {"kernels": [{"works": ">=1"}]},
         {"hardware": {"pci": []}},
     ],
 )

@@ -236,7 +236,7 @@ url = "https://vendor.example/frob-2.1.tar.gz"
 sha256 = "abababababababababababababababababababababababababababababababab"
 
 [[kernels]]
-kernels = ">=5.4"
+works = ">=5.4"
 
 [flavours.only]
 licences = ["GPL-2.0-only"]

@@ -52,7 +52,7 @@ version = "1.0"
 url = "https://example.org/hello-1.0.tar.xz"
 sha256 = "{hashlib.sha256(_SOURCE).hexdigest()}"
 [[kernels]]
-kernels = ">=5"
+works = ">=5"
 [flavours.only]
 licences = ["GPL-2.0-only"]
 [flavours.only.build]

@@ -52,14 +52,16 @@ def test_the_same_wish_gives_the_same_pin_and_context(
     assert BASE_IMAGE.id in render_context(one).dockerfile
 
 
-def test_kernels_are_listed_with_what_builds_on_them(
+def test_kernels_are_listed_with_what_is_known_of_them(
     settings: Settings, engine: FakeEngine
 ) -> None:
-    distro, newest = list_kernels(
+    distro, found = list_kernels(
         using(settings, engine), DriverRequest("v4l2loopback", distro="debian:12")
     )
     assert distro.codename == "bookworm"
-    assert newest[KERNEL] == "0.12.7"
+    (one,) = [offer for offer in found if offer.release == KERNEL]
+    assert (one.version, one.known) == ("0.12.7", "works")
+    assert {offer.known for offer in found if offer.release.startswith("6.12.")} <= {"untried"}
 
 
 def test_a_matrix_chooses_from_what_the_archive_has(

@@ -4,9 +4,17 @@ import hashlib
 
 import pytest
 
+from provision.build.request import VersionRequest
+from provision.build.versions import choose_version
+from provision.config import Untried
+from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import NotFoundError, UsageError
+from provision.progress import Event, Note, heard_by
+from provision.sources.candidates import SourceContext
 from unit.build.made_up_driver import (
+    DISTRO,
+    KERNEL,
     SOURCES,
     packages,
     pin,
@@ -23,10 +31,13 @@ def test_the_newest_version_that_fits_the_kernel_is_taken() -> None:
     more = [stanza("tool-source", "3.0-1"), stanza("tool-user", "3.0-1")]
     index = index_of({("bookworm", "main"): packages(*more)})
     kernels = [
-        {"versions": "==1.*", "kernels": ">=6.1,<6.2"},
-        {"versions": ">=2", "kernels": ">=6.5"},
+        {"versions": "==1.*", "works": ">=6.1,<6.2"},
+        {"versions": ">=2", "fails": "<6.5", "reason": "it needs folios"},
     ]
     assert pin(index, of=recipe(kernels=kernels)).driver.version == "1.10"
+    # What nobody has tried comes after what works, and is taken where nothing is known to.
+    assert pin(index, of=recipe(kernels=kernels[:1])).driver.version == "1.10"
+    assert pin(index, of=recipe(kernels=[])).driver.version == "3.0"
     assert pin(index).driver.version == "3.0"
 
 
@@ -41,7 +52,7 @@ def test_a_branch_stands_for_its_newest_version_that_fits() -> None:
     assert pin(index, version="1").driver.version == "1.10"
     # 3.1 is a version, and no branch with 3.10 in it.
     assert pin(index, version="3.1").driver.version == "3.1"
-    older = [{"versions": "<3.10", "kernels": ">=6.1"}]
+    older = [{"versions": "==3.10", "fails": ">=6.1", "reason": "it crashes"}]
     assert pin(index, of=recipe(kernels=older), version="3").driver.version == "3.2"
     assert refused(index, version="4").message.startswith("'made-up' (plain) has no version 4")
 
@@ -53,7 +64,7 @@ def test_a_version_stays_as_long_as_it_fits_what_is_asked() -> None:
     assert pin(index, version="3", prefer="3.1").driver.version == "3.1"
     assert pin(index, version="1", prefer="3.1").driver.version == "1.10"
     assert pin(index, prefer="2.9").driver.version == "3.2"
-    newer = [{"versions": ">=3.2", "kernels": ">=6.1"}]
+    newer = [{"versions": "==3.1", "fails": ">=6.1", "reason": "it crashes"}]
     assert pin(index, of=recipe(kernels=newer), prefer="3.1").driver.version == "3.2"
 
 
@@ -75,7 +86,7 @@ def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered()
     # What was chosen stays as long as its branch is accepted.
     assert version("4", "3", prefer="3.1") == "3.1"
     assert version("4", prefer="3.1") == "4.1"
-    older = [{"versions": "<4", "kernels": ">=6.1"}]
+    older = [{"versions": ">=4", "fails": ">=6.1", "reason": "it crashes"}]
     found = pin(index, of=recipe(kernels=older), version="lts", branches=("4", "3"))
     assert found.driver.version == "3.2"
     error = refused(index, version="lts", branches=("5", "6"))
@@ -114,28 +125,95 @@ def test_a_kernel_without_headers_is_refused(index: ArchiveIndex) -> None:
     assert "No headers are packaged" in refused(index, kernel="6.1.0-48-amd64").message
 
 
-def test_a_kernel_that_the_driver_isnt_known_to_build_on_is_refused(index: ArchiveIndex) -> None:
-    error = refused(index, kernel="6.12.117+deb12-amd64")
-    assert error.message == (
-        "'made-up' 1.10 is not known to build on the kernel 6.12.117+deb12-amd64."
-    )
+NEWER = "6.12.117+deb12-amd64"
+FAILING = {"versions": "==1.*", "fails": ">=6.12", "reason": "strlcpy() is gone", "by": "Jo"}
+
+
+def test_what_is_known_to_fail_is_refused_with_its_reason(index: ArchiveIndex) -> None:
+    error = refused(index, kernel=NEWER, of=recipe(kernels=[FAILING]))
+    assert "strlcpy() is gone" in error.message
+    assert "Jo" in error.message
     assert "--force" in (error.resolution or "")
-    assert (error.details or "").splitlines() == [
-        "driver.toml, ==1.*: kernels >=6.1,<6.2",
-        "packaged kernels that it builds on: 6.1.0-56-amd64, 6.1.0-50-amd64, 6.1.0-47-amd64",
+
+
+@pytest.mark.parametrize(("known", "nearest"), [("<2", "1.10"), (">=2", "2.0"), ("!=1.10", "2.0")])
+def test_the_nearest_version_that_works_is_named(known: str, nearest: str) -> None:
+    more = [stanza(name, f"{v}-1") for v in ("2.0", "3.0") for name in ("tool-source", "tool-user")]
+    index = index_of({("bookworm", "main"): packages(*more)})
+    rows = [
+        {"versions": known, "works": ">=6.1"},
+        {"versions": "==1.9", "fails": ">=6.1", "reason": "it crashes"},
     ]
+    error = refused(index, version="1.9", of=recipe(kernels=rows))
+    assert f"--version {nearest}," in (error.resolution or "")
 
 
 def test_force_goes_on_all_the_same(index: ArchiveIndex) -> None:
-    found = pin(index, kernel="6.12.117+deb12-amd64", force=True)
-    assert found.kernel.release == "6.12.117+deb12-amd64"
+    found = pin(index, kernel=NEWER, of=recipe(kernels=[FAILING]), force=True)
+    assert found.kernel.release == NEWER
 
 
-def test_nothing_known_about_a_version_is_said(index: ArchiveIndex) -> None:
-    kernels = [{"versions": "==7.*", "kernels": ">=5"}]
-    error = refused(index, of=recipe(kernels=kernels))
-    assert "nothing about this version" in (error.details or "")
-    assert "another version" in (error.resolution or "")
+def test_what_nobody_tried_is_built_unless_the_policy_refuses_it(index: ArchiveIndex) -> None:
+    notes: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
+
+    with heard_by(hear):
+        assert pin(index, kernel=NEWER).driver.version == "1.10"
+    assert "untried" in " ".join(notes)
+    error = refused(index, kernel=NEWER, untried="refuse")
+    assert "untried" in error.message
+    assert pin(index, untried="refuse").driver.version == "1.10"
+    assert pin(index, kernel=NEWER, untried="refuse", force=True).driver.version == "1.10"
+
+
+def test_what_works_is_preferred_within_a_branch_and_a_living_branch_always() -> None:
+    more = [
+        stanza(name, f"{v}-1")
+        for v in ("4.1", "4.2", "3.1")
+        for name in ("tool-source", "tool-user")
+    ]
+    index = index_of({("bookworm", "main"): packages(*more)})
+
+    def taken(rows: list[dict[str, str]], ended: str = "", untried: Untried = "build") -> str:
+        found = pin(
+            index,
+            version="production",
+            branches=("4", "3"),
+            ended=frozenset({ended}),
+            of=recipe(kernels=rows),
+            untried=untried,
+        )
+        return found.driver.version
+
+    known = {"versions": "<=4.1", "works": ">=6.1"}
+    third = {"versions": "==3.*", "works": ">=6.1"}
+    fails = {"versions": "==4.*", "fails": ">=6.1", "reason": "it crashes"}
+    assert taken([]) == "4.2"
+    assert taken([known]) == "4.1"
+    # The newer branch is untried, and the older one works.
+    assert taken([third]) == "4.2"
+    assert taken([third], ended="3") == "4.2"
+    assert taken([third], untried="refuse") == "3.1"
+    with pytest.raises(NotFoundError, match=r"4\.2 is untried"):
+        taken([third], ended="3", untried="refuse")
+    # An ended one is better than none.
+    assert taken([third, fails], ended="3") == "3.1"
+
+
+def test_a_choice_says_what_it_passed_over_and_why() -> None:
+    more = [stanza(name, f"{v}-1") for v in ("4.1", "4.2") for name in ("tool-source", "tool-user")]
+    index = index_of({("bookworm", "main"): packages(*more)})
+    context = SourceContext("debian 12", source_names(DISTRO), index)
+    rows = [{"versions": "==4.1", "works": ">=6.1", "by": "Jo"}]
+    of = recipe(kernels=rows)
+    choice = choose_version(of, "plain", VersionRequest("4"), KERNEL, context)
+    assert (choice.version, choice.passed_over) == ("4.1", "4.2")
+    (reason,) = choice.reasons(KERNEL)
+    assert "4.2" in reason
+    assert "Jo" in reason
 
 
 @pytest.mark.parametrize("kernel", ["no kernel", ""])
@@ -176,7 +254,7 @@ def test_each_distro_has_the_source_that_serves_it(index: ArchiveIndex) -> None:
 
 
 def test_the_first_source_goes_before_newer_versions_of_others(index: ArchiveIndex) -> None:
-    kernels = [{"kernels": ">=6.1,<6.13"}]
+    kernels = [{"works": ">=6.1,<6.13"}]
     assert pin(index, of=several(kernels=kernels)).driver.version == "1.10"
     # A branch that the first does not serve is the other's.
     assert pin_for_rocky(of=several(kernels=kernels)).driver.version == "2.0"

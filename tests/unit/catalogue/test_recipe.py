@@ -1,6 +1,7 @@
 """What a driver.toml may say, and what each mistake in it is called."""
 
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from provision.catalogue import Recipe, version_matches
 from provision.catalogue.fields import PciMatch
 from provision.catalogue.source_models import ArchiveRelease, GitRelease
 from provision.errors import ConfigError
-from unit.recipes import recipe, variant
+from unit.recipes import RECIPE, recipe, variant
 
 BUILD = {"command": ["make"], "modules": ["tool.ko"]}
 
@@ -38,19 +39,52 @@ def test_without_a_mark_it_is_the_first() -> None:
     assert recipe(flavours=flavours).default_flavour == "plain"
 
 
-def test_it_knows_the_kernels_it_builds_on() -> None:
-    asked = [
-        ("1.10", "6.1.0-47-amd64"),
-        ("1.10", "6.12.117+deb13-amd64"),
-        ("2.0", "6.12.117+deb13-amd64"),
-        ("2.0", "6.13-rc1-amd64"),
-        ("0.9", "6.1.0-47-amd64"),
-        ("2.0", "custom"),
+@pytest.mark.parametrize(
+    ("version", "kernel", "known"),
+    [
+        ("1.10", "6.1.0-47-amd64", "works"),
+        ("1.10", "6.12.117+deb13-amd64", "untried"),
+        ("2.0", "6.12.117+deb13-amd64", "works"),
+        ("2.0", "6.13-rc1-amd64", "untried"),
+        ("0.9", "6.1.0-47-amd64", "untried"),
+        ("2.0", "custom", "untried"),
+        ("2.0", "7.1.3+deb14-amd64", "fails"),
+        ("2.5", "7.1.3+deb14-amd64", "works"),
+        ("1.10", "4.19.0-1-amd64", "fails"),
+        # What fails counts, whatever the order of rows.
+        ("2.0", "6.6.0-1-amd64", "fails"),
+    ],
+)
+def test_it_says_what_is_known_of_a_kernel(version: str, kernel: str, known: str) -> None:
+    rows = [
+        *json.loads(json.dumps(tomllib.loads(RECIPE)["kernels"])),
+        {"versions": "<2.5", "fails": ">=7.1", "reason": "strlcpy() is gone"},
+        {"versions": ">=2.5", "works": ">=7.1"},
+        {"fails": "<5.4", "reason": "its README"},
+        {"versions": "==2.0", "fails": ">=6.6,<6.7", "reason": "it crashes"},
     ]
-    assert [a for a in asked if recipe().builds_on(version=a[0], kernel_release=a[1])] == [
-        ("1.10", "6.1.0-47-amd64"),
-        ("2.0", "6.12.117+deb13-amd64"),
-    ]
+    found = recipe(kernels=rows).standing(version=version, kernel_release=kernel)
+    assert found.known == known
+    assert (found.row is None) == (known == "untried")
+
+
+def test_a_row_of_an_earlier_release_is_read() -> None:
+    assert recipe(kernels=[{"kernels": ">=6.1"}]) == recipe(kernels=[{"works": ">=6.1"}])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"works": ">=6.1", "fails": ">=6.1", "reason": "both"},
+        {"fails": ">=6.1"},
+        {"works": ">=6.1", "reason": "it works"},
+        {"works": ">=6.1", "day": "2026-13"},
+        {"kernels": ">=6.1", "works": ">=6.1"},
+    ],
+)
+def test_a_row_says_that_it_works_or_why_it_fails(row: dict[str, str]) -> None:
+    assert "kernels.0" in mistakes(kernels=[row])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +225,7 @@ def test_what_the_mistakes_are_made_of_has_none() -> None:
             for pattern in ("(", "(a{99999999999})", "(" * 3000 + ")" * 3000, "none")
         ],
         *[(_patch(f), "patches.0.file") for f in ("../fix.patch", "a.diff", "a/b.patch", ".patch")],
-        ({"kernels": [{"kernels": "6.1 or newer"}]}, "kernels.0.kernels: '6.1 or newer' is no"),
+        ({"kernels": [{"works": "6.1 or newer"}]}, "kernels.0.works: '6.1 or newer' is no"),
         ({"source": {"kind": "svn"}}, "source.kind: must be "),
         (_release("ftp://h.example/f"), f"{_URL}'ftp://h.example/f' is no address such as"),
         (_release("h.example/f"), f"{_URL}'h.example/f' is no address"),
@@ -211,8 +245,8 @@ def test_each_mistake_is_named_with_its_place(changes: dict[str, Any], said: str
 
 
 def test_several_mistakes_are_named_together() -> None:
-    found = mistakes(schema=2, name="UPPER", kernels=[], colour="blue").splitlines()
-    assert {line.partition(":")[0] for line in found} == {"schema", "name", "kernels", "colour"}
+    found = mistakes(schema=2, name="UPPER", flavours={}, colour="blue").splitlines()
+    assert {line.partition(":")[0] for line in found} == {"schema", "name", "flavours", "colour"}
 
 
 def test_mistakes_between_tables_are_named() -> None:

@@ -43,7 +43,7 @@ kind = "deb"
 
 [[kernels]]
 versions = "<590"
-kernels = ">=6.1"
+works = ">=6.1"
 
 [flavours.open]
 licences = ["MIT"]
@@ -169,11 +169,14 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     assert branches["535"] == {
         "name": "535",
         "kind": "lts",
+        "kind_by": branches["535"]["kind_by"],
         "newest": "535.261.03",
         "released": "2025-07-17",
         "end_of_life": "2026-06-30",
+        "end_by": "the recipe",
         "ended": True,
     }
+    assert branches["535"]["kind_by"].startswith("127.0.0.1, asked on ")
     assert [source["kind"] for source in document["sources"]] == [
         "nvidia-releases-json",
         "latest-txt",
@@ -283,8 +286,8 @@ def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendo
     assert len(vendor.asked) == asked
     document = site.document()
     assert document["offered"] == ["595.84", "535.261.03"]
-    # The recipe knows no kernel that it builds on.
-    assert document["chosen"] == "535.261.03"
+    # The recipe knows nothing of its kernels, and a living branch comes first.
+    assert document["chosen"] == "595.84"
 
 
 @pytest.mark.parametrize(
@@ -335,4 +338,4 @@ def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     context = replace(context, index=index)
     found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
-    assert suitable_versions(recipe, found, version, "6.1.0-47-amd64") == (found, ["535.261.03"])
+    assert suitable_versions(recipe, found, version, "6.1.0-47-amd64") == (found, found[:1])

@@ -31,6 +31,11 @@ def _lacks(name: str) -> Break:
     return lambda host: (host.root / name).unlink()
 
 
+def _refuses_the_untried(host: DoctorHost) -> None:
+    host.file("lib/modules/6.12.1-amd64/modules.dep", "")
+    host.file(_SETTINGS, f'[drivers.{DRIVER}]\n[policy]\nuntried = "refuse"\n')
+
+
 def _fails_next(host: DoctorHost) -> None:
     cell = Cell(Row(DRIVER, "0.12.7", "dkms"), Column("debian:12", NEXT_KERNEL))
     result = result_of(cell, "failed", reason="compile", message="a.c:1: no", resolution="wait")
@@ -136,6 +141,13 @@ def _ended_branch(host: DoctorHost) -> None:
 "0.12" = { maturity = "lts", end_of_life = "2020-01" }
 "0.15" = { maturity = "lts" }
 """
+    host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+
+
+def _old_table(host: DoctorHost) -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe = recipe.replace("[upstream]", '[upstream]\nreviewed = "2020-01"')
     host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
     host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
@@ -279,8 +291,9 @@ CASES: list[tuple[str, Break, str]] = [
         "warn",
     ),
     ("branch", _ended_branch, "warn"),
+    ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
-    ("kernel-range", _has(("lib/modules/6.12.1-amd64/modules.dep", "")), "warn"),
+    ("kernel-range", _refuses_the_untried, "warn"),
     ("matrix", _fails_next, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
     ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),

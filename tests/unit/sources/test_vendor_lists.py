@@ -34,7 +34,7 @@ commit = "9f330e7058f6062596f2a7316952c67963a0aac3"
 sha256 = "4bdfd37b34ff746edc8150e4bca8fe9fc2a215d5b011805858423fa66a138742"
 
 [[kernels]]
-kernels = ">=5.14"
+works = ">=5.14"
 
 [flavours.open]
 licences = ["MIT"]

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from provision.build.request import is_of
-from provision.catalogue import Recipe, version_matches
+from provision.build.request import VersionRequest, is_of
+from provision.build.versions import suitable_versions
+from provision.catalogue import Recipe
 from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.distros.debian.relations import version_key
 from provision.documents import Frozen
@@ -156,22 +157,15 @@ def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force:
     recipe = offer.recipe
     if recipe is None or force:
         return Planned(cell)
-    if recipe.builds_on(version=row.version, kernel_release=column.kernel):
+    known = recipe.standing(version=row.version, kernel_release=column.kernel)
+    if known.known != "fails" or known.row is None:
         return Planned(cell)
     return Planned(
         cell,
-        f"{row.driver} {row.version} is known to build on {_ranges(recipe, row.version)}, and"
-        f" {column.kernel} is not among them",
+        f"{row.driver} {row.version} is known to fail on {column.kernel}: {known.row.reason}",
         "Build it with --force, or select a version that supports this kernel"
         f" ('provision drivers kernels {row.driver}' lists them).",
     )
-
-
-def _ranges(recipe: Recipe, version: str) -> str:
-    fitting = [row for row in recipe.kernels if version_matches(version, row.versions)]
-    if not fitting:
-        return "no kernel"
-    return "kernels " + " or ".join(row.kernels for row in fitting)
 
 
 def choose_kernels(
@@ -323,10 +317,8 @@ def _latest(offer: Offer, count: int, columns: Iterable[Column]) -> list[str]:
     if recipe is not None:
         for column in columns:
             if column.distro == offer.distro:
-                fitting = (
-                    version
-                    for version in offer.versions
-                    if recipe.builds_on(version=version, kernel_release=column.kernel)
+                _, fitting = suitable_versions(
+                    recipe, offer.versions, VersionRequest(), column.kernel
                 )
                 found.update(dict.fromkeys(islice(fitting, count)))
     return list(found) or list(offer.versions[:count])

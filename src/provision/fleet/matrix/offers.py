@@ -159,11 +159,9 @@ def _versions(
         for offer in candidates(recipe, flavour, there):
             by_source.setdefault(offer.variant.label, []).append(offer.version)
         every = [version for versions in by_source.values() for version in versions]
-        # Hosts get no versions for which the recipe names no kernels.
-        known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
             newest = {
-                branch: [version for version in known if is_of(version, branch)][:1]
+                branch: _taken_of(recipe, [version for version in every if is_of(version, branch)])
                 for branch in followed.branches
             }
             supported = [v for b, found in newest.items() if b not in followed.ended for v in found]
@@ -174,7 +172,7 @@ def _versions(
         elif count := newest_count(name):
             # Which source a host takes depends on its kernel.
             for versions in by_source.values():
-                more += [v for v in versions if _has_kernels(recipe, v)][:count]
+                more += _taken_of(recipe, versions, count)
         elif found := next((version for version in every if is_of(version, name)), None):
             more.append(found)
         elif is_whole(name) and unlisted(recipe, flavour, name, context):
@@ -183,11 +181,15 @@ def _versions(
     return tuple(offer.version for offer in taken), kinds
 
 
-def _has_kernels(recipe: Recipe, version: str) -> bool:
-    # Without any rows, the source itself knows its kernels.
-    return not recipe.kernels or any(
-        version_matches(version, row.versions) for row in recipe.kernels
-    )
+def _taken_of(recipe: Recipe, versions: list[str], count: int = 1) -> list[str]:
+    """Return those of some versions, the newest first, that hosts may take.
+
+    Those are the newest, and where nobody has tried these, also the newest that somebody has: which
+    of them a host takes depends on its kernel.
+    """
+    works = (row.versions for row in recipe.kernels if row.works is not None)
+    tried = [v for one in works for v in versions if version_matches(v, one)]
+    return list(dict.fromkeys([*versions[:count], *newest_first(tried)[:count]]))
 
 
 def offers_of_results(results: Iterable[Result]) -> Offers:

@@ -346,7 +346,7 @@ class MatrixRun:
         # Without an engine, nothing can be decided.
         settings.engine()
         try:
-            resolved = resolve_cell(settings, cell, self._options)
+            resolved = resolve_cell(settings, cell)
         except ProvisionError as error:
             refuse_trouble(error)
             result = failed_result(cell, error, phase="resolve")
@@ -449,10 +449,12 @@ class MatrixRun:
         return forward
 
 
-def resolve_cell(settings: Settings, cell: Cell, options: RunOptions) -> Resolved:
-    """Return the Pin of a cell, with what its build needs here."""
-    request = DriverRequest(**cell.members(), force=options.force)
-    return resolve_pin(settings, request)
+def resolve_cell(settings: Settings, cell: Cell) -> Resolved:
+    """Return the Pin of a cell, with what its build needs here.
+
+    What a recipe knows of it, the plan of the cells has decided about.
+    """
+    return resolve_pin(settings, DriverRequest(**cell.members(), force=True))
 
 
 def _refused(planned: Planned, known: Result | None) -> tuple[str, Result | None]:

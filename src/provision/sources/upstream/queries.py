@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from provision.catalogue.upstream import (
     CHANNELS,
@@ -228,6 +229,19 @@ class Branch:
     last_day: date | None = None
     newest: str | None = None
     released: str | None = None
+    # Who says of which kind it is, and who until when it lives: a vendor's answer or the recipe,
+    # with the day of that; None: nobody does.
+    kind_by: str | None = None
+    end_by: str | None = None
+
+    @property
+    def described(self) -> str:
+        """What is known of it, by whom, and of which day."""
+        kind = f"of the kind {self.maturity}" if self.maturity else "of no known kind"
+        text = f"the branch {self.name} is {kind}{f' ({self.kind_by})' if self.kind_by else ''}"
+        if self.last_day is None:
+            return text
+        return f"{text}, supported until {self.last_day} ({self.end_by})"
 
     def has_ended(self, today: date) -> bool:
         """Return whether its vendor no longer supports it."""
@@ -285,12 +299,20 @@ def known_branches(upstream: Upstream, readings: Iterable[UpstreamResult]) -> Br
     none.
     """
     releases: dict[str, list[Release]] = {name: [] for name in upstream.branches}
+    said_by: dict[str, str] = {}
     for reading in readings:
         for release in reading.releases:
             name = release.branch or upstream.branch_of(release.version)
             releases.setdefault(name, []).append(release)
+            if release.maturity is not None and reading.answer is not None:
+                day = datetime.fromtimestamp(reading.answer.read, tz=UTC)
+                host = urlsplit(reading.url).hostname
+                said_by.setdefault(name, f"{host}, asked on {day:%Y-%m-%d}")
     names = sorted(releases, key=version_key, reverse=True)
-    return Branches(upstream, tuple(_branch(upstream, name, releases[name]) for name in names))
+    return Branches(
+        upstream,
+        tuple(_branch(upstream, name, releases[name], said_by.get(name)) for name in names),
+    )
 
 
 def today() -> date:
@@ -299,14 +321,14 @@ def today() -> date:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A version whose branch the vendor no longer supports."""
+class Notice:
+    """Something that people should know of a version or a recipe, and what to do."""
 
     message: str
     resolution: str
 
 
-def ended_branch(driver: str, version: str, branches: Branches, day: date) -> Ended | None:
+def ended_branch(driver: str, version: str, branches: Branches, day: date) -> Notice | None:
     """Return that the branch of a version, or a branch itself, has ended; None if it has not."""
     found = branches.of(version)
     if not found.has_ended(day):
@@ -316,7 +338,7 @@ def ended_branch(driver: str, version: str, branches: Branches, day: date) -> En
     successor = branches.successor(found, day)
     name = "another branch" if successor is None else f"the branch {successor.name}"
     value = "BRANCH" if successor is None else successor.name
-    return Ended(
+    return Notice(
         message,
         f'For {name}, write version = "{value}" into [drivers.{driver}] of'
         " /etc/provision/provision.toml, then: provision apply. Whether it is offered for this"
@@ -324,7 +346,7 @@ def ended_branch(driver: str, version: str, branches: Branches, day: date) -> En
     )
 
 
-def _branch(upstream: Upstream, name: str, releases: list[Release]) -> Branch:
+def _branch(upstream: Upstream, name: str, releases: list[Release], said_by: str | None) -> Branch:
     facts = upstream.branches.get(name, BranchFacts())
     said = next((r.maturity for r in releases if r.maturity is not None), None)
     newest = max(releases, key=lambda release: version_key(release.version), default=None)
@@ -335,4 +357,25 @@ def _branch(upstream: Upstream, name: str, releases: list[Release]) -> Branch:
         last_day=facts.last_day,
         newest=newest.version if newest else None,
         released=next((r.released for r in same if r.released), None),
+        kind_by=said_by or (upstream.source if facts.maturity else None),
+        end_by=upstream.source if facts.end_of_life else None,
+    )
+
+
+# Months after which a recipe's table is called old: NVIDIA begins a branch every four to six.
+_OLD = 12
+
+
+def old_table(driver: str, table: str, reviewed: date | None, day: date) -> Notice | None:
+    """Return that a table of a recipe is old; None if it is not, or has no date."""
+    if reviewed is None:
+        return None
+    months = (day.year - reviewed.year) * 12 + day.month - reviewed.month
+    if months <= _OLD:
+        return None
+    return Notice(
+        f"the recipe's table of {table} is {months} months old ({reviewed:%Y-%m})",
+        "Upgrade provision, which brings newer recipes; or correct the table in a copy of the"
+        f" recipe's folder '{driver}', in a folder that 'catalogue' of"
+        " /etc/provision/provision.toml names.",
     )

@@ -77,7 +77,7 @@ def _asked(url: str, checksums: str) -> bytes:
     try:
         return get_small(checksums, limit=_MAX_SUMS)
     except NotFoundError as error:
-        raise NotFoundError(
+        raise UnpublishedError(
             f"The vendor publishes no checksum of '{url}' at '{checksums}'.",
             resolution=f"Check the version. {_BY_HAND}",
             details=error.message,
@@ -113,6 +113,10 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
     # A sum without a name is that of the file that the list is named after.
     is_of_one_file = urlsplit(checksums).path.rpartition("/")[2].startswith(name)
     return sums.get(name) or (sums.get("", set()) if is_of_one_file else set())
+
+
+class UnpublishedError(NotFoundError):
+    """The vendor has no checksum of a file, nor the file: it may be announced, or withdrawn."""
 
 
 class KnownSum(Frozen):

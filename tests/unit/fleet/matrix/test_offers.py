@@ -14,7 +14,15 @@ from provision.catalogue.upstream import LatestText
 from provision.config import DriverConfig
 from provision.fleet.matrix import host_report
 from provision.fleet.matrix import offers as matrix_offers
-from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, choose_rows
+from provision.fleet.matrix.cells import (
+    Cell,
+    Column,
+    Planned,
+    Row,
+    Selection,
+    choose_kernels,
+    choose_rows,
+)
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
@@ -38,7 +46,7 @@ releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
 
 [[kernels]]
 versions = "<600"
-kernels = ">=5.14"
+works = ">=5.14"
 
 [flavours.open]
 licences = ["MIT"]
@@ -100,7 +108,8 @@ def test_a_matrix_has_what_hosts_would_get(
         drivers=("demo",), distros=("rocky:9.5",), kernels=("all",), versions=wanted
     )
     offers = find_offers(settings, selection)
-    assert [row.version for row in choose_rows(selection, offers.offers)] == rows
+    columns = choose_kernels(selection.kernels, offers.kernels)
+    assert [row.version for row in choose_rows(selection, offers.offers, columns)] == rows
 
 
 def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(

@@ -265,6 +265,7 @@ def test_what_is_not_supported_is_said_and_not_built(lab: Lab) -> None:
     assert (lab.result().message, lab.result().resolution) == ("too new", "force it")
     lab.run(cells(), force=True)
     assert set(lab.states().values()) == {"built"}
+    # Nothing is refused that the plan of the cells has let through.
     assert all(wanted.force for wanted in lab.wanted)
 
 

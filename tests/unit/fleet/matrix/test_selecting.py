@@ -33,7 +33,12 @@ SCHEMA = Path(__file__).parents[4] / "docs/reference/matrix-cell.schema.json"
 DEBIAN, NEXT = "debian:12", "debian:13"
 KERNELS = ("6.12.9-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
 # Its versions 1.* build on 6.1, those from 2 on up to 6.12.
-MADE_UP = recipe()
+KNOWN = [
+    {"versions": "==1.*", "works": ">=6.1,<6.2"},
+    {"versions": "==1.*", "fails": ">=6.12", "reason": "strlcpy() is gone"},
+    {"versions": ">=2", "works": ">=6.1,<6.13"},
+]
+MADE_UP = recipe(kernels=KNOWN)
 
 
 def offer(flavour: str, distro: str, *versions: str, refusal: str | None = None) -> Offer:
@@ -101,7 +106,9 @@ def test_what_the_recipe_or_the_distro_lacks_is_not_supported_and_says_why() -> 
     assert refusals["made-up 1.9 (plain) on debian:12 6.1.0-47-amd64"] is None
     too_new = refusals["made-up 1.9 (plain) on debian:12 6.12.9-amd64"]
     assert too_new
-    assert ">=6.1,<6.2" in too_new
+    assert "strlcpy() is gone" in too_new
+    # What nobody has tried is what a matrix is for.
+    assert refusals["made-up 3.0 (plain) on debian:13 6.13.1-amd64"] is None
     absent = refusals["made-up 3.0 (plain) on debian:12 6.1.0-47-amd64"]
     assert absent == "debian:12 has no made-up 3.0: it has 2.1, 1.9, 1.8"
     other = refusals["made-up 2.1 (other) on debian:13 6.13.1-amd64"]

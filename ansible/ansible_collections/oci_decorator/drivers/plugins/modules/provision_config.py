@@ -45,6 +45,10 @@ options:
             description: Whether artifacts are built on this host.
             type: str
             choices: [never, fallback, always]
+          untried:
+            description: Whether versions that nobody has tried on a kernel are built.
+            type: str
+            choices: [build, refuse]
           hold_updates:
             description: Whether a Flatcar update is held if a driver cannot be had for its kernel.
             type: bool

@@ -1,0 +1,196 @@
+"""What our pages tell people to write, on hosts that reach NVIDIA on a day in November 2026.
+
+The recipe is the shipped one; only its addresses lead to the loopback interface. Servers that have
+no answer in the set are down.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.artifact import write
+from kit.cache import REPOSITORY
+from kit.fileserver import Mirror
+from provision.build import versions
+from provision.build.request import DriverRequest
+from provision.build.workspace import Settings, load_settings
+from provision.distros import find_distro, source_names
+from provision.errors import NotFoundError
+from provision.progress import Event, Note, heard_by
+from provision.sources.candidates import packages_of
+from provision.sources.upstream.queries import kept, known_branches, old_table
+from provision.store.availability import version_to_build
+from unit.fake_archive import answer, stanza, write_apt_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TODAY = date(2026, 11, 28)
+ANSWERS = REPOSITORY / "tests/data/releases/2026-11"
+# Versions that are listed and have no file.
+ABSENT = {"625.31.04"}
+# Debian 12 and 13, and Ubuntu 24.04 with its HWE kernel.
+HOSTS = {
+    "debian:12": ('ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n', "6.1.0-56-amd64"),
+    "debian:13": ('ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n', "6.12.117+deb13-amd64"),
+    "ubuntu:24.04": (
+        'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n',
+        "6.17.0-14-generic",
+    ),
+}
+# What the distro itself packages in the layout that the recipe names; Ubuntu has another.
+PACKAGED = {"debian:12": "535.261.03", "debian:13": "550.163.01", "ubuntu:24.04": "none"}
+# In a page: a driver's table, and a line with its version and what else a comment offers.
+_TABLE = re.compile(r"\[drivers\.([a-z0-9-]+)\]\n((?:[a-z_]+ *=.*\n)+)")
+_VERSION = re.compile(r"^version *=.*$", re.MULTILINE)
+
+
+def of_pages() -> set[tuple[str, str]]:
+    """Return each driver and version that a page tells people to write."""
+    found = set()
+    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]:
+        for driver, settings in _TABLE.findall(page.read_text()):
+            for line in _VERSION.findall(settings):
+                found |= {(driver, name) for name in re.findall(r'"([^"]+)"', line)}
+    return found
+
+
+@dataclass
+class Day:
+    """NVIDIA's servers, and hosts that reach them."""
+
+    folder: Path
+    mirror: Mirror
+    monkeypatch: pytest.MonkeyPatch
+
+    def host(self, distro: str = "debian:12", kernel: str | None = None) -> Settings:
+        os_release, usual = HOSTS[distro]
+        name = distro.partition(":")[0]
+        root = self.folder / "host"
+        shutil.rmtree(root, ignore_errors=True)
+        write(root / "etc/os-release", os_release.encode())
+        (root / "lib/modules" / (kernel or usual)).mkdir(parents=True)
+        codename = os_release.rpartition("CODENAME=")[2].strip()
+        write_apt_sources(root, distro=name, codename=codename)
+        settings = load_settings(root, catalogues=[self.folder / "catalogue"])
+        recipe = settings.catalogue.entry("nvidia").recipe
+        packages = packages_of(recipe, source_names(find_distro(distro)))
+        text = "\n".join(stanza(package, f"{PACKAGED[distro]}-1") for package in packages)
+        texts = {(codename, "main"): text}
+        self.monkeypatch.setattr(
+            "provision.build.archive.Archive._answer", lambda _archive, words: answer(texts, words)
+        )
+        return settings
+
+    def version(self, settings: Settings, driver: str, version: str) -> str:
+        (kernel,) = (path.name for path in (settings.root / "lib/modules").iterdir())
+        request = DriverRequest(driver, kernel=kernel, version=version)
+        return version_to_build(settings, request).version
+
+    def close(self) -> None:
+        """Let every server be down, except the one with the files."""
+        for path in (self.folder / "servers").iterdir():
+            if path.name != "us.download.nvidia.com":
+                shutil.rmtree(path)
+
+
+@pytest.fixture
+def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
+    servers = tmp_path / "servers"
+    shutil.copytree(ANSWERS, servers)
+    listed = (servers / "download.nvidia.com/XFree86/Linux-x86_64/index.html").read_text()
+    for version in set(re.findall(r"href='([0-9.]+)/'", listed)) - ABSENT - {".."}:
+        name = f"NVIDIA-Linux-x86_64-{version}.run"
+        folder = servers / "us.download.nvidia.com/XFree86/Linux-x86_64" / version
+        write(folder / f"{name}.sha256sum", f"{64 * 'a'}  {name}\n".encode())
+    mirror = Mirror(servers)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(versions, "today", lambda: TODAY)
+    with mirror.serving() as url:
+        for driver in ("nvidia", "onload", "v4l2loopback"):
+            shipped = REPOSITORY / "driver_images" / driver
+            copy = tmp_path / "catalogue" / driver
+            shutil.copytree(shipped, copy)
+            recipe = (copy / "driver.toml").read_text()
+            moved = re.sub(r"https://(?=[a-z.]*nvidia\.com/)", f"{url}/", recipe)
+            (copy / "driver.toml").write_text(moved)
+        yield Day(tmp_path, mirror, monkeypatch)
+
+
+@pytest.mark.parametrize("distro", HOSTS)
+def test_each_version_of_our_pages_is_offered(day: Day, distro: str) -> None:
+    settings = day.host(distro)
+    wanted = {
+        (driver, version)
+        for driver, version in of_pages()
+        if driver in {"nvidia", "onload"} and version not in {"6.1.0-47-amd64"}
+    }
+    assert {("nvidia", "production"), ("nvidia", "580"), ("nvidia", "lts")} <= wanted
+    found = {one: day.version(settings, *one) for one in sorted(wanted)}
+    assert found["nvidia", "production"] == "625.22.02"
+    assert found["nvidia", "lts"] == "620.38.02"
+    assert found["nvidia", "580"] == "580.178.04"
+
+
+def test_a_version_without_a_file_is_passed_over_and_that_is_said(day: Day) -> None:
+    notes: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
+
+    settings = day.host()
+    with heard_by(hear):
+        assert day.version(settings, "nvidia", "625") == "625.22.02"
+    assert any("625.31.04" in note for note in notes)
+    # One that is named is not replaced.
+    with pytest.raises(NotFoundError, match=r"625\.31\.04"):
+        day.version(settings, "nvidia", "625.31.04")
+
+
+def test_the_vendors_answer_comes_first_and_then_its_last_one_and_then_the_recipe(
+    day: Day,
+) -> None:
+    settings = day.host()
+    before = day.version(settings, "nvidia", "production")
+    day.close()
+    assert day.version(settings, "nvidia", "production") == before
+    shutil.rmtree(day.folder / "cache")
+    # Of the branches that the recipe knows and has versions of, the newest that has not ended.
+    assert day.version(settings, "nvidia", "production") == "580.95.05"
+
+
+def test_each_branch_says_who_says_so_and_when(day: Day) -> None:
+    settings = day.host()
+    upstream = settings.catalogue.entry("nvidia").recipe.upstream
+
+    def branches() -> dict[str, tuple[str | None, str | None]]:
+        readings = kept(upstream, machine="x86_64", distro=None, folder=settings.state)
+        return {b.name: (b.kind_by, b.end_by) for b in known_branches(upstream, readings).all}
+
+    assert branches()["580"] == ("the recipe of 2026-11", "the recipe of 2026-11")
+    day.version(settings, "nvidia", "production")
+    found = branches()
+    assert found["580"][0] != found["580"][1] == "the recipe of 2026-11"
+    assert found["625"][1] is None
+    assert found["625"][0]
+    assert re.search(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", found["625"][0])
+
+
+@pytest.mark.parametrize(
+    ("day_of_use", "is_old"), [(date(2027, 11, 30), False), (date(2027, 12, 1), True)]
+)
+def test_a_table_that_is_older_than_a_year_is_called_old(
+    day: Day, day_of_use: date, *, is_old: bool
+) -> None:
+    upstream = day.host().catalogue.entry("nvidia").recipe.upstream
+    found = old_table("nvidia", "branches", upstream.reviewed_day, day_of_use)
+    assert (found is not None) == is_old
