@@ -82,6 +82,10 @@ vm-test: engines build
 bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
 	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
 
+gpu-kit: build ## What a machine with an NVIDIA GPU needs for our checks there, to be carried to it: build/gpu-kit
+	@command -v go >/dev/null || .ci/setup install golang-go
+	@$(PYTHON) -m kit.gpu_kit build/gpu-kit
+
 mutants: build ## Mutants of the agent, the store, modules and the crate's boundaries, and which the tests let live
 	@$(PYTHON) -m kit.mutants
 	@hooks/mutants.sh
@@ -143,5 +147,5 @@ demo-setup:
 engines:
 	@.ci/setup test
 
-.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
+.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench gpu-kit \
 	mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup engines
