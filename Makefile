@@ -104,6 +104,10 @@ packages-test: first-setup build ## The packages of a release on bare Debian 12 
 bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
 	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
 
+gpu-kit: build ## What a machine with an NVIDIA GPU needs for our checks there, to be carried to it: build/gpu-kit
+	@command -v go >/dev/null || .ci/setup install golang-go
+	@$(PYTHON) -m kit.gpu_kit build/gpu-kit
+
 mutants: build ## Mutants of the agent, the store, modules and the crate's boundaries, and which the tests let live
 	@$(PYTHON) -m kit.mutants
 	@hooks/mutants.sh
@@ -173,7 +177,7 @@ engines:
 	@.ci/setup nightly
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate quick lint-python lint-crate \
-	test dev test-all test-nightly packages-test foreign bench mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup \
+	test dev test-all test-nightly packages-test foreign bench gpu-kit mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup \
 	first-setup engines
 
 endif

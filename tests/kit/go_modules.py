@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.files import remove_tree
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["go_module", "go_programs"]
 
 # Two compilers at a time: those of Kubernetes take a gigabyte each.
-_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -p=2", "GOTOOLCHAIN": "local"}
+_ENVIRONMENT = {"GOFLAGS": "-mod=mod -p=2", "GOTOOLCHAIN": "local"}
+# Whether a program has parts in C, and how it gets its C library: flags of Go's linker. Lazy,
+# because NVIDIA's programs open NVML when they run, and lack its functions when they start.
+_LINKING = {
+    "no": "",
+    "shared": "-extldflags -Wl,-z,lazy",
+    "static": "-linkmode external -extldflags -static",
+}
 # What the modules need; Debian 12 has 1.19.
 _OLDEST = (1, 26, 6)
 _TOOLCHAIN = ("v0.0.1-go1.26.11.linux-amd64", "h1:KyINmJ/FQdKRmDYGuTAAXkumyeR2DyUlSNHZj7XaLFg=")
@@ -41,18 +48,24 @@ def go_module(name: str, version: str, digest: str) -> Path:
     return Path(said["Dir"])
 
 
-def go_programs(name: str, *packages: str, stamps: Mapping[str, str] | None = None) -> Path:
+def go_programs(
+    name: str,
+    *packages: str,
+    stamps: Mapping[str, str] | None = None,
+    c: Literal["no", "shared", "static"] = "no",
+) -> Path:
     """A folder with the programs of these packages, which the module `name` requires.
 
     Args:
         name: the folder of the module below `tests/data/go`.
         packages: what is built.
         stamps: variables that the linker sets, such as a version.
+        c: whether they have parts in C, and how these get the machine's C library.
     """
     need_programs("go")
     module = REPOSITORY / "tests/data/go" / name
     files = sorted(module.iterdir())
-    key = key_of(module, packages, stamps)
+    key = key_of(module, packages, stamps, *filter(None, [_LINKING[c]]))
 
     def make(draft: Path) -> None:
         folder = Path(tempfile.mkdtemp(prefix="provision-go-"))
@@ -61,10 +74,13 @@ def go_programs(name: str, *packages: str, stamps: Mapping[str, str] | None = No
                 shutil.copy(file, folder)
             draft.mkdir()
             flags = " ".join(
-                ("-s -w", *(f"-X {key}={value}" for key, value in (stamps or {}).items()))
+                ("-s -w", _LINKING[c], *(f"-X {k}={v}" for k, v in (stamps or {}).items()))
             )
             words = [_go(), "build", "-trimpath", "-ldflags", flags, "-o", str(draft), *packages]
-            run(words, cwd=folder, env=_ENVIRONMENT)
+            environment = {**_ENVIRONMENT, "CGO_ENABLED": "0" if c == "no" else "1"}
+            # A static program can't look up users by the C library's plugins.
+            tags = ["-tags", "netgo osusergo"] if c == "static" else []
+            run([*words[:2], *tags, *words[2:]], cwd=folder, env=environment)
         finally:
             remove_tree(folder)
 

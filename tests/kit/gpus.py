@@ -13,11 +13,21 @@ from kit.go_modules import go_module
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["FACTS", "add_gpus", "make_nvml", "nodes_of", "nvidia_smi", "plain_gpus"]
+__all__ = [
+    "FACTS",
+    "VERSION",
+    "add_gpus",
+    "make_cuda",
+    "make_nvml",
+    "nodes_of",
+    "nvidia_smi",
+    "plain_gpus",
+]
 
 _GO_NVML = ("v0.12.4-1", "h1:WKUvqshhWSNTfm47ETRhv0A0zJyr1ncCuHiXwoTrBEc=")
 
 _SOURCE = Path(__file__).with_name("nvml") / "nvml.c"
+_CUDA = _SOURCE.with_name("cuda.c")
 _BOOT = "proc/sys/kernel/random/boot_id"
 VERSION = "535.261.03"
 # What is written down of the stand-in's GPUs, on a host that `add_gpus` made.
@@ -90,8 +100,8 @@ def nodes_of(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def add_gpus(root: Path, *, is_running: bool = True) -> None:
-    """Write what the driver says of the stand-in's two GPUs in /proc.
+def add_gpus(root: Path, *, is_running: bool = True, facts: dict[str, Any] = FACTS) -> None:
+    """Write what the driver says of the stand-in's GPUs in /proc.
 
     With `is_running`, the root is taken for the running host's, whose NVML can be asked.
     """
@@ -101,7 +111,7 @@ def add_gpus(root: Path, *, is_running: bool = True) -> None:
         f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Jul 14 12:00:00 UTC 2025\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1) \n",
     )
-    for gpu in FACTS["devices"]:
+    for gpu in facts["devices"]:
         write(
             folder / "gpus" / gpu["pci"] / "information",
             f"Model: \t\t {gpu['name']}\nIRQ:   \t\t 100\nGPU UUID: \t {gpu['uuid']}\n"
@@ -134,7 +144,22 @@ def make_nvml(
         (Path(generated) / "gpus.h").write_text(_table(facts))
         # NVIDIA's header is a system header here: its own warnings are not ours.
         run(["gcc", *words, "-isystem", header, "-I", generated, "-o", library, _SOURCE])
-    link = folder / "libnvidia-ml.so.1"
+    return _linked(library, "libnvidia-ml.so.1")
+
+
+def make_cuda(folder: Path, version: str = VERSION) -> Path:
+    """Compile the stand-in of libcuda into a folder; return the link by which it is loaded."""
+    need_programs("gcc")
+    library = folder / f"libcuda.so.{version}"
+    words = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]
+    run(["gcc", *words, "-o", library, _CUDA])
+    # What linkers search for.
+    _linked(library, "libcuda.so")
+    return _linked(library, "libcuda.so.1")
+
+
+def _linked(library: Path, name: str) -> Path:
+    link = library.with_name(name)
     link.unlink(missing_ok=True)
     link.symlink_to(library.name)
     return link

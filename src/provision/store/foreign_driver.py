@@ -94,10 +94,11 @@ def _first(
 
 def _links(root: Path, folders: Iterable[str], file: PurePosixPath) -> Iterator[PurePosixPath]:
     """Yield the links to a library: its soname, and the name that linkers search."""
-    target = in_root(root, file)
+    # Of the running host, in_root() resolves nothing.
+    target = in_root(root, file).resolve()
     for folder in folders:
         for path in glob_in_root(root, f"{folder}/{file.name.partition('.so')[0]}.so*"):
-            if in_root(root, path) == target:
+            if in_root(root, path).resolve() == target:
                 yield path
 
 

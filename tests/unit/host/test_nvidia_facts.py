@@ -57,6 +57,14 @@ def test_two_gpus_of_which_one_is_divided(host: Path) -> None:
     assert record_facts(host, "nvidia", libraries=[library]).changed is False
 
 
+@pytest.mark.parametrize(
+    "folder", ["usr/lib64", "usr/local/nvidia/lib64", "run/nvidia/driver/usr/lib64"]
+)
+def test_the_driver_may_lie_where_others_put_it(host: Path, folder: str) -> None:
+    make_nvml(host / folder)
+    assert _facts(host) == FACTS
+
+
 def test_the_library_of_the_loaded_driver_is_taken(host: Path, tmp_path: Path) -> None:
     newer = make_nvml(tmp_path / "newer", "REFUSES=18", version="550.1")
     assert _facts(host, newer, make_nvml(tmp_path / "loaded", "NOISY")) == FACTS

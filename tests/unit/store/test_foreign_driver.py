@@ -73,6 +73,20 @@ def test_debian_has_its_libraries_behind_alternatives(recipe: Recipe, tmp_path: 
     }
 
 
+def test_a_cloud_mounts_its_driver_below_a_folder_of_its_own(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    folder = "usr/local/nvidia/lib64"
+    _library(tmp_path, folder, "libnvidia-ml", "libnvidia-ml.so.1")
+    write(tmp_path / "usr/local/nvidia/bin/nvidia-smi", b"program", 0o755)
+    utility = _file(recipe, tmp_path)["inventory"]["utility"]
+    assert utility["libraries"] == [
+        f"/{folder}/libnvidia-ml.so.1",
+        f"/{folder}/libnvidia-ml.so.{_VERSION}",
+    ]
+    assert utility["binaries"] == ["/usr/local/nvidia/bin/nvidia-smi"]
+
+
 def test_features_are_called_as_nvidias_capabilities(recipe: Recipe, tmp_path: Path) -> None:
     _library(tmp_path, "usr/lib64", "libnvidia-ml")
     inventory = _file(recipe, tmp_path)["inventory"]

@@ -266,6 +266,11 @@ def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
         "usr/lib64",
         "usr/lib64/nvidia",
         "usr/lib",
+        "usr/local/nvidia/lib64",
+        "usr/local/nvidia/lib",
+        # Of a driver that NVIDIA's GPU Operator has installed.
+        f"run/nvidia/driver/usr/lib/{machine}-linux-gnu",
+        "run/nvidia/driver/usr/lib64",
     )
     own = [in_root(root, f"{folder}/{LIBRARY}") for folder in folders]
     found = [path for path in [*stored, *own] if path.is_file()]

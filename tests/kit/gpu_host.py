@@ -1,0 +1,186 @@
+"""Machines with NVIDIA's GPUs that aren't there, as a program sees them that runs on one.
+
+A mount namespace whose root is a folder: a small Debian, the driver at one of its places, its
+nodes, and what it says in /proc. What sandboxes refuse can be refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.files import write
+from kit.gpu_kit import debian_root
+from kit.gpus import FACTS, VERSION, add_gpus, make_cuda, make_nvml, nodes_of, nvidia_smi
+from kit.process import Completed, run
+from kit.standins import make_library, make_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["GpuHost"]
+
+_NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
+# The root, options as JSON, and the words. This machine's programs mount; Python is loaded by the
+# time when they are out of sight. From a chroot, no user namespace can be made.
+_ENTER = """\
+import ctypes, json, os, subprocess, sys
+def mount(*words):
+    subprocess.run(["mount", *words], check=True)
+root, options = sys.argv[1], json.loads(sys.argv[2])
+libc = ctypes.CDLL(None)
+mount("--rbind", root, root)
+os.chdir(root)
+for name in ("proc", "sys"):
+    mount("--rbind", f"/{name}", name)
+for name, folder in options["shown"].items():
+    mount("--bind", folder, name)
+if options["read-only"]:
+    for line in open("/proc/mounts"):
+        place = line.split()[1]
+        if (place + "/").startswith("/sys/fs/cgroup/"):
+            mount("-o", "remount,bind,ro", root + place)
+if options["pivot"]:
+    os.makedirs(".machine", exist_ok=True)
+    subprocess.run(["pivot_root", ".", ".machine"], check=True)
+os.chroot(".")
+if options["pivot"]:
+    assert libc.umount2(b"/.machine", 2) == 0  # MNT_DETACH
+for number in options["without"]:
+    assert libc.prctl(24, number, 0, 0, 0) == 0  # PR_CAPBSET_DROP
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+_CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27}
+_MULTIARCH = "usr/lib/x86_64-linux-gnu"
+_REPORT = """\
+<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+\t<driver_version>{driver_version}</driver_version>
+\t<cuda_version>{cuda_version}</cuda_version>
+\t<attached_gpus>{count}</attached_gpus>
+{gpus}</nvidia_smi_log>
+"""
+_GPU = """\
+\t<gpu id="{pci}">
+\t\t<product_name>{name}</product_name>
+\t\t<product_brand>{brand}</product_brand>
+\t\t<mig_mode>
+\t\t\t<current_mig>{mode}</current_mig>
+\t\t</mig_mode>
+\t\t<mig_devices>
+\t\t\t{parts}
+\t\t</mig_devices>
+\t\t<serial>N/A</serial>
+\t\t<uuid>{uuid}</uuid>
+\t\t<minor_number>{minor}</minor_number>
+\t</gpu>
+"""
+_PART = """\
+<mig_device>
+\t\t\t\t<index>{index}</index>
+\t\t\t\t<gpu_instance_id>{gpu_instance}</gpu_instance_id>
+\t\t\t\t<compute_instance_id>{compute_instance}</compute_instance_id>
+\t\t\t</mig_device>"""
+
+
+@dataclass(frozen=True)
+class GpuHost:
+    """A machine; `make` lays it out, and it can be called with words that run on it."""
+
+    folder: Path
+    facts: dict[str, Any] = field(default_factory=lambda: FACTS)
+    # Below it, the driver has libraries and programs.
+    driver: str = ""
+    libraries: str = _MULTIARCH
+    programs: str = "usr/bin"
+    has_smi: bool = True
+    has_proc: bool = True
+    has_cgroups: bool = True
+    # A pivot_root's root; else a chroot's, which no user namespace is made in.
+    has_user_namespaces: bool = True
+    # Capabilities that nobody there has.
+    without: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """The folder that is its root."""
+        return self.folder / "root"
+
+    def make(self) -> GpuHost:
+        """Lay it out."""
+        run(["tar", "-xJf", debian_root(), "-C", self.folder])
+        for name, minor in _NODES.items():
+            os.mknod(self.root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+            (self.root / "dev" / name).chmod(0o666)
+        for name in ("kit", "out", "var/tmp"):
+            (self.root / name).mkdir(mode=0o1777)
+        write(self.root / "etc/os-release", 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="A Debian"\n')
+        nodes = [*nodes_of(self.facts), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+        make_nodes(self.root / "dev", nodes)
+        for gpu in self.facts["devices"]:
+            for name, number in (("vendor", "0x10de"), ("device", "0x1eb8"), ("class", "0x030200")):
+                write(self.folder / "pci" / gpu["pci"] / name, f"{number}\n")
+        if self.has_proc:
+            add_gpus(self.folder, facts=self.facts)
+        self._add_driver()
+        return self
+
+    def _add_driver(self) -> None:
+        place = self.root / self.driver / self.libraries
+        place.mkdir(parents=True, exist_ok=True)
+        if self.driver:
+            # A driver in a container of its own has a whole distro there.
+            write(self.root / self.driver / "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+        make_nvml(place, "NODES", facts=self.facts)
+        make_cuda(place)
+        for name in ("libnvidia-ptxjitcompiler", "libnvidia-cfg"):
+            make_library(place / f"{name}.so.{VERSION}")
+            (place / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
+        if self.has_smi:
+            programs = self.root / self.driver / self.programs
+            write(programs / "nvidia-smi", nvidia_smi().read_bytes(), 0o755)
+            # With this NVML, the real one has no report; what it prints was taken from recordings.
+            report = write(self.root / "usr/share/report.xml", _report(self.facts))
+            path = "/" / (programs / "nvidia-smi").relative_to(self.root)
+            script = (
+                f'[ "$*" = "-q -x" ] || exec {path} "$@"\ncat /{report.relative_to(self.root)}\n'
+            )
+            write(self.root / "usr/local/bin/nvidia-smi", f"#!/bin/sh\n{script}", 0o755)
+
+    def __call__(self, kit: Path, words: Sequence[str], *, limit_s: float) -> Completed:
+        """Run words on it, with a folder as /kit; what they write to /out is in `out`."""
+        shown = {"kit": kit, "sys/bus/pci/devices": self.folder / "pci"}
+        if self.has_proc:
+            shown["proc/driver"] = self.folder / "proc/driver"
+        options = {
+            "shown": {name: str(folder) for name, folder in shown.items()},
+            "read-only": not self.has_cgroups,
+            "pivot": self.has_user_namespaces,
+            "without": [_CAPABILITIES[name] for name in self.without],
+        }
+        enter = ["unshare", "--mount", sys.executable, "-c", _ENTER, str(self.root)]
+        return run([*enter, json.dumps(options), *words], check=False, timeout_s=limit_s)
+
+    @property
+    def out(self) -> Path:
+        """Its /out."""
+        return self.root / "out"
+
+
+def _report(facts: dict[str, Any]) -> str:
+    def gpu(one: dict[str, Any]) -> str:
+        parts = [_PART.format(**part) for part in one.get("mig", ())]
+        mode = "Enabled" if parts else "N/A"
+        pci = one["pci"].upper().zfill(len("00000000:00:00.0"))
+        brand = {"tesla": "Tesla", "nvidia": "NVIDIA"}[one["brand"]]
+        more = {"pci": pci, "brand": brand, "mode": mode, "parts": "".join(parts) or "None"}
+        return _GPU.format(**{**one, **more})
+
+    gpus = facts["devices"]
+    return _REPORT.format(**facts, count=len(gpus), gpus="".join(map(gpu, gpus)))
