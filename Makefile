@@ -25,8 +25,11 @@ SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 # Test files say which of them share a process: tests/kit/schedule.py.
 WORKERS ?= 2
 FOREIGN ?= $(filter-out $(shell uname -m),x86_64 aarch64)
-SHARED := --numprocesses=$(WORKERS) --durations=20 -m
-DAILY := $(SHARED) 'not nightly'
+# Tests that need neither root nor a network, and those with real engines, hosts and kernels. Each
+# test is of one tier: tests/kit/schedule.py.
+QUICK := tests/unit tests/golden tests/kit
+REAL := tests/engine tests/hosts tests/vm tests/vagrant
+SHARED := --numprocesses=$(WORKERS) --durations=20
 # By another name: `make --dry-run` runs whole recipe lines that have the usual one.
 SELF := $(MAKE)
 # After the tests, whatever their status; what prepares is at its end, then.
@@ -52,42 +55,51 @@ uninstall-demo: ## Take back what `make demo` and the tests left: packages, cach
 	@.ci/setup uninstall
 	@$(MAKE) clean
 
-check: check-setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
+check: check-setup ## Formats, lints, types, layers; the first tier's tests without root (under 3 minutes)
 	@$(MAKE) --jobs=2 --output-sync=target IN_PAIRS=1 check-python check-crate
 
-check-python:
+check-python: lint-python
+	@$(SELF) quick
+
+check-crate: lint-crate
+	PROVISION_INSTALLS=no hooks/build.sh test
+
+quick:
+	$(PYTEST) $(QUICK) --tier=1 --numprocesses=2
+
+lint-python:
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	PYTHONPATH=release .venv/bin/python -m reference --check
-	$(PYTEST) tests/unit tests/golden tests/kit --numprocesses=2
 
 # Here and in check-setup, nothing but .venv and caches of the user's own is installed.
-check-crate:
+lint-crate:
 	PROVISION_INSTALLS=no hooks/build.sh check
-	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: engines build ## check, then real engines, hosts and kernels (root)
-	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare & \
-	$(SELF) check && $(PYTEST) tests/engine tests/hosts tests/vm $(DAILY); $(PRUNED)
+# What the first engine begins with is made beside the compiler.
+test: first-setup ## What a change must not break: all small tests, the main job on real input (root, 12 minutes)
+	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare 1 & \
+	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 quick dev && \
+	$(PYTEST) $(REAL) --tier=1 $(SHARED); $(PRUNED)
 
-test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=K/N: the K-th of N parts, from 0
-	@.ci/setup nightly
-	@$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED) nightly; $(PRUNED)
+dev:
+	@hooks/build.sh dev
 
-packages-test: engines build ## The packages of a release on bare Debian 12 and 13 (root)
+test-all: ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
+	@.ci/setup test-all
+	@hooks/build.sh build
+	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare 2 & \
+	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 lint-python lint-crate && \
+	$(PYTEST) $(QUICK) $(REAL) --tier=2 $(SHARED); $(PRUNED)
+
+test-nightly: engines build ## What is long or rare, guests too (root, hours); SHARE=K/N: the K-th of N parts, from 0
+	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
+
+packages-test: first-setup build ## The packages of a release on bare Debian 12 and 13 (root)
 	@.ci/setup dist
 	$(PYTEST) tests/engine/test_packages.py -k 'not rpm'
-
-engine-test: engines build
-	$(PYTEST) tests/engine $(DAILY)
-
-host-test: engines build
-	$(PYTEST) tests/hosts $(DAILY)
-
-vm-test: engines build
-	$(PYTEST) tests/vm $(DAILY)
 
 bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
 	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
@@ -130,9 +142,9 @@ diagrams: ## The pictures of docs/diagrams, from their text (after a change; roo
 	@command -v dot >/dev/null || .ci/setup install graphviz
 	@.ci/site/draw
 
-recording: engines build ## A recording of the guest's life, docs/diagrams/life.svg, from a real run (root)
+recording: engines build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
 	rm -f build/life.jsonl
-	$(PYTEST) tests/vm/test_life.py --numprocesses=0 --record=build/life.jsonl
+	$(PYTEST) tests/vm/test_kernel_upgrade.py --numprocesses=0 --record=build/life.jsonl
 	@$(PYTHON) -m kit.screencast build/life.jsonl docs/diagrams/life.svg
 
 clean: ## Remove everything that was made in this folder
@@ -149,11 +161,15 @@ check-setup:
 demo-setup:
 	@.ci/setup demo
 
-# Programs of engines, guests and hosts.
-engines:
+first-setup:
 	@.ci/setup test
 
-.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
-	mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup engines
+# Programs of engines, guests and hosts.
+engines:
+	@.ci/setup nightly
+
+.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate quick lint-python lint-crate \
+	test dev test-all test-nightly packages-test foreign bench mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup \
+	first-setup engines
 
 endif

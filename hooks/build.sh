@@ -5,6 +5,7 @@
 #                                same bytes wherever the checkout and cargo's home lie
 #   hooks/build.sh check         format and lints
 #   hooks/build.sh test          the crate's own tests
+#   hooks/build.sh dev           the same, and the program that they tried as build/oci-decorator
 #   hooks/build.sh msrv          the same with the oldest compiler that Cargo.toml promises
 #   hooks/build.sh cargo VERB …  `cargo VERB` for the target that is shipped
 #   hooks/build.sh which         says which toolchain that is
@@ -273,20 +274,30 @@ without_paths() {
     printf "target.'cfg(unix)'.rustflags=[%s]\n" "$flags"
 }
 
+# Puts the program of a profile where others look for it.
+put() {
+    local from=${CARGO_TARGET_DIR:-target}
+    [ -n "$cargo" ] || from=$IN_TREE_TARGET
+    mkdir -p "$output"
+    cp -p "$from/${target[1]}/$1/oci-decorator" "$output/.oci-decorator"
+    mv "$output/.oci-decorator" "$output/oci-decorator"
+    ln -sfn oci-decorator "$output/oci-decorator-runtime"
+}
+
 build() {
-    local from flags
+    local flags
     if [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
         say "RUSTFLAGS has no effect here: the program is built with the flags of .cargo/config.toml"
         unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
     fi
     flags=$(without_paths)
     run_cargo build --release --locked --config "$flags"
-    from=${CARGO_TARGET_DIR:-target}
-    [ -n "$cargo" ] || from=$IN_TREE_TARGET
-    mkdir -p "$output"
-    cp -p "$from/${target[1]}/release/oci-decorator" "$output/.oci-decorator"
-    mv "$output/.oci-decorator" "$output/oci-decorator"
-    ln -sfn oci-decorator "$output/oci-decorator-runtime"
+    put release
+}
+
+dev() {
+    run_cargo test --locked
+    put debug
 }
 
 # Whether `cargo $1` is there: rustup's minimal profile lacks fmt and clippy.
@@ -314,9 +325,9 @@ check() {
 
 verb=${1:-}
 case $verb in
-    build | check | test | cargo | which) pick_toolchain ;;
+    build | check | test | dev | cargo | which) pick_toolchain ;;
     msrv) [ "$(id -u)" = 0 ] || die "the tree with the oldest compiler needs root" "run as root" ;;
-    *) die "hooks/build.sh knows build, check, test, msrv, cargo and which, not '$verb'" \
+    *) die "hooks/build.sh knows build, check, test, dev, msrv, cargo and which, not '$verb'" \
         "see its first lines" ;;
 esac
 [ "$verb" = which ] || say "cargo $verb with $(name)"
@@ -324,6 +335,7 @@ case $verb in
     build) build ;;
     check) check ;;
     test | msrv) run_cargo test --locked ;;
+    dev) dev ;;
     cargo) shift && run_cargo "$@" ;;
     which) name ;;
 esac

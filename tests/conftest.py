@@ -15,7 +15,19 @@ from kit.kernels import kernels, replaced
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
 from kit.registry import free_port
-from kit.schedule import Scheduling, minutes_of, put_in_order, scope_of, share, time_left_for
+from kit.schedule import (
+    NIGHT,
+    Scheduling,
+    minutes_of,
+    name_of,
+    put_in_order,
+    record,
+    recorded_seconds,
+    scope_of,
+    share,
+    tier_of,
+    time_left_for,
+)
 from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
@@ -29,6 +41,8 @@ hypothesis.settings.load_profile("no deadline")
 
 # The first stage of a life that failed.
 _FAILED_STAGE = pytest.StashKey[str]()
+# How long each scope takes.
+_MINUTES = pytest.StashKey[dict[str, float]]()
 # Whether there was time for a scope, when its first test came.
 _BEGUN = pytest.StashKey[dict[str, bool]]()
 # What builds for packaged kernels.
@@ -36,8 +50,10 @@ _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options for a run that has only so much time, and for one that is shown."""
+    """Options for a tier, for a run that has only so much time, and for one that is shown."""
     group = parser.getgroup("time")
+    tiers = range(1, NIGHT + 1)
+    group.addoption("--tier", type=int, choices=tiers, help="only tests of that tier")
     group.addoption("--share", metavar="K/N", help="only the K-th of N parts, from 0")
     group.addoption("--end-by", type=float, metavar="SECONDS", help="of 1970: skip what is longer")
     group = parser.getgroup("recording")
@@ -58,15 +74,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of what other options have left, take the share; begin with what takes longest."""
+    """Of what other options have left, take tier and share; begin with what takes longest."""
+    if tier := config.option.tier:
+        config.hook.pytest_deselected(items=[i for i in items if tier_of(i) != tier])
+        items[:] = [item for item in items if tier_of(item) == tier]
     if config.option.share:
         number, _, parts = config.option.share.partition("/")
         if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
             raise pytest.UsageError("--share takes K/N, such as 0/6, with K less than N")
-        chosen = share(minutes_of(items), int(number), int(parts))
+        chosen = share(minutes_of(items, recorded_seconds()), int(number), int(parts))
         config.hook.pytest_deselected(items=[i for i in items if scope_of(i) not in chosen])
         items[:] = [item for item in items if scope_of(item) in chosen]
-    put_in_order(items)
+    minutes = config.stash[_MINUTES] = minutes_of(items, recorded_seconds())
+    put_in_order(items, minutes)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,9 +97,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     end = item.config.option.end_by
     if not end:
         return
-    # Once for all tests that its minutes are of: a host's life is not cut after it has begun.
-    begun = item.config.stash.setdefault(_BEGUN, {})
-    if not begun.setdefault(scope_of(item), time_left_for(item, end)):
+    # Once for all tests of a scope: a host's life is not cut after it has begun.
+    begun, scope = item.config.stash.setdefault(_BEGUN, {}), scope_of(item)
+    if not begun.setdefault(scope, time_left_for(item.config.stash[_MINUTES][scope], end)):
         pytest.skip(f"no time is left for {item.nodeid}")
 
 
@@ -95,14 +115,23 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say where kernels are not those that are pinned."""
-    ran = [
-        report.nodeid
+    """Say where kernels are not those that are pinned; remember how long real programs took."""
+    reports = [
+        report
         for reports in terminalreporter.stats.values()
         for report in reports
-        if isinstance(report, pytest.TestReport)
+        if isinstance(report, pytest.TestReport) and report.nodeid.startswith(_ON_KERNELS)
     ]
-    if any(nodeid.startswith(_ON_KERNELS) for nodeid in ran) and (said := replaced()):
+    if not reports:
+        return
+    seconds: dict[str, float] = {}
+    for report in reports:
+        name = name_of(report.nodeid)
+        seconds[name] = seconds.get(name, 0) + report.duration
+    passed = {name_of(report.nodeid) for report in reports if report.when == "call"}
+    failed = {name_of(report.nodeid) for report in reports if not report.passed}
+    record({name: round(took, 1) for name, took in seconds.items() if name in passed - failed})
+    if said := replaced():
         terminalreporter.write_line(said, yellow=True)
 
 

@@ -66,6 +66,7 @@ def _kinds(document: dict[str, Any]) -> list[str]:
     return [f"{action['kind']} {action['kernel']}" for action in document["actions"]]
 
 
+@pytest.mark.tier(1)
 def test_a_host_gets_its_driver_for_this_kernel_and_the_next(
     provision: Provision, agent_host: AgentHost
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_host_gets_its_driver_for_this_kernel_and_the_next(
     assert agent_host.leftovers() == []
 
 
+@pytest.mark.tier(1)
 def test_the_second_time_nothing_is_done_and_no_engine_is_asked(
     provision: Provision, applied: AgentHost
 ) -> None:

@@ -1,7 +1,7 @@
 """NVIDIA's driver kept by the agent where its source doesn't know the next kernel.
 
 Without our patch 535.261.03 doesn't compile for it. The tests are steps of one scenario, in their
-order. test_new_driver.py and tests/vm/test_life.py show the same with a driver that takes
+order. test_new_driver.py and tests/vm/test_kernel_upgrade.py show the same with a driver that takes
 seconds.
 """
 

@@ -88,6 +88,7 @@ def test_where_there_is_no_musl_the_compilers_own_target_serves(
 def test_the_binary_is_static_and_needs_no_loader() -> None:
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     headers = run(["readelf", "--program-headers", DECORATOR]).stdout
+    assert "LOAD" in headers
     assert "INTERP" not in headers
 
 

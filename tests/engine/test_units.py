@@ -10,7 +10,7 @@ import pytest
 from kit.files import write
 from kit.probe import need_programs
 from kit.process import run
-from kit.systemd import SystemdContainer, has_device_cgroups
+from kit.systemd import SystemdContainer
 from provision.manifest import ForeignRoot
 from provision.shipped import templates_dir
 from provision.store.activate import root_mount
@@ -62,8 +62,6 @@ def test_units_are_as_confined_as_documented(root: Path, unit: str) -> None:
 def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
     tmp_path: Path,
 ) -> None:
-    if not has_device_cgroups():
-        pytest.skip("needs cgroups of version 1")
     settings = UnitSettings(program="/units/program", documentation="file:///")
     for file in unit_files(templates_dir(), settings):
         if file.path.name.startswith("provision-devices."):
@@ -92,8 +90,6 @@ def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
 
 
 def test_systemd_offers_the_root_of_the_entry_in_use(tmp_path: Path) -> None:
-    if not has_device_cgroups():
-        pytest.skip("needs cgroups of version 1")
     root = ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64")
     (tmp_path / "run-demo-driver.mount").write_text(root_mount(Layout(Path("/"), "demo"), root))
     use = """

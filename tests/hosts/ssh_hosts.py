@@ -10,7 +10,9 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import testinfra
 
 from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
 from kit.files import remove_tree, write
@@ -113,6 +115,13 @@ class SshHost:
             return run(words, check=False, timeout_s=_WAIT_S).returncode == 0
 
         wait_for(f"{self.name} at port {self.port}", answers, within_s=_WAIT_S)
+
+    def seen_by_ssh(self) -> Any:  # noqa: ANN401 - testinfra has no type hints
+        """The host as testinfra sees it."""
+        options = " ".join(self._ssh_options)
+        address = f"ssh://root@127.0.0.1:{self.port}"
+        words = {"ssh_identity_file": str(self.key), "ssh_extra_args": options, "timeout": _WAIT_S}
+        return testinfra.get_host(address, **words)
 
     def cut(self) -> None:
         """End its ssh server and all sessions of it, as a network that breaks off does."""

@@ -14,11 +14,10 @@ from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.hosts import DISTRO, SMALL_DRIVER
 from kit.playbooks import REMOVE, SITE, Ansible
-from kit.probe import need, need_programs
+from kit.probe import need_programs
 from kit.process import run
 from kit.product import DECORATOR, Provision
 from kit.signed_registry import NO_ENGINE, PIN, signed_registry
-from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +47,6 @@ def _digest(machine: SshHost) -> str:
 
 def _need() -> None:
     need_programs("docker-registry", "podman", "ssh")
-    need(has_device_cgroups(), "device cgroups of version 1", "systemd in a container wants them")
 
 
 def _never_builds(settings: dict[str, Any]) -> dict[str, Any]:

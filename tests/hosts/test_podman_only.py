@@ -1,6 +1,6 @@
 """A host whose only engine is podman: its socket is listened to, now and after a reboot.
 
-With Docker it is not: tests/hosts/test_life.py.
+With Docker it is not: tests/hosts/test_one_host.py.
 """
 
 from __future__ import annotations

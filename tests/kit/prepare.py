@@ -1,4 +1,4 @@
-"""Make what daily tests begin with, while others run: `python -m kit.prepare`, or `... prune`.
+"""What tests of a tier begin with, made while others run: `python -m kit.prepare 1`, or `prune`.
 
 Nothing fails here: a test that needs what could not be made says why.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kit import guest
 from kit.cache import prune
 from kit.engine import Engine
 from kit.engine_tree import DEBIAN_12, DEBIAN_13
-from kit.guest.base import base_of
 from kit.probe import is_root
 from kit.process import CommandFailedError
 from kit.product import load_base
@@ -28,20 +26,19 @@ def _toolchains() -> None:
         load_toolchains(engine)
 
 
-_STEPS: tuple[Callable[[], object], ...] = (
-    _toolchains,
-    lambda: base_of(guest.DEBIAN_12),
-    DEBIAN_12.path,
-    DEBIAN_13.path,
-)
+# By tier.
+_STEPS: dict[str, tuple[Callable[[], object], ...]] = {
+    "1": (_toolchains, DEBIAN_12.path),
+    "2": (_toolchains, DEBIAN_12.path, DEBIAN_13.path),
+}
 
 
-def main() -> None:
+def main(word: str) -> None:
     """Make one after the other; each is made by one process only, here or in a test."""
-    if sys.argv[1:] == ["prune"]:
+    if word == "prune":
         prune()
         return
-    for step in _STEPS if is_root() else ():
+    for step in _STEPS[word] if is_root() else ():
         try:
             step()
         except (CommandFailedError, OSError, RuntimeError) as error:
@@ -49,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -61,14 +61,14 @@ def installed_program(name: str) -> Path:
     """
     found = find_program(name)
     if found is None:
-        raise RuntimeError(f"{name} is not installed; `make test` and `make demo` install it")
+        raise RuntimeError(f"{name} is not installed; `make test-all` and `make demo` install it")
     return found
 
 
 def need_programs(*names: str) -> None:
     """Go on when all of these programs are there."""
     for name in names:
-        need(find_program(name), f"the program {name}", ".ci/setup test")
+        need(find_program(name), f"the program {name}", ".ci/setup nightly")
 
 
 def need_vagrant(*others: str) -> None:

@@ -1,22 +1,46 @@
-"""Which tests share a process, which begin first, and which of the night's tests are a share of it.
+"""Which tests are of a tier or of a share of the night, which share a process, which begin first.
 
-Test files say both themselves: `pytest.mark.xdist_group` names what shares something costly, and
-`pytest.mark.minutes` how long all takes that the mark stands on, where that is more than a minute.
+Test files say it themselves: `pytest.mark.nightly` and `pytest.mark.tier` where a test is not of
+its folder's tier, and `pytest.mark.xdist_group` what shares something costly. How long tests take
+is recorded in the cache. `pytest.mark.minutes` is for a machine that has not run them yet: how long
+all takes that the mark stands on, where that is more than a minute.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from kit.cache import cache_dir
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Scheduling", "minutes_of", "put_in_order", "scope_of", "share", "time_left_for"]
+__all__ = [
+    "NIGHT",
+    "Scheduling",
+    "minutes_of",
+    "name_of",
+    "put_in_order",
+    "record",
+    "recorded_seconds",
+    "scope_of",
+    "share",
+    "tier_of",
+    "time_left_for",
+]
 
+# The tier of what is long or rare.
+NIGHT = 3
+# Tests that need no root and no network are of the first tier, and real programs of the second.
+_QUICK = ("tests/unit/", "tests/golden/", "tests/kit/")
+
+_RECORD = "durations.json"
 # What a test takes that doesn't say.
 _UNSAID = 0.1
 # How much longer a slower machine may take.
@@ -27,9 +51,24 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no type h
     """Gives each process whole groups of tests, or else whole files, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        # xdist appends the group, after whatever a parameter has in its brackets.
-        _, at, group = nodeid[nodeid.rfind("]") + 1 :].rpartition("@")
-        return group if at else nodeid.split("::", 1)[0]
+        group = nodeid.removeprefix(name_of(nodeid))
+        return group.removeprefix("@") or nodeid.split("::", 1)[0]
+
+
+def name_of(nodeid: str) -> str:
+    """What a test is called without its group, which xdist appends in processes that run tests."""
+    # After whatever a parameter has in its brackets.
+    end = nodeid.rfind("]") + 1
+    return nodeid[:end] + nodeid[end:].partition("@")[0]
+
+
+def tier_of(item: pytest.Item) -> int:
+    """The one tier of a test: 1 what every change runs, 2 the rest of a day, 3 the night."""
+    if item.get_closest_marker("nightly"):
+        return NIGHT
+    if mark := item.get_closest_marker("tier"):
+        return int(mark.args[0])
+    return 1 if item.nodeid.startswith(_QUICK) else 2
 
 
 def scope_of(item: pytest.Item) -> str:
@@ -40,22 +79,37 @@ def scope_of(item: pytest.Item) -> str:
     return str(mark.args[0] if mark.args else mark.kwargs["name"])
 
 
-def minutes_of(items: Iterable[pytest.Item]) -> dict[str, float]:
-    """How long each scope takes; a mark counts once, however many tests it stands on."""
-    minutes: dict[str, float] = {}
-    counted = set()
+def minutes_of(
+    items: Iterable[pytest.Item], recorded: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """How long each scope takes: as recorded, where all its tests are, in seconds by their names.
+
+    Else by marks; one counts once, however many tests it stands on.
+    """
+    scopes: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        scopes.setdefault(scope_of(item), []).append(item)
+    known = recorded or {}
+    return {
+        scope: sum(known[name_of(item.nodeid)] for item in tests) / 60
+        if all(name_of(item.nodeid) in known for item in tests)
+        else _minutes_by_marks(tests)
+        for scope, tests in scopes.items()
+    }
+
+
+def _minutes_by_marks(items: Iterable[pytest.Item]) -> float:
+    minutes, counted = 0.0, set()
     for item in items:
         marks = list(item.iter_markers("minutes"))
         took = sum(mark.args[0] for mark in marks if id(mark) not in counted)
         counted |= {id(mark) for mark in marks}
-        scope = scope_of(item)
-        minutes[scope] = minutes.get(scope, 0) + (took if marks else _UNSAID)
+        minutes += took if marks else _UNSAID
     return minutes
 
 
-def put_in_order(items: list[pytest.Item]) -> None:
+def put_in_order(items: list[pytest.Item], minutes: Mapping[str, float]) -> None:
     """Begin with what takes longest, so that no process is left alone with it at the end."""
-    minutes = minutes_of(items)
     first = {scope: rank for rank, scope in enumerate(dict.fromkeys(map(scope_of, items)))}
     items.sort(key=lambda item: (-minutes[scope_of(item)], first[scope_of(item)]))
 
@@ -72,7 +126,24 @@ def share(minutes: Mapping[str, float], number: int, parts: int) -> set[str]:
     return chosen
 
 
-def time_left_for(item: pytest.Item, end: float) -> bool:
-    """Whether an item would be at its end by that time."""
-    mark = item.get_closest_marker("minutes")
-    return time.time() + 60 * _SLOWER * (mark.args[0] if mark else _UNSAID) <= end
+def time_left_for(minutes: float, end: float) -> bool:
+    """Whether what takes so long would be at its end by that time."""
+    return time.time() + 60 * _SLOWER * minutes <= end
+
+
+def recorded_seconds() -> dict[str, float]:
+    """How long tests took when they last passed on this machine, by their names."""
+    try:
+        seconds: dict[str, float] = json.loads((cache_dir() / _RECORD).read_text())
+    except (OSError, ValueError):
+        # None has run yet, or someone has edited it.
+        return {}
+    return seconds
+
+
+def record(seconds: Mapping[str, float]) -> None:
+    """Remember how long tests took."""
+    file = cache_dir() / _RECORD
+    draft = file.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps({**recorded_seconds(), **seconds}, indent=0, sort_keys=True))
+    draft.rename(file)

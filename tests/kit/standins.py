@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kit.hosts import Host
 
-__all__ = ["ALLOWED", "DENIED", "OPEN_NODES", "make_library", "stand_in"]
+__all__ = ["ALLOWED", "DENIED", "OPEN_NODES", "make_library", "make_nodes", "stand_in"]
 
 ALLOWED = "No such device or address"
 DENIED = "Operation not permitted"
@@ -46,11 +46,12 @@ def stand_in(host: Host, document: dict[str, Any], *, content: str = "") -> list
         for kind in ("binaries", "libraries", "miscellaneous"):
             for path in feature.get(kind, []):
                 _file(host.root / path.lstrip("/"), f"{content}{path}\n")
-    _nodes(host.root / "dev", nodes)
+    make_nodes(host.root / "dev", nodes)
     return nodes
 
 
-def _nodes(folder: Path, names: Iterable[str]) -> None:
+def make_nodes(folder: Path, names: Iterable[str]) -> None:
+    """Nodes below a folder, each with a number that no driver of this kernel has."""
     major = _free_major()
     taken = len([path for path in folder.rglob("*") if not path.is_dir()])
     for minor, name in enumerate(names, start=taken):

@@ -1,11 +1,11 @@
 """A container whose PID 1 is systemd, for what only a machine with systemd does.
 
-Needs cgroups of version 1 for the devices, as machines with hybrid cgroups have them too: there a
-container sees the machine's hierarchy and may have a part of it. With version 2, take a guest.
+With cgroups of version 2, podman gives it a part of the hierarchy that is its own.
 
-systemd believes that /sys/fs/cgroup is its own: it makes that file system read-only, and mounts
-every controller that is not. A hierarchy that it makes so is the machine's, and crun refuses to
-work where one is not mounted. It gets a file system of ours to do it to.
+With version 1, and hybrid, it sees the machine's hierarchies and may have a part of them. systemd
+believes that /sys/fs/cgroup is its own: it makes that file system read-only, and mounts every
+controller that is not. A hierarchy that it makes so is the machine's, and crun refuses to work
+where one is not mounted. It gets a file system of ours to do it to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kit.process import run, wait_for
 if TYPE_CHECKING:
     from kit.process import Completed
 
-__all__ = ["SHARED_NETWORK", "SystemdContainer", "has_device_cgroups"]
+__all__ = ["SHARED_NETWORK", "SystemdContainer"]
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
@@ -44,22 +44,27 @@ _CAPABILITIES = (
 # Of one that shares this machine's network.
 SHARED_NETWORK = tuple(name for name in _CAPABILITIES if name != "NET_ADMIN")
 _FLAGS = (
-    # podman's own way would want a cgroup namespace, where version 1 hides what runc asks for.
-    "--systemd=false",
-    "--cgroupns=host",
     "--security-opt=seccomp=unconfined",
     "--security-opt=unmask=ALL",
-    "--tmpfs=/run:mode=755",
-    "--tmpfs=/tmp",
-    "--env=container=podman",
+    # Its services are many, and not every kernel can count them in version 2.
+    "--pids-limit=0",
     # systemd takes SIGTERM for a request to start again.
     "--stop-timeout=0",
 )
+_VERSION_2 = ("--systemd=always", "--cgroupns=private")
+# podman's own way would want a cgroup namespace, where version 1 hides what runc asks for.
+_VERSION_1 = (
+    "--systemd=false",
+    "--cgroupns=host",
+    "--tmpfs=/run:mode=755",
+    "--tmpfs=/tmp",
+    "--env=container=podman",
+)
 
 
-def has_device_cgroups() -> bool:
-    """Whether there is a hierarchy of version 1 with the devices controller."""
-    return (_CGROUPS / "devices/devices.list").exists()
+def _has_version_2() -> bool:
+    """Whether version 2 is all that is mounted."""
+    return (_CGROUPS / "cgroup.controllers").exists()
 
 
 def _mount_cgroups(folder: Path) -> None:
@@ -103,11 +108,14 @@ class SystemdContainer:
             lambda draft: debian_tree(_SUITE, draft, include=_PACKAGES),
         )
         with ExitStack() as stack:
-            cgroups = Path(tempfile.mkdtemp(prefix="provision-cgroups-"))
-            stack.callback(remove_tree, cgroups)
-            _mount_cgroups(cgroups)
             flags = [*_FLAGS, f"--volume={REPOSITORY}:{REPOSITORY}:ro"]
-            flags.append(f"--volume={cgroups}:{_CGROUPS}")
+            if _has_version_2():
+                flags += _VERSION_2
+            else:
+                cgroups = Path(tempfile.mkdtemp(prefix="provision-cgroups-"))
+                stack.callback(remove_tree, cgroups)
+                _mount_cgroups(cgroups)
+                flags += [*_VERSION_1, f"--volume={cgroups}:{_CGROUPS}"]
             flags += [f"--cap-add={name}" for name in self.capabilities]
             flags += self.flags
             flags += [f"--device-cgroup-rule={rule}" for rule in self.device_rules]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.cache import cache_dir, shared_file
+from kit.demanding_driver import lab_catalogue
 from kit.el_kernels import ElHost, el_host
 from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
@@ -17,8 +18,10 @@ from kit.guest.product import pack_product
 from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
+from kit.released import EARLIER, earlier, make_debian_packages
+from kit.screencast import Recording
 from kit.two_part_driver import duo_catalogue
-from vm.managed import ManagedGuest
+from vm.managed import CONFLICT, LIST_OURS, METRICS, ManagedGuest, put_packages
 from vm.next_kernel import next_kernel_catalogue
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 # What QEMU's user network calls this machine's loopback address:
 # https://www.qemu.org/docs/master/system/devices/net.html#using-the-user-mode-network-stack
 HOST = "10.0.2.2"
+# What another guest's tests want to find, and an admin has not.
+_UNUSUAL = "/opt/provision /etc/docker/daemon.json /etc/containers/containers.conf.d/kit.conf"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,3 +128,35 @@ def el_drivers(el: ElHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("el-drivers")
     with next_kernel_catalogue(folder, since=el.newer_number, host=HOST) as drivers:
         yield drivers
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue with `duo`, and with `lab`, which conflicts with a module of the kernel's own."""
+    folder = tmp_path_factory.mktemp("drivers")
+    with (
+        duo_catalogue(folder, host=HOST) as drivers,
+        lab_catalogue(folder, host=HOST, conflicts=[CONFLICT]),
+    ):
+        yield drivers
+
+
+@pytest.fixture(scope="module")
+def host(
+    engine_address: str,
+    catalogue: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+) -> Iterator[ManagedGuest]:
+    """A Debian with engines, packages of two releases in /root, and nothing of ours installed."""
+    packages = make_debian_packages(tmp_path_factory.mktemp("packages"))
+    older = tmp_path_factory.mktemp("older")
+    with guest_of(DEBIAN_12) as guest:
+        guest(f"rm -r {_UNUSUAL}; mkdir -p {METRICS}; systemctl try-reload-or-restart docker")
+        guest(f"mkdir /root/{EARLIER}; {LIST_OURS} >/root/before")
+        put_packages(guest, packages, DEBIAN_12)
+        for package in packages:
+            guest.put(earlier(package, older), f"/root/{EARLIER}/{package.name}")
+        host = ManagedGuest(guest, engine_address, Recording(pytestconfig.option.record))
+        host.put_catalogue(catalogue)
+        yield host

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "APT",
     "APT_WITHIN_S",
+    "CONFLICT",
+    "ENGINES",
+    "FLAG",
+    "LIST_OURS",
+    "METRICS",
     "OPEN",
     "OPEN_DEVICE",
     "RUN",
@@ -45,7 +50,22 @@ WITHIN_S = 1800
 RUN = "podman --runtime oci-decorator run --rm --network none"
 # Opens what v4l2loopback makes, and says so. A shell makes a file that is not there: so look first.
 OPEN = "sh -c 'test -c /dev/video0 && : <>/dev/video0 && echo opened'"
-OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} {OPEN}"
+FLAG = "-e OCI_V4L2LOOPBACK=all"
+OPEN_DEVICE = f"{RUN} {FLAG} {IMAGE} {OPEN}"
+ENGINES = {"docker": "docker run --rm --network none --runtime oci-decorator", "podman": RUN}
+METRICS = "/var/lib/prometheus/node-exporter"
+# An in-tree module that udev loads at every boot.
+CONFLICT = "i2c_piix4"
+# Files whose names have to do with us, but for what systemd, dpkg and the tests themselves write.
+_OURS = "provision|oci-decorator|v4l2loopback|duo|lab"
+_ELSEWHERE = (
+    *("/root", "/srv", "/usr/lib/modules", "/var/log", "/var/lib/apt", "/var/lib/docker"),
+    *("/var/lib/dpkg", "/var/lib/systemd/timers"),
+)
+LIST_OURS = f"""\
+find / -xdev {" ".join(f"-path {folder} -prune -o" for folder in _ELSEWHERE)} \\
+    -regextype posix-extended -regex '.*/[^/]*({_OURS})[^/]*' -print \\
+    | grep -v /systemd-private- | sort"""
 
 _CATALOGUE = "/srv/drivers"
 _CONFIG = f"""\
@@ -189,6 +209,19 @@ class ManagedGuest:
         """The name of the entry behind one of a driver's links."""
         folder = f"/var/lib/provision/{driver}"
         return self.guest(f"basename $(readlink -f {folder}/{link})").stdout.strip()
+
+    def configure_engines(self) -> None:
+        """Have both engines know our runtime."""
+        for engine in ENGINES:
+            self.guest(f"oci-decorator configure {engine}")
+        self.guest("systemctl reload docker")
+
+    def assert_serves(self, version: str) -> None:
+        """The host and its containers have the drivers, and both halves of duo in one version."""
+        said = f"module {version} library {version}\n"
+        assert f"{self.duo()}\n" == said, self.journal("provision-*")
+        assert self.guest(f"{ENGINES['docker']} -e OCI_DUO=all {IMAGE} duo-version").stdout == said
+        assert self.guest(OPEN_DEVICE).stdout == "opened\n"
 
     def duo(self) -> str:
         """What duo's program says on the guest itself: the module's version and the library's.

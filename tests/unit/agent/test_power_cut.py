@@ -16,6 +16,8 @@ from provision.manifest import Manifest
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.killing import KILLER
 
+pytestmark = pytest.mark.tier(2)
+
 # Every how many operations a run is killed: all of them would take minutes.
 _STEP = 3
 

@@ -121,10 +121,14 @@ def test_every_package_comes_out_whatever_the_order(
     }
 
 
-@given(st.binary(max_size=200))
-def test_whatever_a_container_writes_is_a_closure_or_an_error_of_ours(output: bytes) -> None:
+@given(st.integers(0, len(_LISTING)), st.integers(0, len(_LISTING)), st.binary(max_size=200))
+def test_whatever_a_container_writes_is_a_closure_or_an_error_of_ours(
+    start: int, end: int, noise: bytes
+) -> None:
+    whole = _LISTING.encode()
+    assert Dnf().parse(whole)
     with suppress(ProvisionError):
-        Dnf().parse(output)
+        Dnf().parse(whole[:start] + noise + whole[end:])
 
 
 @pytest.mark.parametrize("name", ["rocky:9", "opensuse-leap:15.6"])

@@ -152,9 +152,11 @@ def test_a_damaged_stream_is_unpacked_or_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
 ) -> None:
     data = bytearray(_WHOLE)
+    whole, folder = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("damaged")
+    _unpack(whole, io.BytesIO(data))
+    assert (whole / "a").is_file()
     for at, value in changes:
         data[at] = value
-    folder = tmp_path_factory.mktemp("damaged")
     stream = bytes(data[: cut % len(data)] if cut else data)
     with suppress(ProvisionError):
         _unpack(folder, io.BytesIO(stream))

@@ -70,6 +70,7 @@ def test_what_is_no_module_is_refused(tmp_path: Path, name: str, content: bytes,
 @example(3350, 128)
 def test_damaged_bytes_give_values_or_an_error_that_is_expected(position: int, byte: int) -> None:
     data = bytearray(make_module())
+    assert parse_modinfo(bytes(data))["name"] == ["demo"]
     data[position % len(data)] = byte
     with suppress(*UNREADABLE):
         parse_modinfo(bytes(data))

@@ -1,5 +1,6 @@
 """The lists of files in NVIDIA's .run: every line is understood, or named in an error."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,11 +59,16 @@ def test_a_list_of_another_version_is_refused(text: str, tmp_path: Path) -> None
     assert "can't be used" in refused(run, tmp_path).message
 
 
-@given(st.text())
-def test_any_list_is_read_or_refused(text: str) -> None:
+@given(st.integers(0, len(ROWS)), st.text())
+def test_any_list_is_read_or_refused(at: int, text: str) -> None:
+    assert _placed(ROWS)
     with suppress(ProvisionError):
-        listed = parse_manifest(manifest(VERSION, text.splitlines()), version=VERSION)
-        place(listed, version=VERSION, said={})
+        _placed((*ROWS[:at], *text.splitlines(), *ROWS[at:]))
+
+
+def _placed(rows: Sequence[str]) -> object:
+    listed = parse_manifest(manifest(VERSION, rows), version=VERSION)
+    return place(listed, version=VERSION, said={})
 
 
 _WORDS = st.sampled_from(["a", "b/c", "../d", "/", "x/", "INHERIT_PATH_DEPTH:1", "COMPAT32"])

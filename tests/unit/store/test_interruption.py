@@ -22,6 +22,8 @@ from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
 
+pytestmark = pytest.mark.tier(2)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_sync() -> Iterator[None]:

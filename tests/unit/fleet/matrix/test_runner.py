@@ -464,6 +464,7 @@ class InThisThread:
         self.start = partial(target, *args)
 
 
+@pytest.mark.tier(2)
 def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _descriptor: None)
     # In this thread, as a kill ends all of them.

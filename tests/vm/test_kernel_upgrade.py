@@ -1,0 +1,131 @@
+"""A host's next kernel on Debian, as README.md promises it: drivers are there before the reboot.
+
+The tests are stages in the life of one guest, in their order; the first failure ends it. Three
+drivers are in use when apt installs the kernel: one builds for it, one does not until it has a
+patch, and one needs a module of the kernel's own out of its way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.guest import IMAGE
+from kit.guest.kernel_package import kernel_package
+from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
+from kit.two_part_driver import DUO, DUO_BROKEN, repair_duo
+from provision.errors import ExitCode
+from vm.managed import (
+    APT,
+    APT_WITHIN_S,
+    ENGINES,
+    FLAG,
+    METRICS,
+    OPEN,
+    WITHIN_S,
+    ManagedGuest,
+    slots_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
+
+# What an in-tree module says in the kernel's log when it is loaded.
+_CONFLICT_LOG = "SMBus Host Controller at"
+_COMPILER_SAYS = "too few arguments to function"
+
+
+def test_a_host_uses_three_drivers(host: ManagedGuest) -> None:
+    host.guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
+    host.want(**{SMALL_DRIVER: "latest", DUO: DUO_BROKEN, "lab": "latest"})
+    host.apply()
+    host.configure_engines()
+    host.assert_serves(DUO_BROKEN)
+    assert host.is_loaded("lab")
+
+
+def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest) -> None:
+    before = host.artifact(SMALL_DRIVER)
+    package = f"/root/linux-image-{NEW_KERNEL}.deb"
+    host.guest.put(kernel_package(NEW_KERNEL), package)
+    host.only_show("uname -r")
+    with host.kernel_service_runs():
+        host.show(f"{APT} install {package}", timeout_s=APT_WITHIN_S, lines=5)
+    host.only_show("journalctl --boot --output=cat --unit=provision-kernel")
+    drivers = host.statuses(check=ExitCode.FAILED)
+    for driver in (SMALL_DRIVER, "lab"):
+        slot = slots_of(drivers[driver])[NEW_KERNEL]
+        assert (slot["role"], slot["state"]) == ("next", "ready"), host.journal("provision-kernel")
+    # What runs is as it was.
+    assert host.guest.kernel() == OLD_KERNEL
+    assert host.artifact(SMALL_DRIVER) == before
+
+
+def test_what_does_not_build_is_said_before_the_reboot(host: ManagedGuest) -> None:
+    status = host.statuses(check=ExitCode.FAILED)[DUO]
+    assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
+    assert _COMPILER_SAYS in str(slots_of(status)[NEW_KERNEL]["failure"])
+    host.only_show("provision status --check", lines=24)
+    assert _COMPILER_SAYS in host.journal("provision-kernel")
+    metrics = host.guest(f"cat {METRICS}/provision.prom").stdout
+    for kernel, role, ready in ((NEW_KERNEL, "next", 0.0), (OLD_KERNEL, "running", 1.0)):
+        name = f'provision_driver_ready{{driver="{DUO}",kernel="{kernel}",role="{role}"}} '
+        (value,) = (line for line in metrics.splitlines() if line.startswith(name))
+        assert float(value.removeprefix(name)) == ready
+    # The build is over, and nothing holds up a shutdown.
+    assert "provision" not in host.guest("systemd-inhibit --list --no-pager").stdout
+
+
+def test_with_a_patch_it_heals(host: ManagedGuest, catalogue: Path) -> None:
+    repair_duo(catalogue)
+    host.put_catalogue(catalogue)
+    host.show("provision apply", timeout_s=WITHIN_S)
+    status = host.statuses(check=ExitCode.DONE)[DUO]
+    assert {slot["state"] for slot in status["kernels"]} == {"ready"}
+    host.only_show("provision status --check")
+
+
+def test_after_a_reboot_without_a_network_everything_is_loaded(host: ManagedGuest) -> None:
+    host.guest.set_network(on=False)
+    host.reboot()
+    assert host.show("uname -r").stdout == f"{NEW_KERNEL}\n"
+    log = host.boot_log()
+    assert host.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
+    host.assert_serves(DUO_BROKEN)
+    host.only_show("provision status --check")
+    host.only_show(f"{ENGINES['podman']} {FLAG} {IMAGE} {OPEN}")
+    assert host.is_loaded("lab"), log
+    assert _CONFLICT_LOG not in host.guest("dmesg").stdout
+    # Engines start after it; specifications of the Container Device Interface are there.
+    assert "provision-boot" in host.guest("systemctl show -p After docker.service").stdout
+    host.wait_for_services()
+    names = host.guest("ls /run/cdi").stdout.split()
+    assert set(names) >= {f"oci-decorator-{name}.json" for name in (SMALL_DRIVER, DUO)}
+    # The way back: the kernel before finds its modules, too.
+    for driver in (SMALL_DRIVER, DUO, "lab"):
+        host.guest(f"provision verify /var/lib/provision/{driver}/kernels/{OLD_KERNEL}")
+
+
+def test_rollback_brings_module_and_library_back_and_stays(host: ManagedGuest) -> None:
+    host.guest.set_network(on=True)
+    host.want(**{SMALL_DRIVER: "latest", DUO: "2.0", "lab": "latest"})
+    host.apply()
+    host.assert_serves("2.0")
+    host.guest(f"provision rollback {DUO}")
+    host.assert_serves(DUO_BROKEN)
+    host.apply()
+    assert host.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+
+
+def test_what_only_a_removed_kernel_needed_goes(host: ManagedGuest) -> None:
+    gone = host.artifact(DUO, f"kernels/{OLD_KERNEL}")
+    host.guest(f"{APT} purge linux-image-{OLD_KERNEL}", timeout_s=APT_WITHIN_S)
+    host.wait_for_services()
+    host.guest("provision gc")
+    assert gone not in host.entries(DUO)
+    assert host.guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [NEW_KERNEL]
+    host.guest(f"provision verify /var/lib/provision/{DUO}/current && provision status --check")
+    host.assert_serves(DUO_BROKEN)
