@@ -309,7 +309,8 @@ def decide(
         "template": target.templates.digest,
         "tree": target.tree,
     }
-    return Decision(inputs, tools_of(found.variant), pinned.urls)
+    tools = tuple(sorted({*tools_of(found.variant), *pinned.libraries}))
+    return Decision(inputs, tools, pinned.urls)
 
 
 def kernel_pin(release: str, architecture: str) -> KernelPin:

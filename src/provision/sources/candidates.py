@@ -8,6 +8,7 @@ takes NVIDIA's self-extracting files, by address and checksum. A macro in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from provision.catalogue.source_models import (
     RunfileReleases,
 )
 from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
-from provision.distros.debian.relations import upstream_version, version_key
+from provision.distros.debian.relations import parse_depends, upstream_version, version_key
 from provision.distros.family import fill
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
@@ -31,6 +32,10 @@ from provision.pin import PackageSource, RunfileSource, Source
 PublishedSum = Callable[[str, str], str]
 # The script that evaluates the dkms.conf in the build container, and builds.
 SCRIPT = "dkms.bash"
+# Packages of shared libraries, by Debian's rule for their names; and the C library, which every
+# image and every program has.
+_LIBRARY = re.compile("lib")
+_EVERYWHERE = {"libc6"}
 # The architectures that NVIDIA publishes files for.
 _ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -72,6 +77,8 @@ class PinnedSources:
 
     sources: tuple[Source, ...]
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Packages with the libraries that programs among them start with.
+    libraries: tuple[str, ...] = ()
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
@@ -224,8 +231,34 @@ def _pin_packages(
         raise _missing_package(missing, index)
     packages = [package for package in found.values() if package is not None]
     return PinnedSources(
-        tuple(map(_pinned, packages)), {package.sha256: (package.url,) for package in packages}
+        tuple(map(_pinned, packages)),
+        {package.sha256: (package.url,) for package in packages},
+        _libraries_of(packages, source, index),
     )
+
+
+def _libraries_of(
+    packages: list[IndexedPackage], source: DebSource | DkmsSource, index: ArchiveIndex
+) -> tuple[str, ...]:
+    """Return the distro's packages of libraries that the programs of packages depend on.
+
+    A package of a library has no programs (Debian Policy 8.2), and its libraries run in containers,
+    which have their own. What is in the driver's own components, and not among its packages, the
+    recipe leaves out.
+    """
+    own = {package.name for package in packages}
+    wanted = {
+        group[0]
+        for package in packages
+        if not _LIBRARY.match(package.name)
+        for group in parse_depends(package.depends)
+        if own.isdisjoint(group) and _LIBRARY.match(group[0]) and group[0] not in _EVERYWHERE
+    }
+    if not wanted:
+        return ()
+    index.ask(*wanted)
+    found = (index.package(name) for name in sorted(wanted))
+    return tuple(one.name for one in found if one and one.component not in source.components)
 
 
 def driver_version(package: IndexedPackage) -> str:

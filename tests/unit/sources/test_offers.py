@@ -279,3 +279,43 @@ def test_a_source_may_bring_features_of_its_own() -> None:
     assert two is not None
     assert set(one.container.features) == {*two.container.features, "graphics"}
     assert "names the feature 'graphics'" in refused(archive("1", files=[file]))
+
+
+def test_what_programs_need_is_known_from_their_packages() -> None:
+    """As nvidia-persistenced and its kin declare it in Debian 13."""
+    texts = {
+        ("trixie", "main"): "\n\n".join(
+            [
+                stanza("libtirpc3t64", "1.3.6"),
+                stanza("libssl3t64", "3.5"),
+                stanza("adduser", "3.1"),
+                stanza("libc6", "2.41"),
+            ]
+        ),
+        ("trixie", "non-free"): "\n\n".join(
+            [
+                stanza("tool-source", "1.9-2"),
+                stanza(
+                    "tool-daemon",
+                    "1.9-1",
+                    depends="libtool-cfg1 | libtool-any, adduser, libc6 (>= 2.34),"
+                    " libtirpc3t64 (>= 1.0.2), libother1",
+                ),
+                stanza("libtool-cfg1", "1.9-1", depends="libc6, libssl3t64"),
+                stanza("libother1", "1.9-1"),
+            ]
+        ),
+    }
+    source = {
+        **DEB,
+        "components": ["non-free"],
+        "userspace": ["libtool-cfg1"],
+        "companions": ["tool-daemon"],
+    }
+    of = several(source)
+    context = SourceContext(
+        "debian 13", ("debian", "debian:13", "apt"), index_of(texts, distro="debian:13")
+    )
+    pinned = pin_sources("tool", candidates(of, of.default_flavour, context)[0], context)
+    # Neither what it has itself, nor what containers bring, nor more of the vendor's.
+    assert pinned.libraries == ("libtirpc3t64",)
