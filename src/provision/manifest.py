@@ -6,12 +6,14 @@ The vendor config and the ld.so.conf.d file are made from it, not from the recip
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen, load_json
+from provision.errors import NotFoundError
 from provision.pin import Pin, Sha256
 
 #: The manifest in a store entry and in an artifact.
@@ -19,6 +21,12 @@ MANIFEST = PurePosixPath("driver/manifest.json")
 # A file in a store entry: the image that the artifact came from, if that is unsigned.
 UNSIGNED = PurePosixPath("unsigned")
 
+# What only exports need: the shell and the index of Kubernetes' KMM, the driver pod of an operator.
+Extra = Literal["kmm", "driver-pod"]
+EXTRAS: Mapping[str, str] = {
+    "kmm": "what Kubernetes' KMM loads it with",
+    "driver-pod": "the driver pod of a GPU operator",
+}
 FileKind = Literal["library", "binary", "miscellaneous", "firmware"]
 
 
@@ -258,7 +266,9 @@ class Manifest(Frozen):
     """The contents of an artifact.
 
     ``kmm`` is a module that Kubernetes' KMM loads before the driver's, so that the kernel loads its
-    own modules that they need; our agent never loads it. None if they need none.
+    own modules that they need; our agent never loads it. None if they need none. ``left_out`` has
+    what the build could not make of what only exports need, with the reasons: an ``Extra``, or
+    ``driver-pod/PROGRAM`` for a program of the driver that does not start in the pod.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -270,8 +280,27 @@ class Manifest(Frozen):
     container: Container
     host: HostNeeds = HostNeeds()
     kmm: Module | None = None
+    left_out: dict[str, str] = Field(default_factory=dict)
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    def require(self, extra: Extra, image: str) -> None:
+        """Refuse an image that was built without an extra.
+
+        Raises:
+            NotFoundError: It was.
+        """
+        reason = self.left_out.get(extra)
+        if reason is None:
+            return
+        driver = self.pin.driver
+        raise NotFoundError(
+            f"'{image}' was built without {EXTRAS[extra]}: {reason}.",
+            resolution="Have the build install what is missing ('packages' of the build in"
+            " driver.toml, or a base image that has it: --base), then build and push again:"
+            f" provision build {driver.name} --version {driver.version} --kernel"
+            f" {self.pin.kernel.release} --rebuild --push REGISTRY",
+        )
 
 
 def load_manifest(artifact: Path) -> Manifest:

@@ -51,7 +51,7 @@ if [ "$compiler" = gcc ] && [ "$(gcc -dumpversion 2> /dev/null | cut -d . -f 1)"
     fi
 fi
 
-# unpack.py and collect.py need Python 3.9. Older releases have a newer Python beside their own.
+# step.py and what it runs need Python 3.9. Older releases have a newer Python beside their own.
 for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2> /dev/null; then
         ln -sf "$(command -v "$python")" /usr/local/bin/provision-python

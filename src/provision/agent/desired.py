@@ -33,7 +33,7 @@ from provision.store.state import load_state
 
 _PACKAGE = Path(provision.__file__).parent
 # Programs of ours that run in build containers.
-_IN_BUILDS = ("collector", "kmm", "loader_script", "unpack_source")
+_IN_BUILDS = ("collector", "extras", "loader_script", "step", "unpack_source")
 _KEPT = STORE / ".provision.toml"
 
 

@@ -1,10 +1,10 @@
 """Collects what a build made, and writes the artifact's manifest.
 
 Runs in the build container, with Python's standard library only:
-``python3 collect.py build.json SOURCE OUT USERSPACE`` copies the modules and the user space that
-build.json names from SOURCE to OUT, in the layout that Kubernetes' KMM expects
-(``lib/modules/<kernel>``, https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them
-in ``OUT/driver/manifest.json``. All that is missing is reported together, with exit status 1.
+``python3 step.py collect build.json SOURCE OUT USERSPACE`` copies the modules and the user space
+that build.json names from SOURCE to OUT, in the layout that Kubernetes' KMM expects
+(``lib/modules/<kernel>``, https://kmm.sigs.k8s.io/documentation/module_loader/), and describes
+them in ``OUT/driver/manifest.json``. All that is missing is reported together.
 
 User space is moved to USERSPACE then, and all times are set to 0: both become a layer each, and
 that of user space has the same bytes for every kernel.
@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -331,24 +330,14 @@ def _set_times(folder: Path) -> None:
     os.utime(folder, (0, 0))
 
 
-def _run(arguments: Sequence[str]) -> str:
-    done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], tool: Tool) -> None:
     """Run the collector: plan, source folder, folder to fill, folder for user space."""
     plan_file, source, out, userspace = (Path(argument) for argument in arguments)
     plan = json.loads(plan_file.read_text())
     listed = plan_file.with_name("userspace.json")
     if listed.is_file():
         plan["userspace"] = json.loads(listed.read_text())["files"]
-    try:
-        manifest = collect(plan, source, out, _run)
-    except CollectError as error:
-        for problem in error.problems:
-            sys.stderr.write(f"collect: {problem}\n")
-        return 1
+    manifest = collect(plan, source, out, tool)
     _split(out, userspace)
     text = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
     (out / "driver").mkdir()
@@ -358,8 +347,3 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(
         f"collect: {len(manifest['modules'])} modules, {len(manifest['files'])} files\n"
     )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -38,6 +38,8 @@ class _Cause(NamedTuple):
     is_outside: bool = False
 
 
+# What lines of our programs in the build container begin with.
+_OUR_PROGRAMS = "(?:collect|extras|kernel tree|unpack)"
 _OWN_BUILD = (
     "Say in driver.toml how the driver is built instead: kind 'deb', 'archive' or 'git', with"
     " [flavours.NAME.build] (docs/reference/driver-toml.md)."
@@ -150,10 +152,28 @@ _CAUSES = (
         "Resolve again, so that the versions come from the archive's present index; for an old "
         "kernel, name a mirror that keeps old packages.",
     ),
+    # The lines are those of build/step.py.
+    _Cause(
+        rf"^{_OUR_PROGRAMS}: mistake: (?P<said>.*)",
+        "{what} could not be built, by a mistake of provision: {said}.",
+        "Report it, with the whole output.",
+    ),
+    _Cause(
+        rf"^{_OUR_PROGRAMS}: failed: (?P<said>.*)",
+        "{what} could not be built: {said}.",
+        "The lines above are the failing step's last ones; the whole output has the rest. Where a"
+        " program is missing, name its package under 'packages' of the build in driver.toml.",
+    ),
     _Cause(
         r"^collect: (?!\d+ modules)(?P<said>.*)",
         "{what} was built, but not all that its recipe names: {said}.",
         "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
+    ),
+    _Cause(
+        r"^unpack: (?!\d+ files)(?P<said>.*)",
+        "The source of {driver} can't be unpacked: {said}.",
+        "Compare the file with the vendor's own; then correct the source in driver.toml: its"
+        " address and sha256, 'strip' of the release, 'archive' of the build.",
     ),
     _Cause(
         r"^kernel tree: the configuration drifted",

@@ -39,15 +39,17 @@ from provision.sources.runfile import FILES, LAYER
 _LONG = 8000
 # An instruction ends at the line's end, whatever quotes are open, and no escape stands for one.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-COLLECTOR = "collect.py"
+# Runs the others of ours in the build container.
+STEP = "step.py"
 PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
 # Our programs that run in the build container: the file by its name in the container.
 _PROGRAMS = {
-    COLLECTOR: "build/collector.py",
-    "kmm.py": "build/kmm.py",
+    "collect.py": "build/collector.py",
+    "extras.py": "build/extras.py",
     "loader_script.py": "build/loader_script.py",
+    STEP: "build/step.py",
     "unpack.py": "build/unpack_source.py",
 }
 _TREE_PROGRAM = "distros/prepare_tree.py"
@@ -218,10 +220,10 @@ def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
     folder = directory / _SCRIPTS.get(family, family)
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
     scripts += sorted((directory / _LOADER).glob("*"))
-    own = {name: _program(module) for name, module in _PROGRAMS.items()}
+    own = {name: program_text(name) for name in _PROGRAMS}
     special = {path.name: path.read_bytes() for path in sorted((directory / _DKMS).glob("*"))}
     if family == TREE:
-        own[PREPARE_TREE] = _program(_TREE_PROGRAM)
+        own[PREPARE_TREE] = _packaged(_TREE_PROGRAM)
     return Templates(
         dockerfile=main.name,
         sources=sources,
@@ -230,7 +232,12 @@ def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
     )
 
 
-def _program(path: str) -> bytes:
+def program_text(name: str) -> bytes:
+    """Return a program that runs in build containers, by its name there."""
+    return _packaged(_PROGRAMS[name])
+
+
+def _packaged(path: str) -> bytes:
     return resources.files("provision").joinpath(path).read_bytes()
 
 

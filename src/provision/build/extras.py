@@ -1,7 +1,8 @@
-"""Adds to an artifact what Kubernetes needs to load it, and no host of ours does.
+"""Adds to an artifact what only exports need: Kubernetes' KMM, and a GPU operator's driver pod.
 
 Runs in the build container after the collector, with Python's standard library only:
-``python3 kmm.py OUT USERSPACE SHELL POD``.
+``python3 step.py extras OUT USERSPACE SHELL POD``. An extra that can't be made never stops the
+build: it is left out, and the manifest's ``left_out`` says why.
 
 KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to
 a pod, where ``modprobe -d`` loads one module by the ``modules.dep`` that was copied
@@ -13,26 +14,26 @@ for hosts that load what is needed by themselves.
 
 A GPU operator starts the image as a driver pod, if the recipe says so (``[host.root.pod]``).
 ``POD`` gets what its scripts start (``loader_script.py``), and the libraries of the driver's own
-programs.
+programs, which the packages of the build bring: the Pin has what theirs depend on.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Runs a program and returns its standard output.
 Tool = Callable[[Sequence[str]], str]
 
+KMM, DRIVER_POD = "kmm", "driver-pod"
 # What KMM starts in an image, and in what: internal/pod/workerpodmanager.go of its source.
 _PROGRAMS = ("/bin/sh", "/bin/mkdir", "/bin/cp")
 # What the driver pod's scripts start: templates/loader.
@@ -89,8 +90,8 @@ MODULE_DESCRIPTION("Loads modules of the kernel's own that a driver needs");
 """
 
 
-class KmmError(Exception):
-    """What the base image lacks."""
+class ExtraError(Exception):
+    """Why an extra can't be made."""
 
 
 def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
@@ -104,14 +105,18 @@ def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
         root: Of the base image.
 
     Raises:
-        KmmError: A program or library is missing.
+        ExtraError: A program or library is missing.
     """
     _copy(_with_libraries(_PROGRAMS, tool, root), folder, root)
 
 
 def add_pod_programs(
-    folder: Path, driver: Path, libraries: str, tool: Tool, root: Path = Path("/")
-) -> list[str]:
+    folder: Path,
+    driver: Path,
+    libraries: str,
+    tool: Tool,
+    root: Path = Path("/"),
+) -> dict[str, str]:
     """Copy the programs of the driver pod, and what they and the driver's own programs need.
 
     Args:
@@ -122,10 +127,10 @@ def add_pod_programs(
         root: Of the base image.
 
     Returns:
-        The programs that the base image lacks: then the image is one without a driver pod.
+        The driver's programs that do not start in the pod, with the reasons.
 
     Raises:
-        KmmError: A library of the pod's own programs is missing.
+        ExtraError: A program of the pod's own is missing, or a library that it needs.
     """
     folders = [place for place in _FOLDERS if (root / place).is_dir()]
     found = {
@@ -135,19 +140,22 @@ def add_pod_programs(
         if (root / place / name).is_file()
     }
     if missing := [name for name in _POD_PROGRAMS if name not in found]:
-        return missing
+        raise ExtraError(f"the base image has no {', '.join(missing)}")
     paths = _with_libraries([*found.values()], tool, root)
     beside = driver / libraries.lstrip("/")
-    for path in sorted(driver.glob("usr/bin/*")):
-        if not path.is_symlink() and path.read_bytes()[:4] == _ELF:
-            # One that needs more than the base image has does not run in the pod.
-            with suppress(KmmError):
-                paths |= _with_libraries([str(path)], tool, root, beside)
+    left_out = {}
+    for path in sorted(driver.glob("usr/*bin/*")):
+        if path.is_symlink() or path.read_bytes()[:4] != _ELF:
+            continue
+        try:
+            paths |= _with_libraries([str(path)], tool, root, beside)
+        except ExtraError as error:
+            left_out[path.name] = str(error)
     libc = next(PurePosixPath(path) for path in sorted(paths) if path.endswith("/libc.so.6"))
     parts = [str(libc.with_name(name)) for name in _PARTS_OF_LIBC]
     paths |= {part for part in parts if (root / part.lstrip("/")).is_file()}
     _copy((path for path in paths if not path.startswith(str(driver))), folder, root)
-    return []
+    return left_out
 
 
 def _copy(paths: Iterable[str], folder: Path, root: Path) -> None:
@@ -169,7 +177,7 @@ def _with_libraries(
         path = wanted.pop()
         file = root / path.lstrip("/")
         if not file.is_file():
-            raise KmmError(f"the base image has no {path}")
+            raise ExtraError(f"the base image has no {path}")
         found.add(path)
         with file.open("rb") as stream:
             first = stream.readline(256)
@@ -183,17 +191,25 @@ def _with_libraries(
 
 
 def _libraries(program: str, loader: str, tool: Tool, beside: Path | None) -> set[str]:
-    """Return a program's loader and libraries, where they are found without the image's cache."""
-    first = ["--library-path", str(beside)] if beside else []
-    said = tool([loader, "--inhibit-cache", *first, "--list", program])
-    if missing := _NOT_FOUND.search(said):
-        raise KmmError(f"{program} needs {missing[1]}, which is in no folder of {loader}")
+    """Return a program's loader and libraries, where they are found without the image's cache.
+
+    As ldd does: ``--list`` ends at the first library that is missing.
+    """
+    path = ["--library-path", str(beside)] if beside else []
+    said = tool(["env", "LD_TRACE_LOADED_OBJECTS=1", loader, "--inhibit-cache", *path, program])
+    if missing := sorted({*_NOT_FOUND.findall(said)}):
+        raise ExtraError(
+            f"{PurePosixPath(program).name} needs {', '.join(missing)}, which neither the base"
+            " image nor a package of the build has"
+        )
     lines = (_LIBRARY.match(line) for line in said.splitlines())
     return {loader, *(line[1] for line in lines if line)}
 
 
 def add_needs(out: Path, work: Path, tool: Tool) -> bool:
     """Add the module that asks for what the driver needs of the kernel's own, if it needs any.
+
+    The artifact stays as it is until all is made.
 
     Args:
         out: The artifact, as the collector left it; its manifest gets ``kmm``.
@@ -211,20 +227,28 @@ def add_needs(out: Path, work: Path, tool: Tool) -> bool:
     kernel = manifest["pin"]["kernel"]["release"]
     name = manifest["pin"]["driver"]["name"].replace("-", "_") + "_needs"
     folder = out / "lib/modules" / kernel
-    _keep_for_hosts(out, folder, kernel)
-    module = _built(name, needed, work, kernel, tool)
-    target = folder / module.name
-    tool(["strip", "--strip-debug", "-o", str(target), str(module)])
-    target.chmod(_PLAIN)
-    _index(out, manifest, target, work, tool)
+    module = work / "out/lib/modules" / kernel / f"{name}.ko"
+    module.parent.mkdir(parents=True)
+    for built in folder.glob("*.ko"):
+        os.link(built, module.with_name(built.name))
+    tool(
+        ["strip", "--strip-debug", "-o", str(module), str(_built(name, needed, work, kernel, tool))]
+    )
+    module.chmod(_PLAIN)
+    _index(work, manifest, module, tool)
     manifest["kmm"] = {
         "name": name,
-        "path": str(target.relative_to(out)),
-        "sha256": hashlib.sha256(target.read_bytes()).hexdigest(),
-        "size": target.stat().st_size,
-        "vermagic": tool(["modinfo", "-F", "vermagic", str(target)]).strip(),
+        "path": f"lib/modules/{kernel}/{module.name}",
+        "sha256": hashlib.sha256(module.read_bytes()).hexdigest(),
+        "size": module.stat().st_size,
+        "vermagic": tool(["modinfo", "-F", "vermagic", str(module)]).strip(),
     }
-    path.write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n")
+    _keep_for_hosts(out, folder, kernel)
+    for made in module.parent.iterdir():
+        if made == module or made.suffix != ".ko":
+            shutil.copyfile(made, folder / made.name)
+            (folder / made.name).chmod(_PLAIN)
+    _write(path, manifest)
     return True
 
 
@@ -249,31 +273,33 @@ def _keep_for_hosts(out: Path, folder: Path, kernel: str) -> None:
 
 def _built(name: str, needed: Sequence[str], work: Path, kernel: str, tool: Tool) -> Path:
     names = ", ".join(f'"{module}"' for module in needed)
-    work.mkdir(parents=True)
-    (work / f"{name}.c").write_text(_SOURCE.format(name=name, names=names))
-    (work / "Makefile").write_text(f"obj-m := {name}.o\n")
-    tool(["make", "-C", f"/lib/modules/{kernel}/build", f"M={work}", "modules"])
-    return work / f"{name}.ko"
+    source = work / "source"
+    source.mkdir(parents=True)
+    (source / f"{name}.c").write_text(_SOURCE.format(name=name, names=names))
+    (source / "Makefile").write_text(f"obj-m := {name}.o\n")
+    tool(["make", "-C", f"/lib/modules/{kernel}/build", f"M={source}", "modules"])
+    return source / f"{name}.ko"
 
 
-def _index(out: Path, manifest: dict[str, Any], needs: Path, work: Path, tool: Tool) -> None:
+def _index(work: Path, manifest: dict[str, Any], needs: Path, tool: Tool) -> None:
     """Make modules.dep and its kin, with the new module before those that need something.
 
     depmod goes by the symbols that modules lack. So it is shown copies that lack the new module's.
     """
     kernel = needs.parent.name
-    _depmod(out, kernel, tool)
+    _depmod(work / "out", kernel, tool)
     own = {module["name"] for module in manifest["modules"]}
-    shown = work / "tree/lib/modules" / kernel
+    shown = work / "shown/lib/modules" / kernel
     shown.mkdir(parents=True)
     shutil.copyfile(needs, shown / needs.name)
     for module in manifest["modules"]:
-        copy = shown / Path(module["path"]).name
+        name = Path(module["path"]).name
         if set(module["depends"]) - own:
-            tool(["ld", "-r", "-u", needs.stem, str(out / module["path"]), "-o", str(copy)])
+            told = str(shown / name)
+            tool(["ld", "-r", "-u", needs.stem, str(needs.with_name(name)), "-o", told])
         else:
-            shutil.copyfile(out / module["path"], copy)
-    _depmod(work / "tree", kernel, tool)
+            shutil.copyfile(needs.with_name(name), shown / name)
+    _depmod(work / "shown", kernel, tool)
     for name in _DEPENDENCIES:
         shutil.copyfile(shown / name, needs.parent / name)
 
@@ -292,30 +318,65 @@ def _depmod(out: Path, kernel: str, tool: Tool) -> None:
         path.unlink()
 
 
-def _run(arguments: Sequence[str]) -> str:
-    done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
+def _write(path: Path, manifest: dict[str, Any]) -> None:
+    path.write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n")
 
 
-def main(arguments: Sequence[str]) -> int:
+def leave_out(path: Path, what: str, reason: str) -> None:
+    """Have the manifest in a file say what an artifact lacks, and why."""
+    manifest = json.loads(path.read_text())
+    manifest.setdefault("left_out", {})[what] = reason
+    _write(path, manifest)
+    sys.stdout.write(f"extras: left out: {what}: {reason}\n")
+
+
+def _reason(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    # The others say little without their names: a KeyError, only the key.
+    is_clear = isinstance(error, (ExtraError, OSError, RuntimeError))
+    return said if is_clear else f"{type(error).__name__}: {said}"
+
+
+def main(arguments: Sequence[str], tool: Tool) -> None:
     """Run the program: the artifact's folder, its user space, and folders for programs."""
     out, userspace, shell, pod = (Path(argument) for argument in arguments)
-    root = json.loads((out / "driver/manifest.json").read_text())["host"]["root"]
-    try:
-        add_shell(shell, _run)
-        if root and root["pod"]:
-            # Never empty: Docker's classic builder fails at what comes after an empty layer.
-            (pod / "usr/bin").mkdir(parents=True)
-            missing = add_pod_programs(pod, userspace / "driver", root["libraries"], _run)
-            if missing:
-                sys.stdout.write(f"kmm: no driver pod: the base image has no {missing[0]}\n")
-        added = add_needs(out, Path("/provision/needs"), _run)
-    except KmmError as error:
-        sys.stderr.write(f"kmm: {error}\n")
-        return 1
-    sys.stdout.write(f"kmm: a shell{', and a module that asks for others' if added else ''}\n")
-    return 0
+    path = out / "driver/manifest.json"
+    root = json.loads(path.read_text())["host"]["root"]
+    # Never empty: Docker's classic builder fails at what comes after an empty layer.
+    for folder in (shell / "bin", pod / "usr/bin"):
+        folder.mkdir(parents=True)
+
+    def attempt(extra: str, make: Callable[[], object]) -> bool:
+        # Whatever it is: no extra stops a build.
+        try:
+            make()
+        except Exception as error:
+            leave_out(path, extra, _reason(error))
+            return False
+        return True
+
+    def make_pod() -> None:
+        # The pod's scripts run in the shell that KMM starts.
+        add_shell(shell, tool)
+        lacking = add_pod_programs(pod, userspace / "driver", root["libraries"], tool)
+        for name, reason in lacking.items():
+            leave_out(path, f"{DRIVER_POD}/{name}", reason)
+        # It lies beside this file in the build container, where there is no package.
+        importlib.import_module("loader_script").write_pod(out, Path(__file__).parent, tool)
+
+    if attempt(KMM, lambda: add_shell(shell, tool)):
+        attempt(KMM, lambda: add_needs(out, Path("/provision/needs"), tool))
+    if root and root["pod"] and not attempt(DRIVER_POD, make_pod):
+        _refuse(out.parent / "usr/bin" / root["pod"]["command"])
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _refuse(command: Path) -> None:
+    """Write a command that says to an operator that its image has no driver pod."""
+    command.parent.mkdir(parents=True, exist_ok=True)
+    command.write_text(
+        "#!/bin/sh\n"
+        "echo 'This image has no driver pod: its build left that out, and"
+        " /opt/driver/manifest.json says why (left_out).' >&2\n"
+        "exit 1\n"
+    )
+    command.chmod(_EXECUTABLE)

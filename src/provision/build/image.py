@@ -7,10 +7,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
@@ -32,7 +32,7 @@ from provision.engine.tar_streams import pack
 from provision.engine.transfer import read_file
 from provision.errors import ProvisionError
 from provision.files import lock
-from provision.manifest import MANIFEST
+from provision.manifest import EXTRAS, MANIFEST
 from provision.pin import Pin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Step, report
@@ -171,7 +171,7 @@ def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
             yield "modules", step
         elif "/provision/install.sh" in words or "apt-get" in words:
             yield "packages", step
-        elif "/provision/collect.py" in words:
+        elif {"/provision/step.py", "collect"} <= {*words}:
             yield "collect", step
         else:
             yield "sources", step
@@ -193,6 +193,8 @@ class Built:
     log: Path | None = None
     # The modules that differ from those of the replaced image, one line each.
     differing: tuple[str, ...] = ()
+    # What only exports need and could not be made, with the reasons.
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def phases(self) -> dict[str, float]:
         """Return seconds by part of the work, and ``total``; empty for an image that existed.
@@ -298,13 +300,21 @@ def build(
 _SHOWN = 12
 
 
-def module_sums(settings: Settings, image: Image) -> dict[str, str]:
-    """Return the sha256 of an artifact image's modules by path; empty if it can't be read."""
+def _manifest_of(settings: Settings, image: Image) -> Mapping[str, Any]:
+    """Return the manifest of an artifact image as JSON has it; empty if it can't be read."""
     try:
         text = read_file(settings.engine(), image, str(MANIFEST), state=settings.state)
         manifest = json.loads(text)
+    except (ProvisionError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def module_sums(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sha256 of the modules of a manifest by path; empty if it has none."""
+    try:
         return {str(one["path"]): str(one["sha256"]) for one in manifest["modules"]}
-    except (ProvisionError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return {}
 
 
@@ -325,7 +335,7 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
     """Build the image of a Pin, unless it exists."""
     context, engine = render_context(resolved), settings.engine()
     replaced = find_built(engine, resolved.pin) if how.rebuild else None
-    before = module_sums(settings, replaced) if replaced else {}
+    before = module_sums(_manifest_of(settings, replaced)) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
     jobs = how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
     built = build(
@@ -338,10 +348,24 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
         build_args={"JOBS": str(jobs), **proxies()},
         rebuild=how.rebuild,
     )
-    image = engine.image(built.image_id) if before and built.built else None
+    image = engine.image(built.image_id)
     if image is None:
         return built
-    differing = differences(before, module_sums(settings, image))
+    manifest = _manifest_of(settings, image)
+    left_out = dict(manifest.get("left_out", {}))
+    for extra, reason in left_out.items():
+        name, _, program = extra.partition("/")
+        lacking = f"{program} in {EXTRAS.get(name, name)}" if program else EXTRAS.get(name, name)
+        report(
+            Note(
+                f"The image is without {lacking}: {reason}. Hosts and containers don't need it;"
+                f" 'provision export {name}' does."
+            )
+        )
+    built = replace(built, left_out=left_out)
+    if not (before and built.built):
+        return built
+    differing = differences(before, module_sums(manifest))
     if differing:
         report(
             Note(

@@ -1,9 +1,9 @@
 """Writes the scripts of an artifact: its loader, and the command of its driver pod.
 
 The loader loads the modules, wherever the artifact is; ``kmod/loader.py`` writes that of a host's
-store. In the build container this runs as a program, with Python's standard library only, and
-writes both for the image itself, which a GPU operator starts as a pod:
-``python3 loader_script.py OUT``. What ``[host.root.pod]`` of the recipe says is in the manifest.
+store. In the build container, with Python's standard library only, ``extras.py`` has both written
+for the image itself, which a GPU operator starts as a pod. What ``[host.root.pod]`` of the recipe
+says is in the manifest.
 
 Both are a text in ``templates/loader`` behind a head of shell variables and functions.
 """
@@ -14,8 +14,6 @@ import json
 import re
 import shlex
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,7 +245,7 @@ def write_pod(out: Path, scripts: Path, tool: Tool) -> bool:
     """Write the loader and the command of the driver pod into an image, if it is to have one.
 
     Args:
-        out: The artifact, as collector and kmm.py left it; the image has it as ``/opt``.
+        out: The artifact, as collector and extras.py left it; the image has it as ``/opt``.
         scripts: The folder with the texts of the scripts.
         tool: Runs modinfo and readelf.
 
@@ -305,11 +303,3 @@ def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(_EXECUTABLE)
-
-
-def _run(arguments: Sequence[str]) -> str:
-    return subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-if __name__ == "__main__":
-    write_pod(Path(sys.argv[1]), Path(__file__).parent, _run)

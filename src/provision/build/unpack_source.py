@@ -1,9 +1,9 @@
 """Unpacks a driver's source into the current folder.
 
 Runs in the build container, on Python's standard library (3.9 or newer):
-``python3 unpack.py ARCHIVE STRIP`` takes a tar file, compressed in any way that Python knows, a zip
-file or a package of Debian's kind (``.deb``), and drops the first STRIP parts of every path. What
-would leave the folder is refused.
+``python3 step.py unpack ARCHIVE STRIP`` takes a tar file, compressed in any way that Python knows,
+a zip file or a package of Debian's kind (``.deb``), and drops the first STRIP parts of every path.
+What would leave the folder is refused.
 """
 
 from __future__ import annotations
@@ -212,17 +212,11 @@ def _check_link(name: PurePosixPath, target: str) -> None:
         raise UnpackError(f"'{name}' is a link out of the source, to '{target}'")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], _tool: object) -> None:
     """Run the program: archive, parts to drop."""
     archive, strip = Path(arguments[0]), int(arguments[1])
     try:
         count = unpack(archive, Path(), strip)
     except UnpackError as error:
-        sys.stderr.write(f"unpack: {archive.name}: {error}\n")
-        return 1
+        raise UnpackError(f"{archive.name}: {error}") from error
     sys.stdout.write(f"unpack: {count} files\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

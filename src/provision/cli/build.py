@@ -193,6 +193,7 @@ def build_command(
             ],
             "log": built.log,
             "differing": built.differing,
+            "left_out": built.left_out,
             "pushed": pushed,
             "signed": signed,
         },
@@ -208,6 +209,7 @@ def build_command(
                 "size": size_of("size"),
                 "built": "built",
                 "log?": "log",
+                "left out?": lambda _: ", ".join(built.left_out) or None,
                 "pushed?": lambda _: pushed and f"{pushed.reference}@{pushed.digest}",
             }
         ),

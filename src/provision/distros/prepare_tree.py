@@ -1,6 +1,6 @@
 """Makes a kernel's tree ready for external modules.
 
-Runs in the build container, on Python's standard library: ``python3 prepare_tree.py FOLDER``
+Runs in the build container, on Python's standard library: ``python3 step.py prepare_tree FOLDER``
 takes what is in FOLDER (``tree.json``, ``tree.tar``, ``config``, ``Module.symvers``,
 ``compiler.tar``) and puts the tree where ``/lib/modules/<kernel>/build`` points to. It is the way
 of the kernel's own Documentation/kbuild/modules.rst: the configuration, ``make olddefconfig``,
@@ -18,11 +18,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# What its lines in the build's log begin with.
+TITLE = "kernel tree"
 # What of a configuration says which tools there are, and decides nothing: each is the output of a
 # program's --version. Source: init/Kconfig of Linux 6.1 to 6.18.
 TOOL_VERSIONS = frozenset(
@@ -303,17 +304,7 @@ def _run(argv: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], _tool: object) -> None:
     """Run with ``FOLDER``."""
     (folder,) = argv
-    try:
-        prepare(Path(folder), Path("/"))
-    except (TreeError, OSError) as error:
-        # A file that can't be read, a full disk, a program that is missing.
-        sys.stderr.write(f"kernel tree: {error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    prepare(Path(folder), Path("/"))

@@ -66,6 +66,9 @@ def pod_files(
     root, _ = pod_of(driver, recipe.host.root)
     repository = source.repository(driver, address)
     found = images_of(source, driver, repository, choice, is_one_distro=plain)
+    for tag in found:
+        image = str(repository.with_tag(tag.text))
+        source.manifest(image).require("driver-pod", image)
     if plain:
         images = {tag.kernel: repository.with_tag(tag.text) for tag in found}
         return {"daemonsets.yaml": daemonset_documents(driver, root, images, options)}

@@ -21,7 +21,7 @@ from pydantic import StringConstraints, ValidationError
 from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, source_errors
-from provision.build.dockerfile import digest_of, fill_template
+from provision.build.dockerfile import STEP, digest_of, fill_template, program_text
 from provision.build.image import labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro
@@ -197,6 +197,7 @@ def _programs() -> Mapping[str, bytes]:
     return {
         "install.sh": (templates_dir() / _INSTALLER).read_bytes(),
         _TREE: resources.files(__package__).joinpath(_TREE).read_bytes(),
+        STEP: program_text(STEP),
     }
 
 

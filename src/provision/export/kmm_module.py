@@ -85,6 +85,7 @@ def kmm_files(
             kernels = tuple(source.release(repository, tag) for tag in tags)
     manifest = source.manifest(image)
     check_driver(manifest, driver, image)
+    manifest.require("kmm", image)
     if not kernels and options.regexp is None:
         kernels = (manifest.pin.kernel.release,)
     configured = source.settings.config.drivers.get(driver)

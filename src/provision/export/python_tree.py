@@ -1,6 +1,6 @@
 """Makes a distro's Python independent of the distro.
 
-usage: python3 python_tree.py python.json TREE
+usage: python3 step.py python_tree python.json TREE
 
 Runs in the build container, under that Python. TREE gets the program, its standard library, the
 programs of EXTRA, and all libraries of the distro that these or wheels from PyPI need, with the C
@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 # Parts for developers and desktops, and the distro's marks on its own installation.
@@ -49,6 +49,10 @@ FOR_WHEELS = (
     "libstdc++.so.6",
     "libutil.so.1",
 )
+
+
+class PythonTreeError(Exception):
+    """What the packages lack."""
 
 
 def output(*words: str | Path) -> str:
@@ -100,7 +104,7 @@ def owner(path: Path) -> str:
         )
         if found.returncode == 0:
             return found.stdout.partition(":")[0]
-    raise SystemExit(f"python_tree: no package has {path}")
+    raise PythonTreeError(f"no package has {path}")
 
 
 def keep_licences(tree: Path, packages: Iterable[str]) -> None:
@@ -111,9 +115,9 @@ def keep_licences(tree: Path, packages: Iterable[str]) -> None:
         shutil.copyfile(f"/usr/share/doc/{package}/copyright", target / "copyright")
 
 
-def main() -> None:
-    """Make the tree."""
-    plan, tree = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+def main(arguments: Sequence[str], _tool: object) -> None:
+    """Make the tree: what is wanted of it, and its folder."""
+    plan, tree = json.loads(Path(arguments[0]).read_text()), Path(arguments[1])
     program = Path(sys.executable).resolve()
     library = Path(sysconfig.get_path("stdlib"))
     (tree / "bin").mkdir(parents=True)
@@ -141,7 +145,3 @@ def main() -> None:
     lib = f"{plan['prefix']}/lib"
     words = ["--set-interpreter", f"{lib}/{loader.name}", "--force-rpath", "--set-rpath", lib]
     subprocess.run(["/usr/bin/patchelf", *words, *programs], check=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -73,14 +73,15 @@ def test_files_of_the_context() -> None:
         "Dockerfile",
         "build.json",
         "collect.py",
+        "extras.py",
         "headers.sha256",
         "install.sh",
-        "kmm.py",
         "load.sh",
         "loader_script.py",
         "packages.sha256",
         "patches/pci-resize-resource.patch",
         "pod.sh",
+        "step.py",
         "unpack.py",
     ]
 
@@ -201,9 +202,9 @@ def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
     pinned = made_up_pin(made_up, sources)
     context = render(pinned, made_up, templates=sources, patches={})
     [step] = [
-        s.text for s in instructions(context.dockerfile) if "unpack.py /provision/s" in s.text
+        s.text for s in instructions(context.dockerfile) if "step.py unpack /provision/s" in s.text
     ]
-    assert f"unpack.py /provision/sources/{'ab' * 32} 1" in step
+    assert f"step.py unpack /provision/sources/{'ab' * 32} 1" in step
     assert context.downloads[f"sources/{'ab' * 32}"] == "ab" * 32
     assert shlex.split(make_step(context).text)[:2] == ["cd", "/source"]
     assert json.loads(context.files["build.json"])["modules"] == ["src/frob.ko"]

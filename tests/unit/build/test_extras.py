@@ -1,16 +1,19 @@
-"""What KMM needs of an image, on trees, with the programs that are called stood in for."""
+"""What only exports need of an image, on trees; the machine's programs, or stand-ins."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.build.kmm import KmmError, add_needs, add_shell
+from kit.probe import need_programs
+from provision.build import extras
+from provision.build.extras import ExtraError, add_needs, add_pod_programs, add_shell
 
 KERNEL = "6.1.0-56-amd64"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -36,6 +39,7 @@ class Tools:
                 return "" if words[-1] == "/bin/static" else HEADERS.format(LOADER)
             case "make":
                 folder = Path(words[3].removeprefix("M="))
+                assert (folder / "Makefile").is_file()
                 for source in folder.glob("*.c"):
                     source.with_suffix(".ko").write_bytes(b"needs")
             case "strip":
@@ -85,7 +89,8 @@ def test_programs_come_with_their_libraries_and_without_a_time(base: Path, tmp_p
     assert {path.stat().st_mtime for path in (tmp_path / "shell").rglob("*")} == {0}
     assert (tmp_path / "shell/bin/sh").stat().st_mode & 0o777 == 0o755
     # The image has no cache of libraries: what is only there would not be found.
-    assert [LOADER, "--inhibit-cache", "--list", "/bin/cp"] in tools.calls
+    called = ["env", "LD_TRACE_LOADED_OBJECTS=1", LOADER, "--inhibit-cache", "/bin/cp"]
+    assert called in tools.calls
 
 
 def test_a_program_that_is_a_script_brings_its_own(base: Path, tmp_path: Path) -> None:
@@ -97,10 +102,10 @@ def test_a_program_that_is_a_script_brings_its_own(base: Path, tmp_path: Path) -
 
 
 def test_what_the_base_image_lacks_is_named(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(KmmError, match=r"needs libz\.so\.1, which is in no folder"):
+    with pytest.raises(ExtraError, match=r"sh|cp needs libz\.so\.1"):
         add_shell(tmp_path / "a", Tools("\tlibz.so.1 => not found\n"), base)
     (base / "bin/mkdir").unlink()
-    with pytest.raises(KmmError, match="has no /bin/mkdir"):
+    with pytest.raises(ExtraError, match="has no /bin/mkdir"):
         add_shell(tmp_path / "b", Tools(), base)
 
 
@@ -129,7 +134,7 @@ def test_modules_that_need_others_get_one_that_asks(tmp_path: Path) -> None:
     before = (out / f"lib/modules/{KERNEL}/modules.dep").read_text()
     tools = Tools()
     assert add_needs(out, tmp_path / "work", tools)
-    source = (tmp_path / "work/toy_driver_needs.c").read_text()
+    source = (tmp_path / "work/source/toy_driver_needs.c").read_text()
     assert 'needed[] = { "i2c_core", "videodev" }' in source
     assert "{{" not in source
     folder = out / "lib/modules" / KERNEL
@@ -161,3 +166,94 @@ def test_who_needs_nothing_gets_nothing(tmp_path: Path, optional: tuple[str, ...
     assert tools.calls == []
     assert not (out / "host").exists()
     assert "kmm" not in json.loads((out / "driver/manifest.json").read_text())
+
+
+def run(arguments: Sequence[str]) -> str:
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def userspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """User space, compiled: a program with its library, and one whose library is gone."""
+    need_programs("gcc", "modprobe")
+    folder = tmp_path_factory.mktemp("userspace")
+    (folder / "usr/bin").mkdir(parents=True)
+    (folder / "usr/lib64").mkdir()
+    (folder / "part.c").write_text("int part(void) { return 0; }\n")
+    (folder / "main.c").write_text("int part(void);\nint main(void) { return part(); }\n")
+    for name in ("here", "gone"):
+        library = folder / f"usr/lib64/lib{name}.so.1"
+        soname = f"-Wl,-soname,{library.name}"
+        run(["gcc", "-shared", "-fPIC", soname, "-o", str(library), str(folder / "part.c")])
+        program = folder / "usr/bin" / f"with-{name}"
+        run(["gcc", "-o", str(program), str(folder / "main.c"), str(library)])
+    (folder / "usr/lib64/libgone.so.1").unlink()
+    return folder
+
+
+def image_of(folder: Path, pod: dict[str, Any] | None) -> tuple[Path, list[str]]:
+    """An artifact as the collector leaves it, and the arguments of the program."""
+    out = artifact(folder / "image/opt", ("toy", []))
+    path = out / "driver/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["host"]["root"] = pod and {"libraries": "/usr/lib64", "pod": pod}
+    path.write_text(json.dumps(manifest))
+    return out, [str(out), *(str(folder / name) for name in ("userspace", "shell", "pod"))]
+
+
+def left_out(out: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((out / "driver/manifest.json").read_text())["left_out"]
+    return found
+
+
+def test_the_pod_has_what_its_programs_need(userspace: Path, tmp_path: Path) -> None:
+    """By the machine's own loader."""
+    pod = tmp_path / "pod"
+    # Of the driver's programs, one that does not start is left out, with the reason.
+    left_out = add_pod_programs(pod, userspace, "/usr/lib64", run)
+    assert left_out.keys() == {"with-gone"}
+    assert left_out["with-gone"].startswith("with-gone needs libgone.so.1, which neither")
+    names = {path.name for path in pod.rglob("*")}
+    assert {"awk", "modprobe", "libc.so.6"} <= names
+    assert "libhere.so.1" not in names
+
+
+POD = {"command": "toy-driver", "daemon": ["toyd"]}
+
+
+def test_what_only_exports_need_stops_no_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nothing(_arguments: Sequence[str]) -> str:
+        raise OSError(28, "No space left on device")
+
+    out, arguments = image_of(tmp_path, POD)
+    before = {path: path.read_bytes() for path in (out / "lib").rglob("*") if path.is_file()}
+    extras.main(arguments, nothing)
+    assert left_out(out).keys() == {"kmm", "driver-pod"}
+    assert "No space left" in left_out(out)["kmm"]
+    assert "extras: left out: driver-pod: " in capsys.readouterr().out
+    # What hosts use is whole, the layers are not empty, and an operator's log says what is wrong.
+    assert {
+        path: path.read_bytes() for path in (out / "lib").rglob("*") if path.is_file()
+    } == before
+    assert [*(tmp_path / "shell").iterdir()]
+    assert [*(tmp_path / "pod").iterdir()]
+    command = out.parent / "usr/bin/toy-driver"
+    done = subprocess.run([command, "init"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no driver pod" in done.stderr
+
+
+def test_modules_stay_as_they_are_where_kmms_own_is_not_built(tmp_path: Path) -> None:
+    class Failing(Tools):
+        def __call__(self, arguments: Sequence[str]) -> str:
+            if arguments[0] == "depmod" and "shown" in arguments[2]:
+                raise RuntimeError("'depmod' ended with status 1")
+            return super().__call__(arguments)
+
+    out = artifact(tmp_path / "out", ("toy", ["videodev"]))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(RuntimeError):
+        add_needs(out, tmp_path / "work", Failing())
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

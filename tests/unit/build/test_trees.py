@@ -112,7 +112,7 @@ def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, roo
     assert contents["kernel/tree.tar"] == b"the source"
     assert contents["kernel/config"] == _CONFIG.encode()
     files = render_context(resolved).files
-    assert b"prepare_tree.py /provision/kernel" in files["Dockerfile"]
+    assert b"step.py prepare_tree /provision/kernel" in files["Dockerfile"]
     assert b'"cc": "gcc-12"' in files["kernel/tree.json"]
 
 

@@ -174,12 +174,10 @@ def test_a_device_is_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "a", tmp_path, 0)
 
 
-def test_what_is_no_archive_or_holds_nothing_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_archive_or_holds_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"<html>not found</html>" * 100)
-    assert main([str(tmp_path / "a"), "0"]) == 1
-    assert "neither a tar file, a zip file nor a package" in capsys.readouterr().err
+    with pytest.raises(UnpackError, match="a: neither a tar file, a zip file nor a package"):
+        main([str(tmp_path / "a"), "0"], None)
     archive = tar(tmp_path / "b", ("x", b""))
     with pytest.raises(UnpackError, match="no file is left"):
         unpack(archive, tmp_path, 1)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros import prepare_tree
 from provision.distros.prepare_tree import (
     TOOL_VERSIONS,
     Compiler,
@@ -141,17 +140,3 @@ def test_the_tree_is_found_however_deep_it_lies(tmp_path: Path) -> None:
     (tree / "drivers/Makefile").write_text("obj-y += net/\n")
     (tree / "Makefile").write_text("VERSION = 6\n")
     assert find_tree(tmp_path) == tree
-
-
-def test_trouble_with_files_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert prepare_tree.main([str(tmp_path / "missing")]) == 1
-    assert capsys.readouterr().err.startswith("kernel tree: [Errno 2]")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device", "/usr/src/tree")
-
-    monkeypatch.setattr(prepare_tree, "prepare", full)
-    assert prepare_tree.main([str(tmp_path)]) == 1
-    assert "No space left on device: '/usr/src/tree'" in capsys.readouterr().err

@@ -101,8 +101,9 @@ class FakeEngine(Engine):
     @contextmanager
     def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:
         del owner
-        source = self.contents[image_id] / path.removeprefix("/opt").lstrip("/")
-        if not source.exists():
+        folder = self.contents.get(image_id)
+        source = folder and folder / path.removeprefix("/opt").lstrip("/")
+        if source is None or not source.exists():
             raise ProvisionError(f"The engine could not read '{path}'.", details="not found")
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:

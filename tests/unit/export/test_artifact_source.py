@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,11 @@ from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, images_of
+from provision.export.driver_pod import PodOptions, pod_files
 from provision.export.kmm_module import KmmOptions, kmm_files
+from provision.export.kubernetes import Document
 from provision.kmod.loader import write_loader
+from provision.manifest import EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
 from provision.store.layout import Layout
@@ -27,7 +31,11 @@ from unit.engine.fake_engine import using
 from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"
-_RECIPE = SimpleNamespace(default_flavour="open", flavours={"open": None, "closed": None})
+_POD = DriverPod(command="demo-driver", parameters="/drivers")
+_HOST = HostNeeds(root=ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64", pod=_POD))
+_RECIPE = SimpleNamespace(
+    default_flavour="open", flavours={"open": None, "closed": None}, host=_HOST
+)
 ANY = Choice(None, None, None)
 
 
@@ -152,6 +160,32 @@ def test_an_image_of_the_registry_is_looked_into(
     with pytest.raises(UsageError, match="holds demo, not other"):
         kmm_files(source, "other", ANY, KmmOptions(), image=image)
     assert not list((tmp_path / "state").rglob("artifact"))
+
+
+@pytest.mark.parametrize("extra", ["kmm", "driver-pod"])
+def test_an_image_that_was_built_without_it_is_refused_with_the_reason(
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path, extra: Extra
+) -> None:
+    def exported() -> dict[str, list[Document]]:
+        if extra == "kmm":
+            return kmm_files(source, "demo", ANY, KmmOptions())
+        return pod_files(source, "demo", ANY, PodOptions())
+
+    def build(**left_out: str) -> None:
+        pin = make_pin()
+        folder = tmp_path / f"content-{pin.short_digest}"
+        shutil.rmtree(folder, ignore_errors=True)
+        manifest = make_artifact(folder, pin=pin).model_copy(update={"left_out": left_out})
+        (folder / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
+        have(registry, tmp_path, pin, signed=False)
+
+    build(**{extra: "demod needs libdemo.so.1"})
+    with pytest.raises(NotFoundError, match="demod needs libdemo") as raised:
+        exported()
+    assert "provision build demo " in str(raised.value.resolution)
+    # What another export lacks is no reason.
+    build(**{other: "no sh" for other in EXTRAS if other != extra})
+    assert exported()
 
 
 def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Path) -> None:
