@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_artifact
 from provision.build import bootstrap, image
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
@@ -22,7 +24,9 @@ from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
+from provision.manifest import MANIFEST
 from provision.pin import BasePin
+from provision.progress import Event, heard_by
 from provision.store.availability import list_kernels
 from unit.build.debian_host import (
     BASE_IMAGE,
@@ -121,8 +125,20 @@ def test_an_image_that_is_there_takes_no_download(
     with pytest.raises(AssertionError):
         build_image(using(settings, engine), resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
-    engine.have(Image(f"sha256:{'1' * 64}", (resolved.pin.image,), labels=labels))
+    image_id = f"sha256:{'1' * 64}"
+    engine.have(Image(image_id, (resolved.pin.image,), labels=labels))
     assert not build_image(using(settings, engine), resolved, BuildSettings()).built
+    # Whether it was made now or before, it is said what it lacks.
+    left_out = {"driver-pod": "no awk", "driver-pod/tool": "tool needs libtool.so.1"}
+    folder = settings.state / "artifact"
+    make_artifact(folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "left_out": left_out}))
+    engine.contents[image_id] = folder
+    events: list[Event] = []
+    with heard_by(events.append):
+        assert build_image(using(settings, engine), resolved, BuildSettings()).left_out == left_out
+    assert all(any(reason in str(event) for event in events) for reason in left_out.values())
 
 
 def no_download(*_given: object, **_more: object) -> dict[str, Path]:
