@@ -149,8 +149,9 @@ def add_pod_programs(
             continue
         try:
             paths |= _with_libraries([str(path)], tool, root, beside)
-        except ExtraError as error:
-            left_out[path.name] = str(error)
+        except (ExtraError, RuntimeError) as error:
+            # A library is missing, or the loader refuses the program.
+            left_out[path.name] = _reason(error)
     libc = next(PurePosixPath(path) for path in sorted(paths) if path.endswith("/libc.so.6"))
     parts = [str(libc.with_name(name)) for name in _PARTS_OF_LIBC]
     paths |= {part for part in parts if (root / part.lstrip("/")).is_file()}

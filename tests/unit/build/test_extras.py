@@ -14,6 +14,7 @@ import pytest
 from kit.probe import need_programs
 from provision.build import extras
 from provision.build.extras import ExtraError, add_needs, add_pod_programs, add_shell
+from provision.build.step import run_tool
 
 KERNEL = "6.1.0-56-amd64"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -168,13 +169,9 @@ def test_who_needs_nothing_gets_nothing(tmp_path: Path, optional: tuple[str, ...
     assert "kmm" not in json.loads((out / "driver/manifest.json").read_text())
 
 
-def run(arguments: Sequence[str]) -> str:
-    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture(scope="module")
 def userspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """User space, compiled: a program with its library, and one whose library is gone."""
+    """User space: a program with its library, one whose library is gone, and one cut off."""
     need_programs("gcc", "modprobe")
     folder = tmp_path_factory.mktemp("userspace")
     (folder / "usr/bin").mkdir(parents=True)
@@ -184,10 +181,12 @@ def userspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("here", "gone"):
         library = folder / f"usr/lib64/lib{name}.so.1"
         soname = f"-Wl,-soname,{library.name}"
-        run(["gcc", "-shared", "-fPIC", soname, "-o", str(library), str(folder / "part.c")])
+        run_tool(["gcc", "-shared", "-fPIC", soname, "-o", str(library), str(folder / "part.c")])
         program = folder / "usr/bin" / f"with-{name}"
-        run(["gcc", "-o", str(program), str(folder / "main.c"), str(library)])
+        run_tool(["gcc", "-o", str(program), str(folder / "main.c"), str(library)])
     (folder / "usr/lib64/libgone.so.1").unlink()
+    whole = (folder / "usr/bin/with-here").read_bytes()
+    (folder / "usr/bin/damaged").write_bytes(whole[: len(whole) // 8])
     return folder
 
 
@@ -210,8 +209,8 @@ def test_the_pod_has_what_its_programs_need(userspace: Path, tmp_path: Path) -> 
     """By the machine's own loader."""
     pod = tmp_path / "pod"
     # Of the driver's programs, one that does not start is left out, with the reason.
-    left_out = add_pod_programs(pod, userspace, "/usr/lib64", run)
-    assert left_out.keys() == {"with-gone"}
+    left_out = add_pod_programs(pod, userspace, "/usr/lib64", run_tool)
+    assert left_out.keys() == {"damaged", "with-gone"}
     assert left_out["with-gone"].startswith("with-gone needs libgone.so.1, which neither")
     names = {path.name for path in pod.rglob("*")}
     assert {"awk", "modprobe", "libc.so.6"} <= names
