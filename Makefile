@@ -87,21 +87,19 @@ test: first-setup ## What a change must not break: all small tests, the main job
 dev:
 	@hooks/build.sh dev
 
-test-all: ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
-	@.ci/setup test-all
-	@hooks/build.sh build
+test-all: all-setup build ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
 	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare 2 & \
 	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 lint-python lint-crate && \
 	$(PYTEST) $(QUICK) $(REAL) --tier=2 $(SHARED); $(PRUNED)
 
-test-nightly: engines build ## What is long or rare, guests too (root, hours); SHARE=K/N: the K-th of N parts, from 0
+test-nightly: nightly-setup build ## What is long or rare, guests too (root, hours); SHARE=K/N: the K-th of N parts, from 0
 	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
 
 packages-test: first-setup build ## The packages of a release on bare Debian 12 and 13 (root)
 	@.ci/setup dist
 	$(PYTEST) tests/engine/test_packages.py -k 'not rpm'
 
-bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
+bench: all-setup build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
 	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
 
 gpu-kit: build ## What a machine with an NVIDIA GPU needs for our checks there, to be carried to it: build/gpu-kit
@@ -150,7 +148,7 @@ diagrams: ## The pictures of docs/diagrams, from their text (after a change; roo
 	@command -v dot >/dev/null || .ci/setup install graphviz
 	@.ci/site/draw
 
-recording: engines build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
+recording: nightly-setup build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
 	rm -f build/life.jsonl
 	$(PYTEST) tests/vm/test_kernel_upgrade.py --numprocesses=0 --record=build/life.jsonl
 	@$(PYTHON) -m kit.screencast build/life.jsonl docs/diagrams/life.svg
@@ -172,12 +170,14 @@ demo-setup:
 first-setup:
 	@.ci/setup test
 
-# Programs of engines, guests and hosts.
-engines:
+all-setup:
+	@.ci/setup test-all
+
+nightly-setup:
 	@.ci/setup nightly
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate quick lint-python lint-crate \
 	test dev test-all test-nightly packages-test foreign bench gpu-kit mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup \
-	first-setup engines
+	first-setup all-setup nightly-setup
 
 endif

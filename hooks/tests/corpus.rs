@@ -44,7 +44,7 @@ fn what_is_recorded_is_what_happens() {
     for (file, played) in files.iter().zip(&played) {
         let name = file.file_stem().unwrap().to_string_lossy();
         for (case, lines) in &played.messages {
-            let new: Vec<_> = lines.lines().filter(|l| known.insert(l.to_string())).collect();
+            let new: Vec<_> = lines.lines().filter(|l| known.insert((*l).to_string())).collect();
             if !new.is_empty() {
                 writeln!(messages, "\n{name}: {case}\n    {}", new.join("\n    ")).unwrap();
             }

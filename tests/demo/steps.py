@@ -164,5 +164,5 @@ class Demo:
         argv = [self.provision.program, *words]
         done = self.screen.run(argv, env=self.provision.variables(), live=True, lines=lines)
         if done.returncode != 0:
-            raise DemoError(failure_of(done))
+            raise DemoError(str(failure_of(done)))
         return done

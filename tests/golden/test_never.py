@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.probe import need_programs
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -68,6 +70,7 @@ def test_a_host_that_never_builds_asks_its_registry_only(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     """Neither does the registry answer, nor is there an engine, which nobody misses."""
+    need_programs("skopeo")
     status, said = _run(tmp_path, "never", *words)
     assert status == 1
     assert "can't be reached" in said

@@ -49,12 +49,12 @@ class Completed:
 class CommandFailedError(AssertionError):
     """A command that had to succeed did not; the message has the command and its last lines."""
 
-    def __init__(self, completed: Completed) -> None:
-        """Keep the completed process for a caller that wants its status."""
+    def __init__(self, completed: Completed, said: str = "") -> None:
+        """Keep the completed process for a caller that wants its status; `said` is its error."""
         self.completed = completed
-        tail = "\n".join(completed.output.splitlines()[-40:])
+        said = said or "\n".join(completed.output.splitlines()[-40:])
         super().__init__(
-            f"exit status {completed.returncode}: {shlex.join(completed.argv)}\n{tail}"
+            f"exit status {completed.returncode}: {shlex.join(completed.argv)}\n{said}"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.base_image import have_base
 from kit.cache import BASES, REPOSITORY, cache_dir, cached, key_of
-from kit.process import Completed, run
+from kit.process import CommandFailedError, Completed, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +100,8 @@ class Provision:
     def json(self, *words: str | Path, status: int = 0) -> Document:
         """Run `provision WORDS --json`, to this status; the one document on its standard output."""
         done = self(*words, "--json", check=False)
-        assert done.returncode == status, failure_of(done)
+        if done.returncode != status:
+            raise failure_of(done)
         document: Document = json.loads(done.stdout)
         return document
 
@@ -114,13 +114,13 @@ class Provision:
         return done.returncode, error
 
 
-def failure_of(done: Completed) -> str:
-    """The command, its exit status, and its error as people read it, also from `--json`."""
+def failure_of(done: Completed) -> CommandFailedError:
+    """A command that failed, with its error as people read it, also from `--json`."""
     try:
         said = error_text(json.loads(done.stdout)["error"])
     except (LookupError, TypeError, ValueError):
-        said = done.output.strip()
-    return f"exit status {done.returncode}: {shlex.join(done.argv)}\n{said}"
+        said = ""
+    return CommandFailedError(done, said)
 
 
 def error_text(error: Document) -> str:

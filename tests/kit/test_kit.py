@@ -15,7 +15,7 @@ from kit.files import remove_tree
 from kit.fileserver import Mirror, served
 from kit.playbooks import Played
 from kit.podman import Podman
-from kit.probe import need
+from kit.probe import need, need_programs
 from kit.process import CommandFailedError, Daemon, end_tree_of, run, start, wait_for
 
 
@@ -104,6 +104,7 @@ def test_remove_tree_removes_and_does_not_mind_a_missing_folder(tmp_path: Path) 
 
 
 def test_podman_gets_limits_that_need_no_capability_and_our_environment(tmp_path: Path) -> None:
+    need_programs("podman")
     with Podman({"shim": tmp_path / "shim"}, {"OCI_DECORATOR_CONFIG": "/a b"}) as podman:
         config = tomllib.loads((podman.folder / "containers.conf").read_text())
     assert "nofile=1024:1024" in config["containers"]["default_ulimits"]

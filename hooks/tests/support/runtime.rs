@@ -137,14 +137,15 @@ impl Created<'_> {
         let member = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).expect("cgroups");
         let mut found = Vec::new();
         for line in member.lines() {
-            let fields: Vec<_> = line.splitn(3, ':').collect();
-            let bases: &[&str] = match fields[1] {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next().unwrap(), fields.next().unwrap());
+            let bases: &[&str] = match controllers {
                 "" => &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
                 "devices" => &["/sys/fs/cgroup/devices"],
                 _ => &[],
             };
             let files =
-                bases.iter().map(|base| PathBuf::from(format!("{base}{}/cgroup.procs", fields[2])));
+                bases.iter().map(|base| PathBuf::from(format!("{base}{path}/cgroup.procs")));
             found.extend(files.filter(|file| file.exists()));
         }
         assert!(!found.is_empty(), "{member}");

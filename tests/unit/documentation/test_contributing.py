@@ -18,10 +18,6 @@ _EXAMPLES = _TEXT.split("## Changes, and")[1].split("\n## ")[0]
 _SECTIONS = dict(re.findall(r"(?ms)^### (.+?)\n(.*?)(?=^### |\Z)", _EXAMPLES))
 # A word with a slash or an ending, and nothing that a reader fills in.
 _FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:md|toml|yml))`")
-_TOP = (
-    *("ansible", "docs", "driver_images", "hooks", "release", "src/provision", "templates"),
-    "tests",
-)
 
 
 def _files(text: str) -> list[str]:
@@ -44,13 +40,6 @@ def test_the_map_names_folders_that_are_there() -> None:
     folders = re.findall(r"(?m)^\| `([^`]+)/`", table)
     assert len(folders) > 7
     assert [name for name in folders if not (REPOSITORY / name).is_dir()] == []
-
-
-@pytest.mark.parametrize("folder", _TOP)
-def test_every_top_folder_says_what_belongs_there(folder: str) -> None:
-    text = (REPOSITORY / folder / "README.md").read_text()
-    assert re.search(r"[Tt]o add|\*\*Add", text)
-    assert re.search(r"belong|Not here|not here", text)
 
 
 def test_the_hooks_before_a_commit_need_no_host() -> None:

@@ -20,6 +20,9 @@ from provision.host.devices.reading import record_facts
 if TYPE_CHECKING:
     from pathlib import Path
 
+# NVIDIA's header is of a Go module.
+pytestmark = pytest.mark.tier(2)
+
 _FILE = "run/oci-decorator/devices/nvidia.json"
 _STORED = "usr/lib64"
 
