@@ -15,13 +15,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
-# What is shown of a secret, and the secret. The first form that fits at a place counts.
+# What is shown of a secret, and the secret. The first form that fits at a place counts. Parts that
+# other forms could begin in have a limit: a program may print a line of any length.
 _FORMS = (
     # The PIN in a PKCS#11 URI (RFC 7512, section 2.4) with its quotes.
     (r"pin(?:-|%2d)value(?:=|%3d)", r"[^&\s]*[^&\s'\"]"),
     # The password in an address (RFC 3986, 3.2.1), up to the last '@', if neither '@' nor '/' is
     # encoded. A number before '/' is a port.
-    (r"://(?!\[)[^/@:\s]*:", r"(?!\d+/)[^\s\"<>]+(?=@)"),
+    (r"://(?!\[)[^/@:\s]*:", r"(?!\d+/)[^\s\"<>]{1,512}(?=@)"),
     # A token in the password's place.
     (r"https?://", r"[^/@:\s?#]+(?=@)"),
     # A value of the query whose name says that it is one.
@@ -33,14 +34,14 @@ _FORMS = (
         r"[^&\s'\"<>]+",
     ),
     # A query that is nothing but a token, as SUSE's.
-    (r"https?://[^\s?'\"]+\?", r"[^&=\s'\"<>]{16,}=*(?=[\s'\"<>.,;)]|$)"),
+    (r"https?://[^\s?'\"]{1,512}\?", r"[^&=\s'\"<>]{16,}=*(?=[\s'\"<>.,;)]|$)"),
     # Headers of HTTP.
     (
         r"\b(?:proxy-)?authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|token|negotiate)\s+)?",
         r"[^\s'\"]+",
     ),
     (
-        r"\b(?:x-[\w-]*(?:token|key|auth|secret)[\w-]*|private-token|(?:set-)?cookie)['\"]?:\s*['\"]?",
+        r"\b(?:x-[\w-]{0,64}(?:token|key|auth|secret)[\w-]{0,64}|private-token|(?:set-)?cookie)['\"]?:\s*['\"]?",
         r"[^\s'\"][^\n'\"]*",
     ),
     (r"\bbearer\s+", r"(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*"),
@@ -51,7 +52,7 @@ _FORMS = (
         r"\b",
         (
             r"(?:(?:gh[pousr]|github_pat|hf)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
-            r"|eyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]*)"
+            r"|eyJ[\w-]{8,2048}\.eyJ[\w-]+\.[\w-]*)"
         ),
     ),
 )

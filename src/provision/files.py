@@ -141,13 +141,15 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Open what becomes a file by one rename at the end, so that readers see the old or the new.
 
-    That holds after a power cut too. A link, pipe or device of the name is replaced: its folder may
-    belong to a user who put it there. For what a person named, see ``open_output``.
+    That holds after a power cut too. A link, pipe or socket of the name is replaced: its folder may
+    belong to a user who put it there. A device, which only root can make, is an error. For what a
+    person named, see ``open_output``.
     """
     folder = open_folder(path.parent, create=True)
     draft = f".{path.name}.{secrets.token_hex(4)}"
     try:
         with _naming(path):
+            _refuse_device(path.name, folder)
             handle = os.open(draft, _NEW, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -165,6 +167,13 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _refuse_device(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        kind = stat.S_IFMT(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        if kind in {stat.S_IFCHR, stat.S_IFBLK}:
+            raise OSError(errno.EEXIST, "it is a device", name)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
+from kit.probe import is_root, need
 from provision.cli.options import OUTPUT_FILE
 from provision.errors import InUseError
 from provision.files import (
@@ -157,6 +159,16 @@ def test_a_device_is_written_to_and_a_link_elsewhere_does_not_lead_there(tmp_pat
     assert masked.is_symlink()
     assert write_atomic(masked, "text")
     assert masked.read_text() == "text"
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    need(is_root(), "root", "only root can make device nodes")
+    path = tmp_path / "null"
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    with pytest.raises(OSError, match="device"):
+        write_atomic(path, "text")
+    assert path.is_char_device()
+    assert names(tmp_path) == ["null"]
 
 
 def test_links_of_an_output_are_followed(tmp_path: Path) -> None:

@@ -15,13 +15,16 @@ from provision.kmod.verify import verify_modules
 from provision.store.foreign_driver import other_installation
 from provision.store.state import NewerStateError, refuse_newer
 from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
+from provision.trust import distrusted
 
+_BOOT = "provision-boot.service"
 _ENABLED = {
-    "provision-boot.service": "nothing loads the drivers at boot",
+    _BOOT: "nothing loads the drivers at boot",
     "provision-kernel.path": "nothing prepares drivers for a new kernel",
     "provision-apply.timer": "nothing makes missing artifacts after a boot",
     "provision-repeat.timer": "nothing makes missing artifacts",
 }
+_STARTED = re.compile(r"^ExecStart=(/\S+) apply\b", re.MULTILINE)
 # Installed only if the settings ask for it.
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
@@ -98,7 +101,7 @@ def old_files(host: Observation) -> Iterator[Finding]:
 
 
 def units(host: Observation) -> Iterator[Finding]:
-    """The units are installed and enabled."""
+    """The units are installed and enabled, and only root may change what they start."""
     enabled = {link.name for link in _enabled(host, "provision-*")}
     if not host.drivers:
         return
@@ -121,6 +124,15 @@ def units(host: Observation) -> Iterator[Finding]:
             "a new kernel is noticed only by its folder, before its packages are complete",
             "provision units installs it",
         )
+    for folder in (UNITS, PACKAGED_UNITS):
+        program = _STARTED.search(host.text(str(folder / _BOOT)) or "")
+        if program and (found := distrusted(in_root(host.root, program[1]))):
+            yield Finding(
+                "fail",
+                f"/{folder / _BOOT} starts {program[1]}, and {found}",
+                "who may change the program decides what root runs at the next boot",
+                found.cure,
+            )
 
 
 def automatic_reboot(host: Observation) -> Iterator[Finding]:

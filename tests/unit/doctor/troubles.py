@@ -323,6 +323,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("units", _no_cdi_of_a_package, "warn"),
     ("units", _lacks("etc/kernel/postinst.d/provision"), "warn"),
     ("units", _no_plugin, "warn"),
+    ("units", lambda host: host.file("bin/true", "").chmod(0o666), "fail"),
     ("automatic-reboot", _reboots, "warn"),
     ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
     ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
