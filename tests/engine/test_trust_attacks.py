@@ -5,22 +5,28 @@ The image is pulled by a short name from what the engine takes for Docker Hub, o
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.engine import Engine
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
+from provision.build.diagnosis import BuildError
+from provision.build.image import run_build
+from provision.build.provenance import with_own_cache
+from provision.engine.docker_api import BuildOptions, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from kit.hosts import Host
+    from provision.engine.stream import BuildStream
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 
@@ -99,3 +105,36 @@ def test_an_image_that_calls_itself_built_here_is_of_no_use(
     # A person may still say that they want it, and then the host says what it is.
     provision("install", name, "--insecure", "--root", host.root)
     assert '"once": true' in (host.entry(SMALL_DRIVER) / "admission.json").read_text()
+
+
+_DOCKERFILE = b"""ARG BASE_IMAGE
+FROM ${BASE_IMAGE} AS tools
+COPY source /source
+RUN cp /source /built
+FROM scratch
+COPY --from=tools /built /opt/built
+"""
+
+
+def _cached_steps(engine: Engine, state: Path) -> list[str]:
+    """The first words of the steps that a build takes from what the engine has."""
+    files = with_own_cache({"Dockerfile": _DOCKERFILE, "source": b"of ours"}, state)
+    options = BuildOptions({"BASE_IMAGE": IMAGE}, "none")
+    with closing(connect(engine.host)) as client, (state / "log").open("w") as log:
+        stream = run_build(client, "a test", files, options, log, _failed)
+    return [step.instruction.split()[0] for step in stream.steps if step.cached]
+
+
+def _failed(stream: BuildStream) -> BuildError:
+    return BuildError("It failed.", resolution="Look.", details=str(stream.error))
+
+
+def test_a_build_goes_on_from_no_step_of_another(engine: Engine, tmp_path: Path) -> None:
+    """An engine takes steps from what was loaded, if text and image below are the same."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for state in (ours, theirs):
+        state.mkdir()
+    _cached_steps(engine, theirs)
+    assert _cached_steps(engine, ours) == []
+    # Our own steps are taken, except for what becomes the artifact.
+    assert _cached_steps(engine, ours) == ["LABEL", "COPY", "RUN"]

@@ -10,10 +10,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kit.cache import BUILDS, cached, key_of
+from kit.cache import BUILDS, cache_dir, cached, key_of
 from kit.kernels import kernels
 from kit.process import CommandFailedError, run
 from kit.product import DISTRO, IMAGE, Provision
+from provision.build.provenance import with_own_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,9 @@ def _digest(docker_host: str, machine: str) -> str:
     """Twelve digits that change with the packages, and with how they are installed."""
     provision = Provision(docker_host)
     pins = [provision.json("resolve", *target)["digest"] for target in _targets(machine)]
-    return key_of(pins, *BUILDS)
+    # An engine finds only the steps that this user has made.
+    probe = with_own_cache({"Dockerfile": b"FROM ${BASE_IMAGE}"}, cache_dir() / "provision")
+    return key_of([*pins, probe["Dockerfile"]], *BUILDS)
 
 
 def _make(engine: Engine, machine: str, draft: Path) -> None:

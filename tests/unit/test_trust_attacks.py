@@ -25,6 +25,7 @@ from provision.build.provenance import (
     is_built_here,
     record_built,
     remove_records,
+    with_own_cache,
 )
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
@@ -171,6 +172,22 @@ def test_a_record_that_others_may_write_says_nothing(
     assert is_built_here(settings.state, image)
     (settings.state / "built").chmod(0o770)
     assert not is_built_here(settings.state, image)
+
+
+def test_the_engines_cache_of_another_is_of_no_use(tmp_path: Path) -> None:
+    files = {"Dockerfile": b"FROM ${BASE_IMAGE} AS tools\nRUN make\nFROM scratch\nCOPY a /a\n"}
+
+    def labels(state: str) -> list[str]:
+        text = bytes(with_own_cache(files, tmp_path / state)["Dockerfile"]).decode()
+        base, tools, make, scratch, artifact, copy = text.splitlines()
+        assert [base, make, scratch, copy] == bytes(files["Dockerfile"]).decode().splitlines()
+        return [tools, artifact]
+
+    one, again, other = labels("one"), labels("one"), labels("other")
+    assert one[0] == again[0] != other[0]
+    assert one[1] != again[1]
+    # What others get to see says nothing of what only this user knows.
+    assert one[0].partition("=")[2] not in one[1]
 
 
 def test_records_of_images_that_are_gone_are_collected(

@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
-from provision.build.provenance import is_built_here, record_built
+from provision.build.provenance import is_built_here, record_built, with_own_cache
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
@@ -278,7 +278,7 @@ def build(
                 engine.tag(image.id, pin.image)
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
         begun = time.monotonic()
-        files = {**files, **attach()}
+        files = with_own_cache({**files, **attach()}, state)
         base = ensure_base(engine, pin.base)
         options = BuildOptions(
             # By id, because the name could move between this check and the build.

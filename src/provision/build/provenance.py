@@ -10,15 +10,17 @@ Without a record, an image is built again; nothing else is lost.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from provision.engine.docker_api import Engine, Image
 from provision.errors import ProvisionError
-from provision.files import write_atomic
+from provision.files import lock, write_atomic
 
 _FOLDER = "built"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -28,6 +30,34 @@ class ForeignImageError(ProvisionError):
     """An image that was not built here, where only such an image will do."""
 
 
+def with_own_cache(files: Mapping[str, bytes | Path], state: Path) -> dict[str, bytes | Path]:
+    """Return a build context for which an engine takes no step from others.
+
+    Engines find the steps that were done before by their text and by the image below, among all
+    that they have, which anyone can make up in an archive or an image. So each stage begins with a
+    label that only this user knows, and the artifact's with one of this build, because others get
+    to see that image.
+    """
+    lines = []
+    for line in bytes(files["Dockerfile"]).decode().splitlines():
+        lines.append(line)
+        words = line.split()
+        if words[:2] == ["FROM", "scratch"]:
+            lines.append(f"LABEL provision.build={secrets.token_hex(16)}")
+        elif words[:2] == ["FROM", "${BASE_IMAGE}"]:
+            lines.append(f"LABEL provision.cache={_cache_secret(state)}")
+    return {**files, "Dockerfile": "\n".join([*lines, ""]).encode()}
+
+
+def _cache_secret(state: Path) -> str:
+    """Return what only this user knows; without it, steps that were done before are done again."""
+    path = _own_folder(state) / "cache-secret"
+    with lock(state / "locks" / "cache-secret"):
+        if not path.is_file():
+            write_atomic(path, secrets.token_hex(16), mode=0o600)
+        return path.read_text()
+
+
 def record_built(state: Path, image_id: str, name: str) -> None:
     """Record that an image was built here.
 
@@ -35,6 +65,12 @@ def record_built(state: Path, image_id: str, name: str) -> None:
         state: Folder for the state of builds.
         name: The image's name, for people who read the record.
     """
+    _own_folder(state)
+    write_atomic(_record(state, image_id), f"{name}\n", mode=0o600)
+
+
+def _own_folder(state: Path) -> Path:
+    """Return the folder of records, which only this user may write to."""
     folder = state / _FOLDER
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(folder):
@@ -44,7 +80,7 @@ def record_built(state: Path, image_id: str, name: str) -> None:
             resolution="Build with a cache of your own: unset XDG_CACHE_HOME, or remove that"
             f" folder: rm -r {folder}",
         )
-    write_atomic(_record(state, image_id), f"{name}\n", mode=0o600)
+    return folder
 
 
 def is_built_here(state: Path, image: Image) -> bool:

@@ -24,7 +24,7 @@ from provision.build.diagnosis import BuildError, source_errors
 from provision.build.dockerfile import STEP, digest_of, fill_template, program_text
 from provision.build.image import BuildLog, labelled_image, run_build
 from provision.build.package_store import PackageStore
-from provision.build.provenance import is_built_here, record_built
+from provision.build.provenance import is_built_here, record_built, with_own_cache
 from provision.build.request import choose_distro
 from provision.build.solve import SolveRequest, solve, suites_of
 from provision.build.workspace import Settings
@@ -241,7 +241,7 @@ def _build(settings: Settings, pin: PythonPin) -> Image:
         built = run_build(
             engine,
             f"Python {pin.version}",
-            build_context(pin, PackageStore(settings.state)),
+            with_own_cache(build_context(pin, PackageStore(settings.state)), settings.state),
             BuildOptions({"BASE_IMAGE": base.id}, "none"),
             stream,
             partial(_failed, pin, log),

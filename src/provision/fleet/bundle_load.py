@@ -48,7 +48,7 @@ from provision.registry.find import (
     trusted_keys,
 )
 from provision.registry.image_layout import Files, open_files, open_layout, read_small, refused
-from provision.registry.manifests import find_digest
+from provision.registry.manifests import LONGEST_MANIFEST, find_digest
 from provision.registry.names import Reference
 from provision.registry.publish import names_for_operators, set_operator_tags
 from provision.registry.signatures import UntrustedError
@@ -260,16 +260,20 @@ def push_bundle(
 
 @contextmanager
 def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
-    """Yield the folder of a bundle's images; of an archive, they are unpacked for a while."""
+    """Yield a folder with a bundle's images for a while.
+
+    Tags and manifests in it are copies. Of a folder, the layers are links: skopeo compares each
+    with its digest while it copies it.
+    """
     place = Path(bundle.name)
-    if place.is_dir():
-        yield place / BUNDLE_IMAGES
-        return
     with scratch(access.settings.state, "bundle") as folder:
         for path in bundle.below(BUNDLE_IMAGES):
-            target = folder / path
+            target, source = folder / path, place / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            bundle.copy(path, target)
+            if place.is_dir() and source.stat().st_size > LONGEST_MANIFEST:
+                target.symlink_to(source.resolve())
+            else:
+                bundle.copy(path, target)
         yield folder / BUNDLE_IMAGES
 
 
