@@ -144,6 +144,9 @@ def _settings(config: Config) -> str:
     }
     if keyrings:
         parts["keyrings"] = keyrings
+    if config.policy.trial is not None:
+        # An artifact that failed in a trial is used without one.
+        parts["trial"] = config.policy.trial
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

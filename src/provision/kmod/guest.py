@@ -186,6 +186,11 @@ class _EndedError(Exception):
     """The guest's script has ended."""
 
 
+def qemu_of(architecture: str) -> str:
+    """Return the program that boots kernels of an architecture."""
+    return f"qemu-system-{architecture}"
+
+
 def run_guest(
     architecture: str,
     kernel: IO[bytes],
@@ -213,7 +218,7 @@ def run_guest(
             f"No kernel of the architecture '{architecture}' can be tried.",
             resolution=f"There are {', '.join(_MACHINES)}.",
         )
-    qemu = f"qemu-system-{architecture}"
+    qemu = qemu_of(architecture)
     if find_program(qemu) is None:
         raise NotTriedError(
             f"There is no {qemu}, which boots a kernel to try modules in.",
@@ -309,10 +314,14 @@ def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float
         end = "ended"
     except TimeLimitError:
         end = "limit"
-    except ProvisionError:
+    except ProvisionError as error:
         if accelerator == "kvm":
             return None
-        raise
+        raise NotTriedError(
+            "QEMU did not start, so nothing was tried.",
+            resolution="See what it says: provision verify --boot --verbose …",
+            details=error.details,
+        ) from error
     if not lines:
         return None
     console.seek(0)

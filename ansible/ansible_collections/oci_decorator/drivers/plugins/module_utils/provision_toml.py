@@ -22,6 +22,7 @@ SECTIONS: Spec = {
     "policy": {
         "unload": _words("idle", "never"),
         "prebuild": {"type": "bool"},
+        "trial": {"type": "bool"},
         "hold_updates": {"type": "bool"},
         "keep": {"type": "int"},
         "update": _words("never", "timer"),

@@ -45,6 +45,9 @@ options:
             description: Whether artifacts are built on this host.
             type: str
             choices: [never, fallback, always]
+          trial:
+            description: Whether modules are loaded in a kernel that may boot next, in a virtual machine, before it boots.
+            type: bool
           hold_updates:
             description: Whether a Flatcar update is held if a driver cannot be had for its kernel.
             type: bool
