@@ -59,6 +59,8 @@ class _Machine(NamedTuple):
     processor: str
     # The kernel's console, and the port of the report.
     ports: tuple[str, str]
+    # What to install.
+    packages: str
 
 
 _MACHINES = {
@@ -66,11 +68,13 @@ _MACHINES = {
         ("-machine", "pc", "-serial", "chardev:console", "-serial", "chardev:report"),
         "max,avx=off,avx2=off",
         ("ttyS0", "ttyS1"),
+        "apt-get install qemu-system-x86, or dnf install qemu-system-x86-core",
     ),
     "aarch64": _Machine(
         ("-machine", "virt", "-serial", "chardev:console", "-device", "pci-serial,chardev=report"),
         "max,pauth=off,sve=off,lpa2=off",
         ("ttyAMA0", "ttyS0"),
+        "apt-get install qemu-system-arm, or dnf install qemu-system-aarch64-core",
     ),
 }
 
@@ -222,9 +226,7 @@ def run_guest(
     if find_program(qemu) is None:
         raise NotTriedError(
             f"There is no {qemu}, which boots a kernel to try modules in.",
-            resolution="Install it (Debian, Ubuntu: apt-get install"
-            f" {'qemu-system-arm' if architecture == 'aarch64' else 'qemu-system-x86'}; Fedora:"
-            f" dnf install {qemu}-core), and run the command again.",
+            resolution=f"Install it, and run the command again: {machine.packages}.",
         )
     memory = _needed_memory(initramfs)
     offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
