@@ -517,6 +517,9 @@ class PolicyConfig(Frozen):
             ``"never"`` leaves that to a reboot.
         prebuild: Whether the host makes artifacts for the kernels that may boot next, before they
             boot.
+        trial: Whether modules for a kernel that may boot next are loaded in it first, in a virtual
+            machine (``provision verify --boot``), before the host uses them. Without it: if QEMU
+            and that kernel are installed.
         keep: Number of older artifacts of each kernel that ``gc`` keeps for a rollback.
         update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
             branches forward; with ``"never"`` they stay until an admin moves them.
@@ -533,6 +536,7 @@ class PolicyConfig(Frozen):
 
     unload: Literal["idle", "never"] = "idle"
     prebuild: bool = True
+    trial: bool | None = None
     keep: int = Field(default=1, ge=0)
     update: Literal["never", "timer"] = "never"
     hold_updates: bool = False

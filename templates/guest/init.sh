@@ -9,7 +9,7 @@ if [ "${1:-}" != moved ]; then
     # can.
     mkdir -p /root-mount
     mount -n --bind / /root-mount
-    cd /root-mount
+    cd /root-mount || exit
     mount -n --move . /
     exec chroot . /init moved
 fi
@@ -18,7 +18,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs -o mode=755 tmpfs /run
-exec < /dev/null > "/dev/$report" 2>&1
+exec < /dev/null > "/dev/${report:?}" 2>&1
 echo '@started'
 # From here on, everything that the kernel says counts.
 echo 8 > /proc/sys/kernel/printk

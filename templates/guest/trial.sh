@@ -1,7 +1,9 @@
-# /main of a guest in which an artifact is tried: its own loader loads it, and takes it out again.
+# shellcheck shell=sh
+# What a guest runs in which an artifact is tried: its own loader loads it, and takes it out again.
 #
-# $loader and $names (of the artifact's modules) are set above this text. A line
-# that begins with @ is for kmod/trial.py.
+# kmod/trial.py writes $loader and $names, those of the artifact's modules, before this text, and
+# reads the lines that begin with @.
+: "${loader:?}" "${names:?}"
 
 # mark WHAT: a line between those of the kernel, which say nothing of when a program did what.
 mark() { echo "provision: $1" > /dev/kmsg; }

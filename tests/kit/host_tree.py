@@ -1,8 +1,8 @@
 """A host below a folder, laid out as files: what the command line is run against.
 
 Nothing of `provision` is replaced. The host counts as the running one because its /proc says so;
-it pulls from a folder of signed images, so that no engine and no network is needed; and the two
-programs that would change the machine's own kernel are stand-ins on PATH.
+it pulls from a folder of signed images, so that no engine and no network is needed; and the
+programs that would change the machine's own kernel, or boot another, are stand-ins on PATH.
 """
 
 from __future__ import annotations
@@ -118,6 +118,35 @@ fi
 sed -i "/^$1 /d" "$root/proc/modules"
 rm -r "$root/sys/module/$1"
 """
+# What guests print, by the scripts in templates/guest; whether a kernel boots is never asked here.
+_QEMU = """\
+#!/bin/sh
+# Stand-in for a machine that boots; tests/vm boots real kernels.
+while [ $# -gt 0 ]; do
+    case $1 in
+        -initrd) initrd=$2 ;;
+        file,id=console,path=*) console=${{1#file,id=console,path=}} ;;
+    esac
+    shift
+done
+names=$(grep -a '^names=' "$initrd" | tr -d "'")
+echo @started
+echo "provision: load" > "$console"
+for name in ${{names#names=}}; do
+    if [ -e "{root}/../refused/next/$name" ]; then
+        echo "$name: Unknown symbol nobody (err -2)" >> "$console"
+        echo "modprobe: ERROR: could not insert '$name': Unknown symbol in module"
+        echo "demo: $name could not be loaded: journalctl -k shows the kernel's reason"
+        echo "@load 1"
+        echo "@ended 0"
+        exit
+    fi
+    echo "demo: loaded $name"
+done
+echo "@load 0"
+echo "@unload 0"
+echo "@ended 0"
+"""
 
 
 class HostTree(HostFiles):
@@ -152,7 +181,7 @@ class HostTree(HostFiles):
         (host.root / "proc/1/root").symlink_to(host.root)
         host.write("dev/kmsg", "")
         host.boot(KERNEL)
-        texts = {"modprobe": _MODPROBE, "rmmod": _RMMOD}
+        texts = {"modprobe": _MODPROBE, "rmmod": _RMMOD, "qemu-system-x86_64": _QEMU}
         programs = {name: text.format(root=host.root) for name, text in texts.items()}
         write_all(folder / "programs", programs, 0o755)
         return host
@@ -172,6 +201,11 @@ class HostTree(HostFiles):
         """Let the kernel refuse a module."""
         (self.folder / "refused").mkdir(exist_ok=True)
         (self.folder / "refused" / module).touch()
+
+    def refuse_next(self, module: str = DRIVER) -> None:
+        """Let the next kernel refuse a module, in a trial."""
+        (self.folder / "refused/next").mkdir(parents=True, exist_ok=True)
+        (self.folder / "refused/next" / module).touch()
 
     def want(self, more: str = "", *, version: str | None = None) -> None:
         """Write a provision.toml that wants the driver from the folder of images."""

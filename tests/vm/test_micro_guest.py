@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from provision.kmod.guest import Initramfs
 
+pytestmark = pytest.mark.tier(1)
+
 _NODE = "/dev/video0"
 _ELSEWHERE = "6.1.0-1-elsewhere"
 _RUNTIMES = ("runc", "crun")

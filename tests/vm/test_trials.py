@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from kit.agent_host import AgentHost
 from kit.broken_driver import BROKEN, alone, broken_catalogue, other_symbol, other_version
+from kit.cache import REPOSITORY
 from kit.hosts import OLD_KERNEL
 from kit.probe import need_programs
 from kit.process import run, wait_for
@@ -156,3 +158,28 @@ def _qemu_of(parent: int) -> list[int]:
     numbers = children.read_text().split() if children.exists() else []
     programs = {int(number): Path(f"/proc/{number}/comm").read_text() for number in numbers}
     return [number for number, name in programs.items() if name.startswith("qemu-system")]
+
+
+def test_the_agent_says_before_the_reboot_what_does_not_load(engine: Engine, host: Host) -> None:
+    agent = AgentHost(host.root)
+    agent.configure(f"[policy]\ntrial = true\n\n[drivers.{BROKEN}]\n")
+    # The kernel that runs is another one, which is not asked about.
+    agent.boot("6.1.0-1-amd64")
+    words = ("--root", host.root, "--catalogue", host.root.parent / "drivers")
+    links = host.root / f"var/lib/provision/{BROKEN}/kernels"
+    (links / OLD_KERNEL).unlink()
+    done = Provision(engine.host)("apply", "--kernel", OLD_KERNEL, *words, "--json", check=False)
+    slot = AgentHost.slot(json.loads(done.stdout)["status"], BROKEN, OLD_KERNEL)
+    assert (done.returncode, slot["state"]) == (1, "failed")
+    assert slot["failure"]["reason"] == "does-not-load"
+    assert not (links / OLD_KERNEL).exists()
+    agent.boot(OLD_KERNEL)
+
+
+def test_the_scripts_of_guests_are_good_shell() -> None:
+    need_programs("shellcheck")
+    scripts = [
+        *(REPOSITORY / "templates/guest").glob("*.sh"),
+        REPOSITORY / "templates/apt/kernel.sh",
+    ]
+    run(["shellcheck", *scripts])

@@ -30,10 +30,13 @@ from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, as_error
 from provision.files import in_root
-from provision.host.kernels import kernel_release
+from provision.host.kernels import is_running_host, kernel_release
+from provision.kmod.boot_files import has_kernel
+from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
 from provision.kmod.loader import try_write_loader
+from provision.kmod.trial import TrialFailedError, try_artifact
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
@@ -58,6 +61,7 @@ from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
+    DOES_NOT_LOAD,
     IN_USE,
     Failure,
     KernelState,
@@ -92,6 +96,8 @@ def reason_of(error: ProvisionError) -> str:
             return "no-artifact"
         case ModuleInUseError():
             return IN_USE
+        case TrialFailedError():
+            return DOES_NOT_LOAD
         case _:
             return kind_of(error)
 
@@ -243,6 +249,7 @@ class Preparation:
         self._refuse(pin, is_pulled=found is not None)
         for _ in range(_ATTEMPTS):
             obtained = make(replace=self._is_damaged(pin))
+            self._try(obtained)
             result = self._link(obtained)
             if result is not None:
                 return result
@@ -384,6 +391,35 @@ class Preparation:
                     continue
                 return making()
             raise
+
+    def _try(self, obtained: Stored) -> None:
+        """Load the modules in the kernel that may boot next, before the host uses them.
+
+        Raises:
+            TrialFailedError: That kernel does not take them; the host keeps what it has.
+        """
+        if not self._is_tried():
+            return
+        name = f"{self.driver} {obtained.manifest.pin.driver.version}"
+        try:
+            trial = try_artifact(self.settings, obtained.entry, obtained.manifest)
+        except NotTriedError as error:
+            report(Note(f"{name} is used without a trial: {error.message}"))
+            return
+        if not trial.is_passed:
+            raise TrialFailedError(name, trial)
+        report(Note(f"{trial.kernel} takes {name}, by a trial of {trial.seconds} s"))
+
+    def _is_tried(self) -> bool:
+        """Return whether the kernel is another than the running one, and tried by the policy."""
+        root, trial = self.run.root, self.run.desired.config.policy.trial
+        if self.kernel == kernel_release(root):
+            # Loading shows more than a trial would.
+            return False
+        if trial is None:
+            has_qemu = find_program(qemu_of(self.settings.architecture)) is not None
+            trial = has_qemu and is_running_host(root) and has_kernel(root, self.kernel)
+        return trial
 
     def _link(self, obtained: Stored) -> str | None:
         """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
@@ -596,7 +632,8 @@ def _artifact(observed: Observed, action: Action) -> KernelArtifact:
 def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -> Failure:
     """Return the record of an error for the state.
 
-    A compiler that refused a source refuses it again until an input changes. Other errors may
+    A compiler that refused a source refuses it again until an input changes, and so does a kernel
+    that did not take the modules. Other errors may
     disappear, so every run retries; a build is retried after a pause that grows.
     """
     is_same = before is not None and before.inputs == inputs
@@ -609,6 +646,6 @@ def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -
         inputs=inputs,
         time=int(time.time()),
         attempts=before.attempts + 1 if before is not None and is_same else 1,
-        final=reason in {"compile", "rejected"},
+        final=reason in {"compile", "rejected", DOES_NOT_LOAD},
         log=str(error.log) if isinstance(error, BuildError) and error.log else None,
     )

@@ -146,6 +146,9 @@ def _settings(config: Config) -> str:
         parts["keyrings"] = keyrings
     if config.policy.untried != "build":
         parts["untried"] = config.policy.untried
+    if config.policy.trial is not None:
+        # An artifact that failed in a trial is used without one.
+        parts["trial"] = config.policy.trial
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

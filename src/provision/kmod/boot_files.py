@@ -88,7 +88,7 @@ def boot_files(
         NotTriedError: The kernel is neither here nor packaged.
     """
     words = [kernel, " ".join(modules), *programs]
-    if _has_kernel(settings.root, kernel):
+    if has_kernel(settings.root, kernel):
         with tempfile.TemporaryFile() as archive:
             _collect_here(settings.root, archive, words)
             yield BootFiles(archive)
@@ -97,7 +97,8 @@ def boot_files(
             yield BootFiles(archive)
 
 
-def _has_kernel(root: Path, kernel: str) -> bool:
+def has_kernel(root: Path, kernel: str) -> bool:
+    """Return whether a kernel is installed under a root, with its modules."""
     tree = in_root(root, f"lib/modules/{kernel}")
     images = (in_root(root, f"boot/vmlinuz-{kernel}"), tree / "vmlinuz")
     return (tree / "modules.dep").is_file() and any(image.is_file() for image in images)

@@ -59,6 +59,8 @@ class _Machine(NamedTuple):
     processor: str
     # The kernel's console, and the port of the report.
     ports: tuple[str, str]
+    # What to install.
+    packages: str
 
 
 _MACHINES = {
@@ -66,11 +68,13 @@ _MACHINES = {
         ("-machine", "pc", "-serial", "chardev:console", "-serial", "chardev:report"),
         "max,avx=off,avx2=off",
         ("ttyS0", "ttyS1"),
+        "apt-get install qemu-system-x86, or dnf install qemu-system-x86-core",
     ),
     "aarch64": _Machine(
         ("-machine", "virt", "-serial", "chardev:console", "-device", "pci-serial,chardev=report"),
         "max,pauth=off,sve=off,lpa2=off",
         ("ttyAMA0", "ttyS0"),
+        "apt-get install qemu-system-arm, or dnf install qemu-system-aarch64-core",
     ),
 }
 
@@ -186,6 +190,11 @@ class _EndedError(Exception):
     """The guest's script has ended."""
 
 
+def qemu_of(architecture: str) -> str:
+    """Return the program that boots kernels of an architecture."""
+    return f"qemu-system-{architecture}"
+
+
 def run_guest(
     architecture: str,
     kernel: IO[bytes],
@@ -213,13 +222,11 @@ def run_guest(
             f"No kernel of the architecture '{architecture}' can be tried.",
             resolution=f"There are {', '.join(_MACHINES)}.",
         )
-    qemu = f"qemu-system-{architecture}"
+    qemu = qemu_of(architecture)
     if find_program(qemu) is None:
         raise NotTriedError(
             f"There is no {qemu}, which boots a kernel to try modules in.",
-            resolution="Install it (Debian, Ubuntu: apt-get install"
-            f" {'qemu-system-arm' if architecture == 'aarch64' else 'qemu-system-x86'}; Fedora:"
-            f" dnf install {qemu}-core), and run the command again.",
+            resolution=f"Install it, and run the command again: {machine.packages}.",
         )
     memory = _needed_memory(initramfs)
     offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
@@ -309,10 +316,14 @@ def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float
         end = "ended"
     except TimeLimitError:
         end = "limit"
-    except ProvisionError:
+    except ProvisionError as error:
         if accelerator == "kvm":
             return None
-        raise
+        raise NotTriedError(
+            "QEMU did not start, so nothing was tried.",
+            resolution="See what it says: provision verify --boot --verbose …",
+            details=error.details,
+        ) from error
     if not lines:
         return None
     console.seek(0)

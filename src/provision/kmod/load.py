@@ -36,6 +36,8 @@ _FIND_SYMBOLS = (
     "A module that it depends on is missing or of another build: 'provision verify DRIVER', and see"
     " that the kernel's own modules are all installed (linux-modules-extra and the like)."
 )
+# Of a reason that is not known here.
+SEE_LOG = "See the kernel's log: journalctl -k, or dmesg."
 _KEYS = "this kernel accepts only modules signed with a key that it knows, and this one"
 
 
@@ -221,7 +223,7 @@ def reason_of(module: str, kernel: str, said: str, log: Sequence[str]) -> Reason
             what = cause.what.format(*(found[0].groups() if found else ()), **words)
             return Reason(what, cause.resolution.format(**words), cause.kind)
     last = (said.strip().splitlines() or ["modprobe gave no reason"])[-1].rpartition(": ")[2]
-    return Reason(last, "See the kernel's log: journalctl -k, or dmesg.", ProvisionError)
+    return Reason(last, SEE_LOG, ProvisionError)
 
 
 def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:

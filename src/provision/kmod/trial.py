@@ -25,7 +25,7 @@ from provision.files import in_root
 from provision.host import STORE
 from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
-from provision.kmod.load import reason_of
+from provision.kmod.load import SEE_LOG, reason_of
 from provision.kmod.loader import (
     LOADER,
     MODULES_LINKS,
@@ -290,6 +290,8 @@ def _refused(module: str, kernel: str, said: Sequence[str], log: Sequence[str]) 
         reason = "the kernel took it, and it found no device to drive"
         return Outcome(module, "no-device", error, reason, lines=tuple(log[-_LOG_LINES:]))
     what, advice, _kind = reason_of(module, kernel, "\n".join(said), log)
+    # The log is the guest's, which is shown here.
+    advice = _OTHER_VERSION if advice == SEE_LOG else advice
     return Outcome(module, "refused", error, what, advice, tuple(log[-_LOG_LINES:]))
 
 

@@ -34,6 +34,8 @@ _Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 
 # The reason of a failure that a reboot ends: modules that have to go first are in use.
 IN_USE = "in-use"
+# The reason of a failure in a trial: the kernel that may boot next does not take the modules.
+DOES_NOT_LOAD = "does-not-load"
 
 
 class _Remembered(Frozen):
@@ -44,8 +46,9 @@ class Failure(_Remembered):
     """Why there is no artifact for a kernel."""
 
     # ``compile``, ``build``, ``missing`` (headers, kernel, driver or version), ``untrusted`` (an
-    # image of a registry lacks a trusted signature), ``load``, ``in-use`` (modules have to go
-    # first, and are in use) or ``failed``.
+    # image of a registry lacks a trusted signature), ``does-not-load`` (the kernel did not take the
+    # modules in a trial), ``load``, ``in-use`` (modules have to go first, and are in use) or
+    # ``failed``.
     reason: str
     message: str
     resolution: str | None = None

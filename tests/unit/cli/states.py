@@ -101,6 +101,21 @@ def _next_kernel_ready(host: HostTree, run: Run) -> None:
     run("apply")
 
 
+def _next_kernel_refuses(host: HostTree, run: Run) -> None:
+    _next_kernel_offered(host, run)
+    host.refuse_next()
+
+
+def _next_kernel_refused(host: HostTree, run: Run) -> None:
+    _next_kernel_refuses(host, run)
+    run("apply")
+
+
+def _refused_and_not_tried(host: HostTree, run: Run) -> None:
+    _next_kernel_refused(host, run)
+    host.want("trial = false\n")
+
+
 def _booted_into_the_next(host: HostTree, run: Run) -> None:
     _next_kernel_ready(host, run)
     host.boot(NEXT)
@@ -353,6 +368,9 @@ STATES: dict[str, State] = {
     "next kernel": _next_kernel,
     "next kernel, offered": _next_kernel_offered,
     "next kernel, ready": _next_kernel_ready,
+    "next kernel, refuses": _next_kernel_refuses,
+    "next kernel, refused": _next_kernel_refused,
+    "next kernel, refused, trials off": _refused_and_not_tried,
     "next kernel runs": _booted_into_the_next,
     "unprepared kernel runs": _booted_into_an_unprepared,
     "not wanted any more": _stopped_being_wanted,

@@ -302,6 +302,33 @@ _ROWS: list[Row] = [
         _applied("ready", "prepare", kernel=NEXT),
         {*_STORED, "status"},
     ),
+    # A kernel that does not take the modules is known before the reboot; what there was stays.
+    (
+        "next kernel, refuses",
+        "apply",
+        1,
+        _applied("next-kernel-not-ready", "prepare", kernel=NEXT),
+        {"entry", "status", "state"},
+    ),
+    ("next kernel, refused", "status --check", 1, _state("next-kernel-not-ready"), set()),
+    ("next kernel, refused", "plan", 1, {"actions": []}, set()),
+    ("next kernel, refused", "load", 0, {"drivers": [{"changed": False}]}, set()),
+    ("next kernel, refused", f"verify --boot --kernel {NEXT} demo", 3, _error(3), set()),
+    (
+        "next kernel, refused, trials off",
+        "apply",
+        0,
+        {"status": {"state": "ready"}},
+        {*_STORED, "status", "settings"},
+    ),
+    (
+        "next kernel, ready",
+        f"verify --boot --kernel {NEXT} demo",
+        0,
+        {"boot": {"kernel": NEXT, "outcomes": [{"module": DRIVER, "state": "loaded"}]}},
+        set(),
+    ),
+    ("next kernel, ready", f"verify --kernel {NEXT} demo", 2, _error(2), set()),
     ("next kernel, ready", "status --check", 0, _state("ready"), set()),
     ("next kernel, ready", "gc", 0, {"artifacts": []}, set()),
     (

@@ -23,6 +23,7 @@ SECTIONS: Spec = {
         "unload": _words("idle", "never"),
         "prebuild": {"type": "bool"},
         "untried": _words("build", "refuse"),
+        "trial": {"type": "bool"},
         "hold_updates": {"type": "bool"},
         "keep": {"type": "int"},
         "update": _words("never", "timer"),

@@ -49,6 +49,9 @@ options:
             description: Whether versions that nobody has tried on a kernel are built.
             type: str
             choices: [build, refuse]
+          trial:
+            description: Whether modules are loaded in a kernel that may boot next, in a virtual machine, before it boots.
+            type: bool
           hold_updates:
             description: Whether a Flatcar update is held if a driver cannot be had for its kernel.
             type: bool
