@@ -79,6 +79,26 @@ def _nouveau(host: DoctorHost) -> None:
     (device / "driver").symlink_to("../../../../bus/pci/drivers/nouveau")
 
 
+def _card(host: DoctorHost, device: str = "0x0001", vendor: str = "0x1234") -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe = recipe.replace("[source]", '[[hardware.pci]]\nvendor = "1234"\n\n[source]', 1)
+    host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.file("etc/provision/provision.toml", f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\n')
+    folder = "sys/bus/pci/devices/0000:01:00.0"
+    for name, value in {"vendor": vendor, "device": device, "class": "0x030000"}.items():
+        host.file(f"{folder}/{name}", f"{value}\n")
+
+
+def _no_card(host: DoctorHost) -> None:
+    _card(host, vendor="0x4321")
+
+
+def _card_without_driver(host: DoctorHost) -> None:
+    folder = "sys/bus/pci/devices/0000:01:00.0"
+    for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
+        host.file(f"{folder}/{name}", f"{value}\n")
+
+
 def _no_blacklist(host: DoctorHost) -> None:
     host.need(conflicts=("nouveau",))
 
@@ -260,6 +280,9 @@ CASES: list[tuple[str, Break, str]] = [
     ("next-kernel", DoctorHost.next_kernel, "fail"),
     ("next-kernel", _has(("run/ostree-booted", "")), "unknown"),
     ("loaded", _has(("proc/modules", "")), "fail"),
+    ("cards", _card, "fail"),
+    ("cards", _no_card, "warn"),
+    ("cards", _card_without_driver, "warn"),
     ("reboot-required", _in_use, "warn"),
     ("in-tree-copy", _in_tree_loaded, "fail"),
     ("conflicts", _nouveau, "fail"),
