@@ -32,7 +32,7 @@ def _lacks(name: str) -> Break:
 
 
 def _refuses_the_untried(host: DoctorHost) -> None:
-    host.file("lib/modules/6.12.1-amd64/modules.dep", "")
+    host.file("lib/modules/6.5.1-amd64/modules.dep", "")
     host.file(_SETTINGS, f'[drivers.{DRIVER}]\n[policy]\nuntried = "refuse"\n')
 
 
@@ -314,6 +314,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("branch", _ended_branch, "warn"),
     ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
+    ("kernel-range", _has(("lib/modules/6.12.1-amd64/modules.dep", "")), "warn"),
     ("kernel-range", _refuses_the_untried, "warn"),
     ("matrix", _fails_next, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
