@@ -15,7 +15,15 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from provision.catalogue.fields import Installed, InstalledFeature, KnownKernels, Patch, PciMatch
+from provision.catalogue.fields import (
+    CardGeneration,
+    Hardware,
+    Installed,
+    InstalledFeature,
+    KnownKernels,
+    Patch,
+    PciMatch,
+)
 from provision.catalogue.recipe import Flavour
 from provision.catalogue.source_models import (
     ArchiveRelease,
@@ -59,6 +67,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         ArchiveConfig,
         ArchiveRelease,
         BranchFacts,
+        CardGeneration,
         Build,
         CdiConfig,
         Config,
@@ -72,6 +81,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         EngineConfig,
         Flavour,
         GitRelease,
+        Hardware,
         HostNeeds,
         KubernetesConfig,
         Installed,

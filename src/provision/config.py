@@ -491,18 +491,20 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: A kind of branch (``"production"``, ``"lts"``, ``"new-feature"``), for the newest
-            version in branches that the vendor supports; a branch (``"580"``, ``"0.12"``), for its
-            newest version that suits the kernel; one version (``"0.12.7"``); or ``"latest"``. A
-            driver whose branches have no kinds has its newest version for ``"production"``.
-        flavour: One of the driver's flavours. Without it: its default.
+        version: ``"auto"``, for the newest production or LTS branch that the vendor supports and
+            that serves every card of the host; a kind of branch (``"production"``, ``"lts"``,
+            ``"new-feature"``), a branch (``"580"``, ``"0.12"``) or ``"latest"``, each for its
+            newest version that suits kernel and cards; or one version (``"0.12.7"``). A driver
+            whose branches have no kinds has its newest version for ``"auto"`` and ``"production"``.
+        flavour: One of the driver's flavours; or ``"auto"``, for its usual one or another that all
+            cards of the host need. Without a card, it is the usual one.
         options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
             a number or a boolean. They take effect at the next load after ``provision apply`` and
             change no artifact. Without it: none.
     """
 
-    version: Version = "production"
-    flavour: Name | None = None
+    version: Version = "auto"
+    flavour: Name = "auto"
     options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
 
 

@@ -49,9 +49,6 @@ summary = "A driver for tests"
 vendor = "No one"
 homepage = "https://example.org"
 
-[[hardware.pci]]
-vendor = "1234"
-
 [source]
 kind = "deb"
 
@@ -207,9 +204,17 @@ class HostTree(HostFiles):
         (self.folder / "refused/next").mkdir(parents=True, exist_ok=True)
         (self.folder / "refused/next" / module).touch()
 
-    def want(self, more: str = "", *, version: str | None = None) -> None:
-        """Write a provision.toml that wants the driver from the folder of images."""
-        self.write(f"srv/drivers/{DRIVER}/driver.toml", _RECIPE)
+    def want(
+        self, more: str = "", *, version: str | None = None, vendor: str | None = None
+    ) -> None:
+        """Write a provision.toml that wants the driver from the folder of images.
+
+        Args:
+            vendor: PCI vendor of the devices that the driver is for; None: it needs no hardware.
+        """
+        cards = f'[[hardware.pci]]\nvendor = "{vendor}"\n\n' if vendor else ""
+        recipe = _RECIPE.replace("[source]", f"{cards}[source]", 1)
+        self.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
         self.write("etc/provision/trust.d/fleet.pub", public_pem(_KEY).decode())
         named = f'version = "{version}"\n' if version else ""
         self.configure(f"{_SETTINGS}{more}\n[drivers.{DRIVER}]\n{named}")

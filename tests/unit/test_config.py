@@ -100,7 +100,7 @@ certificate = "/etc/mok.der"
         "NVreg_EnableMSI": "Y",
         "NVreg_Names": "a;b",
     }
-    assert config.drivers["v4l2loopback"].version == "production"
+    assert config.drivers["v4l2loopback"].version == "auto"
     assert config.policy.unload == "idle"
     assert config.registry.push
 

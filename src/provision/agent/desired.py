@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 import provision
 from provision.agent.model import Desired
+from provision.catalogue import Catalogue
+from provision.catalogue.cards import AUTO, Card, cards_here
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import data_files, find_distro
@@ -84,6 +86,8 @@ class Inputs:
     # Fingerprint of host, templates, configuration and program.
     shared: str
     desired: Desired
+    # The cards that decide about a driver's version and flavour, by driver.
+    cards: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, driver: str, release: str) -> str:
         """Return the fingerprint of the inputs of a driver's artifact for a kernel."""
@@ -91,12 +95,14 @@ class Inputs:
         folders = (folder / driver for folder in reversed(self.desired.catalogue))
         folder = next(filter(Path.is_dir, folders), None)
         recipe = _files(folder, sorted(folder.rglob("*"))) if folder else "none"
-        return _digest([self.shared, setting, recipe, release])
+        cards = self.cards.get(driver)
+        return _digest([self.shared, setting, recipe, release, *([cards] if cards else [])])
 
 
 def setting_fingerprint(driver: str, setting: DriverConfig) -> str:
     """Return a fingerprint of a driver's settings; options of modules change no artifact."""
-    return _digest([driver, setting.version, setting.flavour or ""])
+    flavour = "" if setting.flavour == AUTO else setting.flavour
+    return _digest([driver, setting.version, flavour])
 
 
 def read_inputs(root: Path, desired: Desired) -> Inputs:
@@ -121,7 +127,27 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         _files(_PACKAGE, [_PACKAGE / f"build/{name}.py" for name in _IN_BUILDS]),
         _files(_PACKAGE, [_PACKAGE / "distros" / name for name in data_files(named)]),
     ]
-    return Inputs(_digest(shared), desired)
+    return Inputs(_digest(shared), desired, _deciding_cards(root, desired))
+
+
+def _deciding_cards(root: Path, desired: Desired) -> dict[str, str]:
+    """Return the kinds of cards of each driver whose recipe says which versions serve them."""
+    found = {}
+    for driver, cards in cards_by_driver(root, desired).items():
+        kinds = {card.generation.name for card in cards if card.generation is not None}
+        if kinds:
+            found[driver] = ",".join(sorted(kinds))
+    return found
+
+
+def cards_by_driver(root: Path, desired: Desired) -> dict[str, tuple[Card, ...]]:
+    """Return the cards of a host that desired drivers are for, as far as recipes are readable."""
+    catalogue = Catalogue(desired.catalogue)
+    found = {}
+    for driver in desired.drivers:
+        with suppress(OSError, ProvisionError):
+            found[driver] = cards_here(catalogue.entry(driver).recipe, root)
+    return found
 
 
 def _settings(config: Config) -> str:

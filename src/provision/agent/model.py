@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from provision.catalogue.cards import Card
 from provision.config import Config, DriverConfig
 from provision.errors import ProvisionError
 from provision.host.initramfs import IF_IT_COMES_BACK
@@ -99,6 +100,8 @@ class ObservedDriver:
     users: tuple[str, ...] = ()
     # Unreadable state and problems with its devices, for people.
     notes: tuple[str, ...] = ()
+    # Cards that it is for, and to which none of its loaded modules is bound.
+    unserved: tuple[Card, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

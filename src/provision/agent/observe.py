@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from provision.agent.desired import read_inputs, setting_fingerprint
+from provision.agent.desired import cards_by_driver, read_inputs, setting_fingerprint
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
+from provision.catalogue.cards import Card, unserved
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
@@ -51,6 +52,7 @@ def observe(
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None
+    cards = cards_by_driver(root, desired) if is_live else {}
     drivers = {}
     for name, setting in desired.drivers.items():
         layout = Layout(root, name)
@@ -65,7 +67,8 @@ def observe(
             entry = layout.entry(digest) if digest else None
             why = distrust(desired.config, root, name, entry) if entry else None
             artifacts[release] = replace(found, distrust=why)
-        drivers[name] = _driver(layout, state, artifacts, kernels.running, loaded)
+        here = cards.get(name, ())
+        drivers[name] = _driver(layout, state, artifacts, kernels.running, loaded, here)
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
@@ -140,6 +143,7 @@ def _driver(
     artifacts: Mapping[str, KernelArtifact],
     running: str | None,
     loaded: Mapping[str, LoadedModule] | None,
+    cards: Sequence[Card] = (),
 ) -> ObservedDriver:
     """Return the observed state of a driver; ``loaded`` is None where no kernel runs."""
     try:
@@ -164,13 +168,16 @@ def _driver(
         for digest, manifest in manifests.items()
     }
     initramfs = initramfs_problem(layout)
+    lacking: tuple[Card, ...] = ()
+    if how.get(current or "") == "yes":
+        lacking = unserved(cards, (module.name for module in manifests[current or ""].modules))
     return ObservedDriver(
         layout.driver,
         artifacts,
         current,
         is_active,
         loaded=how.get(mine or "", "no"),
-        serves=is_active and (loaded is None or how.get(current or "") == "yes"),
+        serves=is_active and not lacking and (loaded is None or how.get(current or "") == "yes"),
         users=_users(manifests.values(), loaded or {}, layout.root),
         notes=(
             *(f"'{layout.state}': {problem}" for problem in state.problems),
@@ -181,6 +188,7 @@ def _driver(
             *([initramfs] if initramfs else ()),
             *recorded_problems(layout.root, layout.driver),
         ),
+        unserved=lacking,
     )
 
 

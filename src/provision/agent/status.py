@@ -247,6 +247,14 @@ def _artifact(
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
         state, reason, resolution = "pending", planned[0].reason, "Run 'provision apply'."
+    elif is_running and driver.unserved:
+        state = "failed"
+        names = ", ".join(card.name for card in driver.unserved)
+        reason = f"its modules are loaded, and none of them drives {names}"
+        resolution = (
+            "See why in the kernel's log: 'provision doctor' and dmesg. Another version or flavour"
+            f" may serve it: provision drivers versions {driver.name}"
+        )
     elif failure is not None:
         reason = f"it stays, because it could not be made again: {failure.message}"
         resolution = failure.resolution

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pydantic import ValidationError
 
 from provision.build.workspace import Settings
-from provision.catalogue.upstream import DEFAULT_VERSION
+from provision.catalogue.cards import Card
+from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS
 from provision.config import TreeConfig
 from provision.distros import find_distro, uses_archive
 from provision.distros.kernel_tree import fedora_of_kernel
@@ -47,6 +48,8 @@ class VersionRequest:
     prefer: str | None = None
     # Those of ``branches`` that their vendor no longer supports.
     ended: frozenset[str] = frozenset()
+    # What the version has to serve, unless it is named as a whole.
+    cards: tuple[Card, ...] = ()
 
     @property
     def exact(self) -> str | None:
@@ -66,7 +69,9 @@ class VersionRequest:
 
         The version to stay with has no say in that.
         """
-        there = list(versions)
+        there = [
+            v for v in versions if v == self.name or all(c.takes_version(v) for c in self.cards)
+        ]
         if self.name is None:
             return there
         branches = (self.name,) if self.branches is None else self.branches
@@ -125,18 +130,23 @@ class DriverRequest(RequestOptions):
         return None if name == "latest" else name
 
     def version_request(
-        self, branches: tuple[str, ...] | None, ended: frozenset[str] = frozenset()
+        self,
+        branches: tuple[str, ...] | None,
+        ended: frozenset[str] = frozenset(),
+        cards: tuple[Card, ...] = (),
     ) -> VersionRequest:
         """Return the request for a version.
 
         Args:
             branches: Those of the kind that it names.
             ended: Branches that their vendor no longer supports.
+            cards: The cards that the version has to serve.
         """
         name = self.version_name
         # The default of a driver without kinds of branches is its newest version.
-        has_no_kinds = name == DEFAULT_VERSION and branches is None
-        return VersionRequest(None if has_no_kinds else name, branches, self.prefer, ended)
+        has_no_kinds = name in NEWEST_WITHOUT_KINDS and branches is None
+        named = None if has_no_kinds else name
+        return VersionRequest(named, branches, self.prefer, ended, cards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,7 @@ def decide(
         untried: What is done with a version that nobody has tried on the kernel.
     """
     recipe, index = target.entry.recipe, context.index
-    flavour = chosen_flavour(recipe, request.flavour)
+    flavour = chosen_flavour(recipe, request.flavour, version.cards)
     kernel = kernel_pin(request.kernel or "", context.architecture)
     # An unknown version is named before a kernel without headers, and both before a failure.
     choose_version(recipe, flavour, version, kernel.release, context)

@@ -12,8 +12,9 @@ from itertools import zip_longest
 from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
+from provision.catalogue.cards import AUTO, Card, cards_here, flavour_for, no_common_driver
 from provision.catalogue.recipe import Standing
-from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
+from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex, packaged_kernels
@@ -107,10 +108,27 @@ def looked_in(recipe: Recipe, flavour: str, context: SourceContext) -> str | Non
     return "\n".join(["looked in:", *(f"  {place}" for place in context.index.addresses)])
 
 
-def chosen_flavour(recipe: Recipe, name: str | None) -> str:
-    """Return the flavour of a name; None stands for the default."""
-    if name is None:
-        return recipe.default_flavour
+def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
+    """Return the cards that decide about a request: those of the host that it is made for.
+
+    A request that names a distro or a base image is for another host, of whose cards nothing is
+    known. Where the flavour is named, only cards that it serves count: somebody has decided about
+    the others.
+    """
+    if request.distro is not None or request.base is not None:
+        return ()
+    recipe = settings.catalogue.entry(request.driver).recipe
+    found = cards_here(recipe, settings.root)
+    named = request.flavour
+    if named is None or named == AUTO:
+        return found
+    return tuple(card for card in found if card.takes_flavour(named))
+
+
+def chosen_flavour(recipe: Recipe, name: str | None, cards: Sequence[Card] = ()) -> str:
+    """Return the flavour of a name; None and ``auto`` stand for the one that the cards need."""
+    if name is None or name == AUTO:
+        return flavour_for(recipe, cards)
     if name not in recipe.flavours:
         raise NotFoundError(
             f"'{recipe.name}' has no flavour '{name}'.", resolution=choices(name, recipe.flavours)
@@ -128,6 +146,10 @@ class Choice:
     passed_over: str | None = None
     # Offered versions that are known to build on the kernel.
     working: tuple[str, ...] = ()
+    # The cards that it serves, and the newer version that was left because it does not.
+    cards: tuple[Card, ...] = ()
+    flavour: str = ""
+    undriving: str | None = None
 
     @property
     def version(self) -> str:
@@ -136,6 +158,11 @@ class Choice:
 
     def reasons(self, kernel: str) -> Iterator[str]:
         """Yield what a person should know of the choice, before anything is built."""
+        for card in self.cards:
+            left = ""
+            if self.undriving is not None and not card.takes_version(self.undriving):
+                left = f"; {self.undriving} does not serve it"
+            yield f"{card.name}: {self.version}, {self.flavour}{left}"
         if self.passed_over is not None:
             source = self.standing.row.source if self.standing.row else ""
             by = f" ({source})" if source else ""
@@ -167,6 +194,9 @@ def choose_version(
         asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
             return _choice(recipe, asked, kernel, tuple(offered))
+    undriven = replace(request, cards=()).accepted(list(offered))
+    if not accepted and undriven:
+        raise no_common_driver(recipe, request.cards)
     if not accepted and not offered and (name is None or context.index is None):
         raise _nothing_offered(recipe, flavour, context)
     if not accepted:
@@ -186,7 +216,13 @@ def choose_version(
     newest = next((v for v in accepted if recipe.upstream.branch_of(v) == branch), chosen)
     is_untried = recipe.standing(version=newest, kernel_release=kernel).known == "untried"
     is_chosen_for_that = choice.standing.known == "works" and newest != chosen and is_untried
-    return replace(choice, passed_over=newest if is_chosen_for_that else None)
+    return replace(
+        choice,
+        passed_over=newest if is_chosen_for_that else None,
+        cards=request.cards,
+        flavour=flavour,
+        undriving=next((v for v in undriven if v not in accepted), None),
+    )
 
 
 def _choice(recipe: Recipe, candidate: Candidate, kernel: str, offered: tuple[str, ...]) -> Choice:
@@ -347,7 +383,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
     """
     version, chosen = request.version_name, request.prefer
     recipe = settings.catalogue.entry(request.driver).recipe
-    if version == DEFAULT_VERSION and not recipe.upstream.has_kinds:
+    if version in NEWEST_WITHOUT_KINDS and not recipe.upstream.has_kinds:
         version = None
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
@@ -434,4 +470,5 @@ def version_context(
         published_sum=vendor_sums(settings, again=request.refresh),
         published=followed.published,
     )
-    return request.version_request(followed.branches, followed.ended), context
+    cards = cards_for(settings, request)
+    return request.version_request(followed.branches, followed.ended, cards), context

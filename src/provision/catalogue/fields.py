@@ -36,6 +36,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Characters that provision.build.dockerfile refuses.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
+PciIds = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}(-[0-9a-f]{4})?$")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.
 DistroPattern = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9*?\[][a-z0-9._:*?\[\]-]*$", max_length=64)
@@ -176,10 +177,58 @@ class PciMatch(Frozen):
         )
 
 
+class CardGeneration(Frozen):
+    """Cards that the same versions and flavours of a driver serve.
+
+    Attributes:
+        name: What people call it: ``"Pascal"``.
+        devices: Device ids, or ranges of them: ``"1b00-1d56"``.
+        versions: The versions that serve them, as version specifiers. Without it: all of them.
+        flavours: The flavours that serve them. Without it: all of them.
+    """
+
+    name: Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1)]
+    devices: tuple[PciIds, ...] = Field(min_length=1)
+    versions: Specifiers = ""
+    flavours: tuple[Name, ...] = ()
+
+    def has(self, device: str) -> bool:
+        """Return whether a device id is one of its."""
+        for ids in self.devices:
+            first, _, last = ids.partition("-")
+            if first <= device <= (last or first):
+                return True
+        return False
+
+
 class Hardware(Frozen):
-    """What a driver is for."""
+    """What a driver is for.
+
+    Attributes:
+        pci: The devices.
+        cards: Which versions and flavours serve which of them.
+        reviewed: The month or day on which ``cards`` was compared with what the vendor says. A year
+            later, ``provision plan`` and ``provision doctor`` say that it is old.
+    """
 
     pci: tuple[PciMatch, ...] = ()
+    cards: tuple[CardGeneration, ...] = ()
+    reviewed: Day | None = None
+
+    def matches(self, vendor: str, device: str, device_class: str) -> bool:
+        """Return whether the driver is for a device."""
+        return any(
+            one.matches(vendor=vendor, device=device, device_class=device_class) for one in self.pci
+        )
+
+    def generation(self, device: str) -> CardGeneration | None:
+        """Return the generation of a device that the driver is for; None: it is not known."""
+        return next((one for one in self.cards if one.has(device)), None)
+
+    @property
+    def reviewed_day(self) -> date | None:
+        """The day of ``cards``; None: it has no date."""
+        return None if self.reviewed is None else last_day(self.reviewed)
 
 
 def last_day(text: str) -> date:

@@ -184,6 +184,7 @@ class Recipe(Frozen):
             *self._patch_problems(),
             *self._feature_problems(),
             *self._device_problems(),
+            *self._card_problems(),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -208,6 +209,8 @@ class Recipe(Frozen):
                 )
 
     def _flavour_problems(self) -> Iterator[str]:
+        if "auto" in self.flavours:
+            yield "a flavour can't be called 'auto', which stands for the one that the cards need"
         if sum(flavour.default for flavour in self.flavours.values()) > 1:
             yield "more than one flavour is marked as default"
         kinds = {source.kind for source in self.sources}
@@ -259,6 +262,12 @@ class Recipe(Frozen):
             if feature not in known
         ]
         return [*unknown, *own, *lacking]
+
+    def _card_problems(self) -> Iterator[str]:
+        for card in self.hardware.cards:
+            for name in card.flavours:
+                if name not in self.flavours:
+                    yield f"hardware.cards {card.name} names the unknown flavour '{name}'"
 
     def _device_problems(self) -> Iterator[str]:
         tables = {"container.features": self.container.features}

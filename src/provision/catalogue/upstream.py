@@ -23,13 +23,16 @@ Maturity = Literal["lts", "production", "new-feature"]
 # suits production too. Source:
 # https://docs.nvidia.com/datacenter/tesla/drivers/driver-lifecycle.html
 CHANNELS: Mapping[str, tuple[Maturity, ...]] = {
+    "auto": ("lts", "production"),
     "lts": ("lts",),
     "production": ("lts", "production"),
     "new-feature": ("lts", "production", "new-feature"),
 }
 
-# The version of a request that names none; for a driver without kinds of branches, the newest.
-DEFAULT_VERSION = "production"
+# The version of a request that names none.
+DEFAULT_VERSION = "auto"
+# For a driver without kinds of branches, these are its newest version.
+NEWEST_WITHOUT_KINDS = frozenset({DEFAULT_VERSION, "production"})
 
 
 def _address(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from provision.agent.boot import boot as load_at_boot
-from provision.agent.desired import load_desired
+from provision.agent.desired import cards_by_driver, load_desired
 from provision.agent.model import Desired, Mode, Outcome, Run
 from provision.agent.package_manager import is_calm, wait_for_kernel
 from provision.agent.run import (
@@ -216,7 +216,10 @@ def plan_command(
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
             "matrix": [{name: getattr(one, name) for name in names} for one in failures],
-            "others": _others(root, catalogues, run.desired),
+            "others": [
+                *_others(root, catalogues, run.desired),
+                *_without_card(root, run.desired),
+            ],
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
     )
@@ -263,6 +266,26 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
     for one in document["others"]:
         yield f"Warning: {one['driver']}: {one['message']}"
         yield from advice(one)
+
+
+def _without_card(root: Path, desired: Desired) -> list[dict[str, str]]:
+    """Return the desired drivers that are for cards of which the host has none."""
+    from provision.catalogue import Catalogue  # noqa: PLC0415 - loads the models
+
+    catalogue = Catalogue(desired.catalogue)
+    found = []
+    for driver, cards in cards_by_driver(root, desired).items():
+        if catalogue.entry(driver).recipe.hardware.pci and not cards:
+            found.append(
+                {
+                    "driver": driver,
+                    "message": "this host has no card that it is for, so its usual version and"
+                    " flavour are taken",
+                    "resolution": "Look for the card: lspci -nn. On a machine that builds for"
+                    " others, name what their cards need: version and flavour.",
+                }
+            )
+    return found
 
 
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from provision.build.dkms_import import import_dkms, write_recipe
 from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
 from provision.catalogue import Entry, Recipe
+from provision.catalogue.cards import cards_here
 from provision.cli import options
 from provision.cli.job import job
 from provision.cli.options import argument, command, option
@@ -81,7 +82,9 @@ def drivers(
     entries, problems = catalogue.entries()
     emit(
         {
-            "drivers": [_document(entry) for entry in entries],
+            "drivers": [
+                {**_document(entry), "cards": _cards(entry.recipe, root)} for entry in entries
+            ],
             "problems": [
                 {"file": p.file, "mistakes": [str(mistake) for mistake in p.mistakes]}
                 for p in problems
@@ -94,6 +97,7 @@ def drivers(
                 "driver": "name",
                 "what it is": "summary",
                 "flavours": lambda driver: ", ".join(driver["flavours"]),
+                "cards here": lambda driver: len(driver["cards"]) or None,
             },
         ),
     )
@@ -171,6 +175,11 @@ def _source(source: Mapping[str, Any]) -> str:
     words += [f"for {', '.join(source['distros'])}"] if source["distros"] else []
     words += [f"versions {source['versions']}"] if source["versions"] else []
     return " ".join(words)
+
+
+def _cards(recipe: Recipe, root: Path) -> list[str]:
+    """Return the host's cards that a driver is for."""
+    return [card.name for card in cards_here(recipe, root)]
 
 
 def _document(entry: Entry) -> dict[str, Any]:

@@ -26,11 +26,10 @@ def facts_command(
     recipes = _recipes(root, catalogues) if document["pci"] else ()
     for shown in document["pci"]:
         identity = {key: shown[key] for key in ("vendor", "device", "device_class")}
-        shown["catalogue"] = [
-            recipe.name
-            for recipe in recipes
-            if any(match.matches(**identity) for match in recipe.hardware.pci)
-        ]
+        fitting = [recipe for recipe in recipes if recipe.hardware.matches(**identity)]
+        known = (recipe.hardware.generation(shown["device"]) for recipe in fitting)
+        shown["catalogue"] = [recipe.name for recipe in fitting]
+        shown["generation"] = next((one.name for one in known if one), None)
     emit(
         document,
         fields(
@@ -65,7 +64,8 @@ def _engine(engine: Mapping[str, Any]) -> str:
 
 def _known(facts: Mapping[str, Any]) -> list[str]:
     return [
-        f"{one['address']} {one['vendor']}:{one['device']} {', '.join(one['catalogue'])}"
+        f"{one['address']} {one['vendor']}:{one['device']}"
+        f"{' ' + one['generation'] if one['generation'] else ''} {', '.join(one['catalogue'])}"
         f" (driven by {one['driver'] or 'nothing'})"
         for one in facts["pci"]
         if one["catalogue"]

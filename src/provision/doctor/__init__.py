@@ -20,6 +20,7 @@ CHECKS: Mapping[str, Callable[[Observation], Iterator[Finding]]] = {
         settings_checks.drivers,
         build_checks.running_kernel,
         kernel_checks.loaded,
+        kernel_checks.cards,
         build_checks.next_kernel,
         kernel_checks.reboot_required,
         kernel_checks.conflicts,

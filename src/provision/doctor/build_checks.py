@@ -160,13 +160,17 @@ def old_tables(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
         if driver.recipe is None:
             continue
-        reviewed = driver.recipe.upstream.reviewed_day
-        if found := old_table(driver.name, "branches", reviewed, today()):
-            yield driver.warn(
-                found.message,
-                "where a vendor does not answer, or does not say, its table counts",
-                found.resolution,
-            )
+        tables = {
+            "branches": driver.recipe.upstream.reviewed_day,
+            "cards": driver.recipe.hardware.reviewed_day,
+        }
+        for table, reviewed in tables.items():
+            if found := old_table(driver.name, table, reviewed, today()):
+                yield driver.warn(
+                    found.message,
+                    "where a vendor does not answer, or does not say, its table counts",
+                    found.resolution,
+                )
 
 
 def matrix(host: Observation) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.catalogue.cards import cards_of, unserved
 from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
@@ -40,6 +41,45 @@ def loaded(host: Observation) -> Iterator[Finding]:
                 failure.message if failure else "it was not loaded since the host started",
                 f"provision load {driver.name}; 'provision units install' has it done at boot",
             )
+
+
+def cards(host: Observation) -> Iterator[Finding]:
+    """Each card has a driver, and each driver a card."""
+    configured = {driver.name for driver in host.drivers}
+    for driver, _entry, manifest in host.installed():
+        if driver.recipe is None or not all(
+            module.name in host.loaded or module.name in manifest.host.optional
+            for module in manifest.modules
+        ):
+            continue
+        own = cards_of(driver.recipe, host.facts.pci)
+        for card in unserved(own, (module.name for module in manifest.modules)):
+            version, flavour = manifest.pin.driver.version, manifest.pin.driver.flavour
+            yield driver.fail(
+                f"{card.name} is driven by {card.device.driver or 'nothing'}",
+                f"{version} ({flavour}) is loaded; this card takes {card.needs}",
+                f'version = "auto" and flavour = "auto" in [drivers.{driver.name}] of'
+                " /etc/provision/provision.toml, then: provision apply; or see the kernel's log",
+            )
+    for driver in host.drivers:
+        recipe = driver.recipe
+        if recipe is not None and recipe.hardware.pci and not cards_of(recipe, host.facts.pci):
+            yield driver.warn(
+                "this host has no card that it is for",
+                "the card is missing, switched off, or given to a virtual machine",
+                f"look for it: lspci -nn; without one, remove [drivers.{driver.name}] from"
+                " /etc/provision/provision.toml",
+            )
+    for recipe in host.recipes:
+        for card in cards_of(recipe, host.facts.pci):
+            if card.device.driver is None and recipe.name not in configured:
+                yield Finding(
+                    "warn",
+                    f"{card.name} has no driver",
+                    f"the catalogue has one, '{recipe.name}', and provision.toml does not name it",
+                    f"write [drivers.{recipe.name}] into /etc/provision/provision.toml, then:"
+                    " provision plan",
+                )
 
 
 def reboot_required(host: Observation) -> Iterator[Finding]:

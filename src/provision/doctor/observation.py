@@ -77,6 +77,8 @@ class Observation:
     # The kernel's log; None: it can't be read.
     log: tuple[str, ...] | None
     environment: Mapping[str, str]
+    # The readable recipes of the catalogue.
+    recipes: tuple[Recipe, ...] = ()
 
     def installed(self) -> Iterator[tuple[Driver, Path, Manifest]]:
         """Yield the drivers that have an artifact for the running kernel, with it."""
@@ -117,6 +119,7 @@ def observe(root: Path = Path("/")) -> Observation:
         drivers=tuple(_driver(root, name, kernels.running, catalogue) for name in names),
         log=messages,
         environment=dict(os.environ),
+        recipes=tuple(entry.recipe for entry in catalogue.entries()[0]),
     )
 
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from provision.catalogue.cards import AUTO
 from provision.distros import all_distros
 from provision.doctor.observation import Finding, Observation
 from provision.errors import ConfigError, redact
@@ -54,9 +55,9 @@ def catalogue(host: Observation) -> Iterator[Finding]:
 
     for driver in host.drivers:
         configured = host.config.drivers.get(driver.name)
-        if configured is None or configured.flavour is None or driver.recipe is None:
+        if configured is None or driver.recipe is None:
             continue
-        if configured.flavour not in driver.recipe.flavours:
+        if configured.flavour not in {AUTO, *driver.recipe.flavours}:
             yield driver.fail(
                 f"provision.toml asks for {driver.name}'s flavour '{configured.flavour}', and there"
                 " is no such flavour",

@@ -10,6 +10,7 @@ from provision.build.image import pin_label
 from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
+from provision.catalogue.cards import AUTO
 from provision.engine.docker_api import names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
@@ -153,7 +154,10 @@ def images_of(
         NotFoundError: There is none, or none for one of the kernels.
     """
     recipe = source.settings.catalogue.entry(driver).recipe
-    flavour = choice.flavour or recipe.default_flavour
+    flavour = choice.flavour
+    if flavour is None or flavour == AUTO:
+        # Other hosts use these images, of whose cards nothing is known here.
+        flavour = recipe.default_flavour
     client = source.connected(source.settings, repository)
     found = (read_tag(tag, recipe.flavours) for tag in client.tags())
     own = (tag for tag in found if tag and tag.flavour == flavour)

@@ -43,6 +43,9 @@ class PciDevice:
     device: str
     device_class: str
     driver: str | None
+    # The loaded module that its driver belongs to; None: it has no driver, or one of the kernel's
+    # own image.
+    module: str | None = None
 
 
 def pci_devices(root: Path) -> tuple[PciDevice, ...]:
@@ -68,7 +71,9 @@ def _device(folder: Path, address: str) -> PciDevice | None:
         return None
     link = folder / "driver"
     driver = link.readlink().name if link.is_symlink() else None
-    return PciDevice(address, vendor, device, kind[:_CLASS_DIGITS], driver)
+    owner = folder / "driver/module"
+    module = owner.readlink().name if owner.is_symlink() else None
+    return PciDevice(address, vendor, device, kind[:_CLASS_DIGITS], driver, module)
 
 
 # Folders of programs; Flatcar's extensions use /opt/bin.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.build.request import DriverRequest, distro_of_kernel, own_kernel
-from provision.build.versions import follow
+from provision.build.versions import cards_for, chosen_flavour, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
@@ -98,10 +98,12 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     except NotFoundError:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
+    cards = cards_for(settings, request)
+    branches = _branches(settings, recipe, request, distro)
     return ArtifactQuery(
         driver=request.driver,
-        version=request.version_request(_branches(settings, recipe, request, distro)),
-        flavour=request.flavour or recipe.default_flavour,
+        version=request.version_request(branches, cards=cards),
+        flavour=chosen_flavour(recipe, request.flavour, cards),
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
 
@@ -24,6 +24,7 @@ from provision.build.solve import configured_repositories, solve_request
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
     Choice,
+    cards_for,
     choose_available,
     chosen_flavour,
     files_of,
@@ -33,6 +34,7 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
+from provision.catalogue.cards import Card
 from provision.catalogue.recipe import Known
 from provision.config import DriverConfig, Untried
 from provision.distros import source_names, uses_archive
@@ -133,7 +135,9 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     driver = request.driver
     recipe = settings.catalogue.entry(driver).recipe
     configured = settings.config.drivers.get(driver) or DriverConfig()
-    flavour = chosen_flavour(recipe, request.flavour or configured.flavour)
+    request = replace(request, flavour=request.flavour or configured.flavour)
+    cards = cards_for(settings, request)
+    flavour = chosen_flavour(recipe, request.flavour, cards)
     distro = choose_distro(settings, request.distro)
     max_age = math.inf if is_offline else 0.0
     readings = read_upstream(settings, recipe, distro=distro.name, max_age=max_age)
@@ -154,7 +158,13 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
         installed=_installed(settings, driver, facts.kernel),
         offered=tuple(offered),
         chosen=_suitable(
-            recipe, offered, asked_for, branches, facts.kernel or "", settings.config.policy.untried
+            recipe,
+            offered,
+            asked_for,
+            branches,
+            facts.kernel or "",
+            settings.config.policy.untried,
+            cards,
         ),
         trouble=trouble,
         branches=branches,
@@ -173,7 +183,7 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
     else:
         distro = tree.toolchain or tree.distro
     asked, context = version_context(settings, request, distro)
-    flavour = chosen_flavour(recipe, request.flavour)
+    flavour = chosen_flavour(recipe, request.flavour, asked.cards)
     with open_context(settings, recipe.name, distro, context) as opened:
         untried = settings.config.policy.untried
         choice, _ = choose_available(
@@ -200,12 +210,13 @@ def _suitable(
     branches: Branches,
     kernel: str,
     untried: Untried,
+    cards: tuple[Card, ...],
 ) -> str | None:
     """Return the version that ``provision apply`` would take now, if it is offered."""
     name = request.version_name
     kinds = branches.followed(name, today()) if name is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    version = request.version_request(kinds, ended)
+    version = request.version_request(kinds, ended, cards)
     suitable, fitting = suitable_versions(recipe, offered, version, kernel, untried)
     return next(iter(fitting or suitable), None)
 
@@ -244,7 +255,7 @@ def list_kernels(
     """
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
-    flavour = chosen_flavour(recipe, request.flavour)
+    flavour = chosen_flavour(recipe, request.flavour, cards_for(settings, request))
     context = SourceContext(f"{distro.id} {distro.version}", distros.source_names(distro))
     with open_context(settings, request.driver, distro, context) as opened:
         versions = [offer.version for offer in candidates(recipe, flavour, opened)]

@@ -48,7 +48,7 @@ class Host:
     kernel: kernels.Kernel
     # What is raised instead of making an artifact, by kernel or driver.
     broken: dict[str, ProvisionError] = field(default_factory=dict)
-    # The version that ``latest`` and ``production`` are.
+    # The version that ``auto``, ``latest`` and ``production`` are.
     newest: str = NEWEST
     # Whether versions that were chosen before are not offered any more.
     is_gone: bool = False
@@ -141,7 +141,7 @@ class Host:
             if what in self.broken:
                 raise self.broken[what]
         prefer = None if self.is_gone else wanted.prefer
-        kinds = {None, "latest", "production"}
+        kinds = {None, "auto", "latest", "production"}
         named = None if wanted.version in kinds else wanted.version
         version = named or prefer or self.newest
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)

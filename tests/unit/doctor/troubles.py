@@ -32,7 +32,7 @@ def _lacks(name: str) -> Break:
 
 
 def _refuses_the_untried(host: DoctorHost) -> None:
-    host.file("lib/modules/6.12.1-amd64/modules.dep", "")
+    host.file("lib/modules/6.5.1-amd64/modules.dep", "")
     host.file(_SETTINGS, f'[drivers.{DRIVER}]\n[policy]\nuntried = "refuse"\n')
 
 
@@ -77,6 +77,26 @@ def _nouveau(host: DoctorHost) -> None:
     for name, value in {"vendor": "0x10de", "device": "0x1eb8", "class": "0x030200"}.items():
         write(device / name, f"{value}\n".encode())
     (device / "driver").symlink_to("../../../../bus/pci/drivers/nouveau")
+
+
+def _card(host: DoctorHost, device: str = "0x0001", vendor: str = "0x1234") -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe = recipe.replace("[source]", '[[hardware.pci]]\nvendor = "1234"\n\n[source]', 1)
+    host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.file("etc/provision/provision.toml", f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\n')
+    folder = "sys/bus/pci/devices/0000:01:00.0"
+    for name, value in {"vendor": vendor, "device": device, "class": "0x030000"}.items():
+        host.file(f"{folder}/{name}", f"{value}\n")
+
+
+def _no_card(host: DoctorHost) -> None:
+    _card(host, vendor="0x4321")
+
+
+def _card_without_driver(host: DoctorHost) -> None:
+    folder = "sys/bus/pci/devices/0000:01:00.0"
+    for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
+        host.file(f"{folder}/{name}", f"{value}\n")
 
 
 def _no_blacklist(host: DoctorHost) -> None:
@@ -262,6 +282,9 @@ CASES: list[tuple[str, Break, str]] = [
     ("next-kernel", DoctorHost.next_kernel, "fail"),
     ("next-kernel", _has(("run/ostree-booted", "")), "unknown"),
     ("loaded", _has(("proc/modules", "")), "fail"),
+    ("cards", _card, "fail"),
+    ("cards", _no_card, "warn"),
+    ("cards", _card_without_driver, "warn"),
     ("reboot-required", _in_use, "warn"),
     ("in-tree-copy", _in_tree_loaded, "fail"),
     ("conflicts", _nouveau, "fail"),
@@ -293,6 +316,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("branch", _ended_branch, "warn"),
     ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
+    ("kernel-range", _has(("lib/modules/6.12.1-amd64/modules.dep", "")), "warn"),
     ("kernel-range", _refuses_the_untried, "warn"),
     ("matrix", _fails_next, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),

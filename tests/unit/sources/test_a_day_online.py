@@ -20,6 +20,7 @@ from kit.cache import REPOSITORY
 from kit.fileserver import Mirror
 from provision.build import versions
 from provision.build.request import DriverRequest
+from provision.build.versions import Choice
 from provision.build.workspace import Settings, load_settings
 from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError
@@ -62,6 +63,14 @@ def of_pages() -> set[tuple[str, str]]:
     return found
 
 
+def example() -> str:
+    """Return README's example of a provision.toml, word for word."""
+    text = (REPOSITORY / "README.md").read_text()
+    found = re.search(r"```toml\n(\[drivers\.nvidia\]\n.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
 @dataclass
 class Day:
     """NVIDIA's servers, and hosts that reach them."""
@@ -93,6 +102,28 @@ class Day:
         (kernel,) = (path.name for path in (settings.root / "lib/modules").iterdir())
         request = DriverRequest(driver, kernel=kernel, version=version)
         return version_to_build(settings, request).version
+
+    def plug_in(self, settings: Settings, *devices: str, driver: str | None = None) -> None:
+        """Put NVIDIA's cards with these device ids into a host."""
+        for number, device in enumerate(devices, start=1):
+            folder = settings.root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
+            write(folder / "vendor", b"0x10de\n")
+            write(folder / "device", f"0x{device}\n".encode())
+            write(folder / "class", b"0x030000\n")
+            if driver is not None:
+                (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+    def choice(self, settings: Settings) -> Choice:
+        """Return what the host of a README's example would build."""
+        write(settings.root / "etc/provision/provision.toml", example().encode())
+        settings = load_settings(settings.root, catalogues=[self.folder / "catalogue"])
+        (kernel,) = (path.name for path in (settings.root / "lib/modules").iterdir())
+        (wanted,) = settings.config.drivers.items()
+        name, setting = wanted
+        request = DriverRequest(
+            name, kernel=kernel, version=setting.version, flavour=setting.flavour
+        )
+        return version_to_build(settings, request)
 
     def close(self) -> None:
         """Let every server be down, except the one with the files."""
@@ -194,3 +225,62 @@ def test_a_table_that_is_older_than_a_year_is_called_old(
     upstream = day.host().catalogue.entry("nvidia").recipe.upstream
     found = old_table("nvidia", "branches", upstream.reviewed_day, day_of_use)
     assert (found is not None) == is_old
+
+
+# A GeForce GTX 1050, RTX 3090, RTX 5090 and GTX 780.
+PASCAL, AMPERE, BLACKWELL, KEPLER = "1c81", "2204", "2b85", "1004"
+
+
+@pytest.mark.parametrize("distro", HOSTS)
+@pytest.mark.parametrize(
+    ("devices", "version", "flavour"),
+    [
+        ((), "625.22.02", "open"),
+        ((PASCAL,), "580.178.04", "proprietary"),
+        ((AMPERE,), "625.22.02", "open"),
+        ((BLACKWELL,), "625.22.02", "open"),
+        ((AMPERE, BLACKWELL), "625.22.02", "open"),
+        ((PASCAL, AMPERE), "580.178.04", "proprietary"),
+        # Newer than the recipe.
+        (("4123",), "625.22.02", "open"),
+    ],
+)
+def test_the_example_of_the_readme_gets_what_drives_every_card(
+    day: Day, distro: str, devices: tuple[str, ...], version: str, flavour: str
+) -> None:
+    settings = day.host(distro)
+    day.plug_in(settings, *devices)
+    found = day.choice(settings)
+    assert (found.version, found.flavour) == (version, flavour)
+    said = " ".join(found.reasons("6.1.0-56-amd64"))
+    assert all(device in said for device in devices)
+    assert ("Pascal" in said) == (PASCAL in devices)
+    # What the vendor has that is newer, and why it is not taken.
+    assert ("625.31.04 does not" in said or "625.22.02 does not" in said) == (PASCAL in devices)
+
+
+@pytest.mark.parametrize("devices", [(PASCAL, BLACKWELL), (KEPLER, AMPERE), (KEPLER,)])
+def test_cards_that_no_one_driver_serves_are_refused_with_what_each_takes(
+    day: Day, devices: tuple[str, ...]
+) -> None:
+    settings = day.host()
+    day.plug_in(settings, *devices)
+    with pytest.raises(NotFoundError) as caught:
+        day.choice(settings)
+    details = caught.value.details or ""
+    assert [device for device in devices if device not in details] == []
+    assert caught.value.resolution
+    # A card that a virtual machine has is no card of the host.
+    day.plug_in(day.host(), *devices, driver="vfio-pci")
+    assert day.choice(settings).version == "625.22.02"
+
+
+def test_a_version_that_is_named_is_taken_whatever_cards_there_are(day: Day) -> None:
+    settings = day.host()
+    day.plug_in(settings, PASCAL)
+    assert day.version(settings, "nvidia", "595.91.07") == "595.91.07"
+    with pytest.raises(NotFoundError):
+        day.version(settings, "nvidia", "595")
+    # Modules for another host: nothing is known of its cards.
+    request = DriverRequest("nvidia", kernel="6.1.0-56-amd64", distro="debian:12")
+    assert version_to_build(settings, request).version == "625.22.02"

@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from provision.build.request import VersionRequest, is_of
 from provision.build.versions import suitable_versions
 from provision.catalogue import Recipe
-from provision.catalogue.upstream import DEFAULT_VERSION
+from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS
 from provision.distros.debian.relations import version_key
 from provision.documents import Frozen
 from provision.errors import NotFoundError, UsageError
@@ -346,7 +346,7 @@ def newest_count(name: str) -> int | None:
 
     The default stands for one, of a driver whose branches have no kinds.
     """
-    return 1 if name == DEFAULT_VERSION else latest_count(name)
+    return 1 if name in NEWEST_WITHOUT_KINDS else latest_count(name)
 
 
 def latest_count(name: str) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from provision.build.request import is_of
 from provision.build.workspace import default_cache
 from provision.catalogue import Catalogue
+from provision.catalogue.cards import AUTO, cards_here, flavour_for
 from provision.catalogue.upstream import CHANNELS
 from provision.config import Config, catalogue_folders
 from provision.distros import find_distro
@@ -90,7 +91,12 @@ def _of_host(results: Iterable[Result], root: Path, config: Config, driver: str)
         recipe = Catalogue(folders).entry(driver).recipe
     except ProvisionError:
         return []
-    flavour = (asked.flavour if asked else None) or recipe.default_flavour
+    flavour = asked.flavour if asked else AUTO
+    if flavour == AUTO:
+        try:
+            flavour = flavour_for(recipe, cards_here(recipe, root))
+        except ProvisionError:
+            return []
     # Branches or versions; None: any.
     branches: Collection[str] | None = None
     if version is not None and version in CHANNELS:

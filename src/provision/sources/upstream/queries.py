@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from provision.catalogue.upstream import (
     CHANNELS,
-    DEFAULT_VERSION,
+    NEWEST_WITHOUT_KINDS,
     BranchFacts,
     GitTags,
     HttpIndex,
@@ -268,7 +268,9 @@ class Branches:
 
         Supported branches come first; an ended one is better than none.
         """
-        if channel not in CHANNELS or (channel == DEFAULT_VERSION and not self.upstream.has_kinds):
+        if channel not in CHANNELS or (
+            channel in NEWEST_WITHOUT_KINDS and not self.upstream.has_kinds
+        ):
             return None
         fitting = [branch for branch in self.all if branch.maturity in CHANNELS[channel]]
         # The sort is stable: within both groups the order stays.

@@ -1,0 +1,101 @@
+"""Which versions and flavours of a driver serve the cards of a host, by its recipe's table.
+
+A card that the table does not name is served by every version, as far as anybody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.catalogue.fields import CardGeneration, version_matches
+from provision.catalogue.recipe import Recipe
+from provision.errors import NotFoundError
+from provision.host.facts import PciDevice, pci_devices
+
+# The flavour that a request without one has: the first that all cards take.
+AUTO = "auto"
+# Drivers that hold a device for a virtual machine, so that no other driver is meant to have it.
+_GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub", "xen-pciback", "pciback"})
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A device of a host that a driver is for."""
+
+    device: PciDevice
+    # None: the recipe does not know it.
+    generation: CardGeneration | None = None
+
+    @property
+    def name(self) -> str:
+        """Its address and ids, and of which generation it is."""
+        ids = f"{self.device.address} [{self.device.vendor}:{self.device.device}]"
+        return f"{ids} ({self.generation.name})" if self.generation else ids
+
+    @property
+    def needs(self) -> str:
+        """The versions and flavours that serve it."""
+        if self.generation is None:
+            return "any version, as far as the recipe knows"
+        flavours = " or ".join(self.generation.flavours)
+        return ", ".join(filter(None, (self.generation.versions or "any version", flavours)))
+
+    def takes_version(self, version: str) -> bool:
+        """Return whether a version of the driver serves it."""
+        return self.generation is None or version_matches(version, self.generation.versions)
+
+    def takes_flavour(self, flavour: str) -> bool:
+        """Return whether a flavour of the driver serves it."""
+        known = self.generation.flavours if self.generation else ()
+        return not known or flavour in known
+
+
+def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
+    """Return the devices that a driver is for, except those that virtual machines have."""
+    return tuple(
+        Card(device, recipe.hardware.generation(device.device))
+        for device in devices
+        if device.driver not in _GIVEN_AWAY
+        and recipe.hardware.matches(device.vendor, device.device, device.device_class)
+    )
+
+
+def cards_here(recipe: Recipe, root: Path) -> tuple[Card, ...]:
+    """Return the cards of a host that a driver is for."""
+    return cards_of(recipe, pci_devices(root)) if recipe.hardware.pci else ()
+
+
+def flavour_for(recipe: Recipe, cards: Sequence[Card]) -> str:
+    """Return the flavour that serves all cards: the default one, else the first that does.
+
+    Raises:
+        NotFoundError: No flavour does.
+    """
+    usual = recipe.default_flavour
+    for flavour in (usual, *(name for name in recipe.flavours if name != usual)):
+        if all(card.takes_flavour(flavour) for card in cards):
+            return flavour
+    raise no_common_driver(recipe, cards)
+
+
+def no_common_driver(recipe: Recipe, cards: Sequence[Card]) -> NotFoundError:
+    """Return the error for cards that no one driver serves."""
+    some = next(
+        flavour for card in cards for flavour in recipe.flavours if card.takes_flavour(flavour)
+    )
+    return NotFoundError(
+        f"No offered version and flavour of '{recipe.name}' serves all cards of this host.",
+        resolution="Choose those that shall work, by version and flavour, in [drivers."
+        f'{recipe.name}] of /etc/provision/provision.toml (flavour = "{some}"); the other cards'
+        " then have no driver. Or give them to virtual machines (vfio-pci), which counts as if they"
+        " were not there.",
+        details="\n".join(f"{card.name}: {card.needs}" for card in cards),
+    )
+
+
+def unserved(cards: Sequence[Card], modules: Iterable[str]) -> tuple[Card, ...]:
+    """Return the cards to which none of a driver's modules is bound."""
+    names = {name.replace("-", "_") for name in modules}
+    return tuple(card for card in cards if card.device.module not in names)

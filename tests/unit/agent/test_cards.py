@@ -1,0 +1,87 @@
+"""Cards of a host: a driver that is loaded works if it drives them, and their kinds are inputs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.artifact import KERNEL, write
+from provision.agent.desired import read_inputs
+from unit.agent.host import DRIVER, Host
+from unit.recipes import RECIPE
+
+CARD = "sys/bus/pci/devices/0000:01:00.0"
+GENERATION = """
+[[hardware.cards]]
+name = "Old"
+devices = ["0001-00ff"]
+flavours = ["other"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def recipe(host: Host) -> None:
+    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    text = text.replace("\n[source]", f"{GENERATION}\n[source]", 1)
+    write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
+    write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n')
+
+
+def plug_in(host: Host, *, device: str = "0x0001", device_class: str = "0x030000") -> None:
+    for name, value in {"vendor": "0x1234", "device": device, "class": device_class}.items():
+        write(host.root / CARD / name, f"{value}\n".encode())
+
+
+def bind(host: Host, driver: str, module: str | None) -> None:
+    """Bind the card to a driver, which belongs to a module, or to the kernel's image."""
+    folder = host.root / "sys/bus/pci/drivers" / driver
+    folder.mkdir(parents=True, exist_ok=True)
+    (host.root / CARD / "driver").unlink(missing_ok=True)
+    (host.root / CARD / "driver").symlink_to(f"../../drivers/{driver}")
+    if module is not None:
+        (folder / "module").symlink_to(f"../../../../module/{module}")
+
+
+@pytest.mark.parametrize(
+    ("driver", "module", "is_ready"),
+    [
+        (None, None, False),
+        # Its name need not be that of its module.
+        ("demo-pci", "demo", True),
+        ("nouveau", "nouveau", False),
+        ("simple-framebuffer", None, False),
+        # A virtual machine has it.
+        ("vfio-pci", "vfio_pci", True),
+    ],
+)
+def test_a_driver_that_drives_no_card_is_not_ready(
+    host: Host, driver: str | None, module: str | None, *, is_ready: bool
+) -> None:
+    plug_in(host)
+    if driver is not None:
+        bind(host, driver, module)
+    status = host.apply().status
+    (found,) = status.drivers
+    assert found.loaded == "yes"
+    assert (status.is_ready, found.is_ready) == (is_ready, is_ready)
+    (artifact,) = [one for one in found.kernels if one.release == KERNEL]
+    assert (artifact.state == "ready") == is_ready
+    assert ("0000:01:00.0" in (artifact.reason or "")) == (not is_ready)
+    assert bool(status.exit_code) == (not is_ready)
+
+
+def test_devices_that_it_is_not_for_have_no_say(host: Host) -> None:
+    plug_in(host, device_class="0x040300")
+    assert host.apply().status.is_ready
+
+
+def test_another_kind_of_card_is_another_input(host: Host) -> None:
+    def inputs() -> str:
+        return read_inputs(host.root, host.desired()).of(DRIVER, KERNEL)
+
+    without = inputs()
+    plug_in(host, device="0x1000")
+    # The recipe knows nothing of it.
+    assert inputs() == without
+    plug_in(host)
+    assert inputs() != without

@@ -1,0 +1,40 @@
+"""The table of drivers and kernels in docs/reference/drivers.md says what the recipes say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kit.cache import REPOSITORY
+from provision.catalogue import load_entry
+
+_PAGE = (REPOSITORY / "docs/reference/drivers.md").read_text().partition("## Kernels")[2]
+_ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in _PAGE.partition("\n## ")[0].splitlines()
+    if line.startswith("|")
+]
+_KNOWN = {"built": "works", "said": "works", "fails": "fails", "untried": "untried"}
+
+
+def test_every_driver_of_the_catalogue_is_in_it() -> None:
+    named = {row[0].split("`")[1] for row in _ROWS[2:]}
+    assert named == {path.parent.name for path in REPOSITORY.glob("driver_images/*/driver.toml")}
+
+
+@pytest.mark.parametrize("row", _ROWS[2:], ids=[row[0] for row in _ROWS[2:]])
+def test_a_row_says_what_the_recipe_says(row: list[str]) -> None:
+    name, versions = row[0].split("`")[1:]
+    recipe = load_entry(REPOSITORY / "driver_images" / name).recipe
+    listed = [
+        release.version for source in recipe.sources for release in getattr(source, "releases", ())
+    ]
+    for version in re.findall(r"[0-9][0-9.]*", versions) or listed:
+        # A branch stands for the version that was tried.
+        tried = next((one for one in listed if one.startswith(f"{version}.")), version)
+        found = [
+            recipe.standing(version=tried, kernel_release=f"{kernel}.0-1-amd64").known
+            for kernel in _ROWS[0][1:]
+        ]
+        assert found == [_KNOWN[cell] for cell in row[1:]], version
