@@ -17,7 +17,7 @@ from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.diagnosis import BuildError
-from provision.build.image import run_build
+from provision.build.image import BuildLog, run_build
 from provision.build.provenance import with_own_cache
 from provision.engine.docker_api import BuildOptions, connect
 
@@ -120,7 +120,7 @@ def _cached_steps(engine: Engine, state: Path) -> list[str]:
     """The first words of the steps that a build takes from what the engine has."""
     files = with_own_cache({"Dockerfile": _DOCKERFILE, "source": b"of ours"}, state)
     options = BuildOptions({"BASE_IMAGE": IMAGE}, "none")
-    with closing(connect(engine.host)) as client, (state / "log").open("w") as log:
+    with closing(connect(engine.host)) as client, BuildLog(state / "log") as log:
         stream = run_build(client, "a test", files, options, log, _failed)
     return [step.instruction.split()[0] for step in stream.steps if step.cached]
 

@@ -27,7 +27,7 @@ __all__ = ["GpuHost"]
 
 _NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 # The root, options as JSON, and the words. This machine's programs mount; Python is loaded by the
-# time when they are out of sight. From a chroot, no user namespace can be made.
+# time when they are out of sight.
 _ENTER = """\
 import ctypes, json, os, subprocess, sys
 def mount(*words):
@@ -45,17 +45,17 @@ if options["read-only"]:
         place = line.split()[1]
         if (place + "/").startswith("/sys/fs/cgroup/"):
             mount("-o", "remount,bind,ro", root + place)
-if options["pivot"]:
-    os.makedirs(".machine", exist_ok=True)
-    subprocess.run(["pivot_root", ".", ".machine"], check=True)
+os.makedirs(".machine", exist_ok=True)
+subprocess.run(["pivot_root", ".", ".machine"], check=True)
 os.chroot(".")
-if options["pivot"]:
-    assert libc.umount2(b"/.machine", 2) == 0  # MNT_DETACH
+assert libc.umount2(b"/.machine", 2) == 0  # MNT_DETACH
 for number in options["without"]:
     assert libc.prctl(24, number, 0, 0, 0) == 0  # PR_CAPBSET_DROP
 os.execv(sys.argv[3], sys.argv[3:])
 """
 _CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27}
+# No program of NVIDIA's looks there.
+_REPORTER = "/opt/reporter"
 _MULTIARCH = "usr/lib/x86_64-linux-gnu"
 _REPORT = """\
 <?xml version="1.0" ?>
@@ -95,6 +95,10 @@ class GpuHost:
 
     folder: Path
     facts: dict[str, Any] = field(default_factory=lambda: FACTS)
+    # What nvidia-smi says of them in its report, if not the same.
+    reported: dict[str, Any] | None = None
+    # Whether its GPUs add.
+    is_right: bool = True
     # Below it, the driver has libraries and programs.
     driver: str = ""
     libraries: str = _MULTIARCH
@@ -102,8 +106,6 @@ class GpuHost:
     has_smi: bool = True
     has_proc: bool = True
     has_cgroups: bool = True
-    # A pivot_root's root; else a chroot's, which no user namespace is made in.
-    has_user_namespaces: bool = True
     # Capabilities that nobody there has.
     without: tuple[str, ...] = ()
 
@@ -138,7 +140,7 @@ class GpuHost:
             # A driver in a container of its own has a whole distro there.
             write(self.root / self.driver / "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
         make_nvml(place, "NODES", facts=self.facts)
-        make_cuda(place)
+        make_cuda(place, *([] if self.is_right else ["WRONG"]))
         for name in ("libnvidia-ptxjitcompiler", "libnvidia-cfg"):
             make_library(place / f"{name}.so.{VERSION}")
             (place / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
@@ -146,12 +148,12 @@ class GpuHost:
             programs = self.root / self.driver / self.programs
             write(programs / "nvidia-smi", nvidia_smi().read_bytes(), 0o755)
             # With this NVML, the real one has no report; what it prints was taken from recordings.
-            report = write(self.root / "usr/share/report.xml", _report(self.facts))
+            report = write(self.root / "usr/share/report.xml", _report(self.reported or self.facts))
             path = "/" / (programs / "nvidia-smi").relative_to(self.root)
             script = (
                 f'[ "$*" = "-q -x" ] || exec {path} "$@"\ncat /{report.relative_to(self.root)}\n'
             )
-            write(self.root / "usr/local/bin/nvidia-smi", f"#!/bin/sh\n{script}", 0o755)
+            write(self.root / _REPORTER[1:] / "nvidia-smi", f"#!/bin/sh\n{script}", 0o755)
 
     def __call__(self, kit: Path, words: Sequence[str], *, limit_s: float) -> Completed:
         """Run words on it, with a folder as /kit; what they write to /out is in `out`."""
@@ -161,11 +163,12 @@ class GpuHost:
         options = {
             "shown": {name: str(folder) for name, folder in shown.items()},
             "read-only": not self.has_cgroups,
-            "pivot": self.has_user_namespaces,
             "without": [_CAPABILITIES[name] for name in self.without],
         }
         enter = ["unshare", "--mount", sys.executable, "-c", _ENTER, str(self.root)]
-        return run([*enter, json.dumps(options), *words], check=False, timeout_s=limit_s)
+        path = {"PATH": f"{_REPORTER}:{os.environ['PATH']}"}
+        words = [*enter, json.dumps(options), *words]
+        return run(words, check=False, timeout_s=limit_s, env=path)
 
     @property
     def out(self) -> Path:

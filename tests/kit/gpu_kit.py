@@ -264,8 +264,6 @@ def _make_programs(tree: Path) -> None:
     programs.mkdir()
     for name in _OUR_NAMES:
         (programs / name).symlink_to("oci-decorator")
-    # A runtime that does nothing, where there can be no container.
-    (programs / "true").symlink_to("../busybox")
     shutil.copy2(go_programs("runc", _RUNC, c="static") / "runc", programs)
     packages = [f"{_TOOLKIT}/cmd/{name}" for name in _TOOLKIT_PROGRAMS]
     shutil.copytree(go_programs(_TOOLKIT_MODULE, *packages, c="shared"), programs / "nvidia")

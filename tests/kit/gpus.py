@@ -119,11 +119,12 @@ def add_gpus(root: Path, *, is_running: bool = True, facts: dict[str, Any] = FAC
             f"Bus Location: \t {gpu['pci']}\nDevice Minor: \t {gpu['minor']}\n"
             "GPU Excluded:\t No\n",
         )
-    for name, minor in _CAPABILITIES.items():
-        write(
-            folder / "capabilities/gpu0/mig" / name / "access",
-            f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
-        )
+    for gpu in facts["devices"]:
+        for name, minor in _CAPABILITIES.items() if gpu.get("mig") else ():
+            write(
+                folder / f"capabilities/gpu{gpu['minor']}/mig" / name / "access",
+                f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
+            )
     write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
 
 
@@ -147,12 +148,12 @@ def make_nvml(
     return _linked(library, "libnvidia-ml.so.1")
 
 
-def make_cuda(folder: Path, version: str = VERSION) -> Path:
-    """Compile the stand-in of libcuda into a folder; return the link by which it is loaded."""
+def make_cuda(folder: Path, *defined: str, version: str = VERSION) -> Path:
+    """Compile the stand-in `nvml/cuda.c` into a folder; return the link by which it is loaded."""
     need_programs("gcc")
     library = folder / f"libcuda.so.{version}"
     words = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]
-    run(["gcc", *words, "-o", library, _CUDA])
+    run(["gcc", *words, *(f"-D{name}" for name in defined), "-o", library, _CUDA])
     # What linkers search for.
     _linked(library, "libcuda.so")
     return _linked(library, "libcuda.so.1")

@@ -2,6 +2,7 @@
  * A stand-in for NVIDIA's libcuda.so.1: the functions that tests/gpu/vector_add.c calls. The memory of its
  * card is this process's, and it has one kernel, which adds two vectors, in C. Like the real one it knows
  * only GPUs whose nodes this process may open. Written from NVIDIA's cuda.h, which no module of Go has.
+ * With WRONG defined, the last sum is wrong.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -149,6 +150,9 @@ CUresult cuLaunchKernel(CUhandle function, unsigned int blocks, unsigned int y, 
     unsigned int count = *(unsigned int *)parameters[3];
     for (unsigned int i = 0; i < blocks * threads && i < count; i++)
         vectors[2][i] = vectors[0][i] + vectors[1][i];
+#ifdef WRONG
+    vectors[2][count - 1] += 1;
+#endif
     return SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 /*
  * A stand-in for NVIDIA's libnvidia-ml.so.1, checked by the compiler against NVIDIA's own nvml.h, and
- * used by NVIDIA's nvidia-smi and nvidia-ml-py. `gpus.h` is made by `kit.gpus`.
+ * used by NVIDIA's nvidia-smi, nvidia-ml-py and, for GPUs that are not divided, nvidia-ctk. `gpus.h` is made by `kit.gpus`.
  *
  * What is defined when it is compiled decides how it behaves: NODES has it know only GPUs whose nodes
  * this process may open, as the real one does; it misbehaves by HANGS, CRASHES, LOST=INDEX,
@@ -105,6 +105,11 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     return REFUSES;
 }
 
+nvmlReturn_t nvmlInit_v2(void)
+{
+    return nvmlInitWithFlags(0);
+}
+
 nvmlReturn_t nvmlShutdown(void)
 {
     return NVML_SUCCESS;
@@ -140,6 +145,22 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *fou
         return NVML_ERROR_GPU_IS_LOST;
     *found = &found_gpus[index];
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *found)
+{
+    for (unsigned int gpu = 0; gpu < gpu_count; gpu++) {
+        if (strcmp(uuid, found_gpus[gpu].gpu->uuid) == 0) {
+            *found = &found_gpus[gpu];
+            return NVML_SUCCESS;
+        }
+        for (unsigned int part = 0; part < part_counts[gpu]; part++)
+            if (strcmp(uuid, found_parts[gpu][part].part->uuid) == 0) {
+                *found = &found_parts[gpu][part];
+                return NVML_SUCCESS;
+            }
+    }
+    return NVML_ERROR_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
@@ -185,6 +206,21 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    (void)device;
+    *memory = (nvmlMemory_t){.total = 16ULL << 30, .free = 16ULL << 30};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    (void)device;
+    *attributes = (nvmlDeviceAttributes_t){
+        .gpuInstanceSliceCount = 3, .computeInstanceSliceCount = 3, .memorySizeMB = 20096};
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *next)
 {
     if (!device->gpu->parts)
@@ -207,6 +243,22 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
         return NVML_ERROR_NOT_FOUND;
     *found = &found_parts[gpu][index];
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_part)
+{
+    *is_part = device->part != NULL;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t part, nvmlDevice_t *found)
+{
+    for (unsigned int index = 0; index < gpu_count; index++)
+        if (part->part && found_gpus[index].gpu == part->gpu) {
+            *found = &found_gpus[index];
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)

@@ -50,7 +50,7 @@ options:
             type: str
             choices: [build, refuse]
           trial:
-            description: Whether modules are loaded in a kernel that may boot next, in a virtual machine, before it boots.
+            description: Whether modules are tried in a virtual machine before their kernel boots.
             type: bool
           hold_updates:
             description: Whether a Flatcar update is held if a driver cannot be had for its kernel.
