@@ -6,6 +6,8 @@
 * cgroupfs: the default asks systemd over D-Bus, which containers don't have.
 * runc: Debian's default, crun, refuses hybrid cgroups. For it, podman runs in a mount namespace
   in which the v2 hierarchy is unmounted (`kit.probe.has_hybrid_cgroups`).
+* no limit of processes: that is a controller which version 2 of cgroups lacks where the machine has
+  it in version 1.
 * no network unless asked for: that needs neither CNI nor netavark.
 * `conmon_env_vars`: podman starts conmon, and so the OCI runtime, with this environment only.
 """
@@ -34,6 +36,7 @@ _CONFIG = """\
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "none"
+pids_limit = 0
 [engine]
 runtime = "runc"
 cgroup_manager = "cgroupfs"

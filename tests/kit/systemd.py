@@ -46,8 +46,6 @@ SHARED_NETWORK = tuple(name for name in _CAPABILITIES if name != "NET_ADMIN")
 _FLAGS = (
     "--security-opt=seccomp=unconfined",
     "--security-opt=unmask=ALL",
-    # Its services are many, and not every kernel can count them in version 2.
-    "--pids-limit=0",
     # systemd takes SIGTERM for a request to start again.
     "--stop-timeout=0",
 )
