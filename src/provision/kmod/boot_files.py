@@ -39,7 +39,7 @@ PROGRAMS = (
     *("sha256sum", "sleep", "sort", "stat", "timeout", "tr"),
 )
 _COLLECT = "guest/collect.sh"
-_UNPACK = "apt/kernel.sh"
+_UNPACK = "guest/kernel.sh"
 _WORK = "/provision/boot"
 _LOCK = "boot-files"
 # Seconds in which a container unpacks a kernel, on a slow machine.
