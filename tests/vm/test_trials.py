@@ -180,6 +180,6 @@ def test_the_scripts_of_guests_are_good_shell() -> None:
     need_programs("shellcheck")
     scripts = [
         *(REPOSITORY / "templates/guest").glob("*.sh"),
-        REPOSITORY / "templates/apt/kernel.sh",
+        REPOSITORY / "templates/guest/kernel.sh",
     ]
     run(["shellcheck", *scripts])
