@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kit.engine import Engine
     from kit.hosts import Containers
     from kit.process import Completed
     from kit.product import Provision
@@ -152,3 +153,24 @@ def test_the_modules_are_for_that_kernel(
     entry = (tmp_path / "var/lib/provision/nvidia/current").resolve(strict=True)
     assert len(driver_modules(entry)) == 5
     assert NEW_KERNEL in provision("verify", entry).output
+
+
+@pytest.mark.minutes(3)
+@pytest.mark.parametrize("distro", ["debian:12", "debian:13"])
+def test_the_drivers_programs_start_in_its_image(
+    provision: Provision, engine: Engine, small_nvidia: Path, tmp_path: Path, distro: str
+) -> None:
+    """A GPU operator's pod has nothing but the image: what they are linked with is in it."""
+    kernel = NEW_KERNEL
+    if distro != DISTRO:
+        kernels = provision.json("drivers", "kernels", "nvidia", "--distro", distro)["kernels"]
+        kernel = next(row["release"] for row in kernels if row["builds"])
+    target = ("nvidia", "--version", "latest", "--kernel", kernel, "--distro", distro)
+    built = provision.build(*target, "--catalogue", small_nvidia)
+    assert built["left_out"] == {}
+    for program in ("nvidia-persistenced", "nvidia-modprobe"):
+        done = engine.docker("run", "--rm", built["image"], program, "--version")
+        assert f"{program}: " in done.output
+    # User space is for containers, which have such libraries of their own.
+    content = engine.copy_out(built["image"], "/opt/driver/.", tmp_path)
+    assert not [*content.rglob("libtirpc*")]
