@@ -148,10 +148,10 @@ def test_what_is_installed_offered_and_published_is_shown(site: Site) -> None:
     assert outcome.code == 0
     for text in (
         f"535.247.01 for {KERNEL}, which runs",
-        "production: 535.261.03",
+        "auto: 535.261.03",
         "2026-06-30 (ended)",
         "595.91.07",
-        "535.247.01 is installed, and 535.261.03 is offered (asked for: production)",
+        "535.247.01 is installed, and 535.261.03 is offered (asked for: auto)",
         'write version = "580" into [drivers.demo]',
     ):
         assert text in outcome.out, text

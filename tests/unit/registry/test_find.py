@@ -19,6 +19,7 @@ from kit.memory_registry import (
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
+from provision.catalogue.fields import Hardware
 from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
 from provision.errors import NotFoundError, ProvisionError
@@ -222,7 +223,11 @@ def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegist
 def with_recipe(settings: Settings, build: str) -> Settings:
     branches = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
     recipe = SimpleNamespace(
-        default_flavour="open", sources=(), upstream=Upstream(branches=branches)
+        hardware=Hardware(),
+        flavours={"open": None},
+        default_flavour="open",
+        sources=(),
+        upstream=Upstream(branches=branches),
     )
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
     policy = settings.config.policy.model_copy(update={"build": build})
