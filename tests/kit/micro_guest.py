@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,7 +58,10 @@ def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[Boot
     config = settings.config.model_copy(update={"engine": own})
     # With what the command has stored when a test called it.
     settings = replace(settings, config=config, state=cache_dir() / "provision")
-    with boot_files(settings, pin, pin.kernel.release, modules) as files:
+    with (
+        closing(settings.connection),
+        boot_files(settings, pin, pin.kernel.release, modules) as files,
+    ):
         yield files
 
 
