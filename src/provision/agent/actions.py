@@ -345,8 +345,8 @@ class Preparation:
             name = self.driver
             raise ProvisionError(
                 f"{name} {version} for {self.kernel} would be replaced by {pin.driver.version},"
-                f" which is older: {version} is no longer offered, or the recipe does not list it"
-                " for this kernel.",
+                f" which is older: {version} is no longer offered, or is known to fail on this"
+                " kernel.",
                 resolution="To go back on purpose, set the version in"
                 f" /etc/provision/provision.toml: [drivers.{name}] version ="
                 f' "{pin.driver.version}".',

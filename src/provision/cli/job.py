@@ -56,7 +56,7 @@ target_options = options.group(
     version=option(
         "--version VERSION",
         "Version of the driver, a branch (580), a kind of branch (production, lts,"
-        " new-feature), or latest.  [production]",
+        " new-feature), auto or latest.  [auto]",
     ),
     flavour=options.flavour,
     base=option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),

@@ -13,6 +13,7 @@ import click
 
 from provision.build.resolve import pin_document
 from provision.build.workspace import Settings
+from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.cli import options
 from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
@@ -78,7 +79,7 @@ def matrix_command(
         ),
         versions=option(
             "--versions V,…|latest-N|all",
-            "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
+            "Versions, branches or kinds of branches (lts) of the drivers.  [auto]",
         ),
         flavours=option("--flavours F,…|all", "Flavours of the drivers.  [their default]"),
     ),
@@ -233,7 +234,7 @@ def _selection(named: Mapping[str, str | None], *, force: bool, only_report: boo
             resolution="Name drivers that 'provision drivers' lists (--drivers nvidia,onload),"
             " all of them (--drivers all), or a file: provision matrix fleet.toml.",
         )
-    defaults = {"kernels": "latest-3", "versions": "production", "flavours": "default"}
+    defaults = {"kernels": "latest-3", "versions": DEFAULT_VERSION, "flavours": "default"}
     lists: dict[str, Any] = {}
     for name, value in named.items():
         given = value

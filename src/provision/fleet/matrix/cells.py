@@ -100,7 +100,7 @@ class Selection(Frozen):
     # Releases, patterns (``6.1.0-*``), ``latest``, ``latest-N``, ``all``, ``archive``; empty: those
     # of the file.
     kernels: tuple[KernelPattern, ...] = ()
-    # Whether cells that the recipe does not support are built.
+    # Whether cells that are known to fail are built.
     force: bool = False
 
 

@@ -63,7 +63,7 @@ class Result(Frozen):
         seconds: The duration, by part.
         finished: Unix time.
         made_by: Version of provision.
-        forced: Whether it was built although the recipe does not support it (``--force``).
+        forced: Whether it was built although it is known to fail (``--force``).
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
