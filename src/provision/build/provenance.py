@@ -9,7 +9,6 @@ Without a record, an image is built again; nothing else is lost.
 
 from __future__ import annotations
 
-import os
 import secrets
 import stat
 import time
@@ -21,6 +20,7 @@ from urllib.parse import quote
 from provision.engine.docker_api import Engine, Image
 from provision.errors import ProvisionError
 from provision.files import lock, write_atomic
+from provision.trust import is_own
 
 _FOLDER = "built"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -75,8 +75,8 @@ def _own_folder(state: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(folder):
         raise ProvisionError(
-            f"'{folder}' belongs to another user, or others may write to it, so nothing that it"
-            " says of images counts.",
+            f"'{folder}' belongs to another user, or others may write to it, so what it says of"
+            " images is not used.",
             resolution="Build with a cache of your own: unset XDG_CACHE_HOME, or remove that"
             f" folder: rm -r {folder}",
         )
@@ -122,5 +122,5 @@ def _is_own(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    is_trusted = status.st_uid in {0, os.geteuid()} and not status.st_mode & _OTHERS_MAY_WRITE
-    return stat.S_ISDIR(status.st_mode) and is_trusted
+    is_closed = stat.S_ISDIR(status.st_mode) and not status.st_mode & _OTHERS_MAY_WRITE
+    return is_closed and is_own(status)
