@@ -47,7 +47,7 @@ _FORMS = (
     (r"\bbearer\s+", r"(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*"),
     # A server's answer, or a file of logins, in JSON.
     (r"\"[\w-]*(?:token|secret|passw\w*|pwd|auth)\"\s*:\s*\"", r"[^\"]+"),
-    # Tokens that can be told by how they begin: those of GitHub, GitLab, Hugging Face, Slack; JWT.
+    # Tokens that are known by how they begin: those of GitHub, GitLab, Hugging Face, Slack; JWT.
     (
         r"\b",
         (

@@ -1,7 +1,7 @@
 """Public keys in PEM files: where they are, and their fingerprints.
 
-Whoever verifies a signature needs a library for that. To see whether a key is still trusted, its
-fingerprint suffices, at boot too.
+To verify a signature takes a library. To see whether a key is still trusted, its fingerprint
+suffices, at boot too.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class KernelArtifact:
     version: str | None = None
     # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None = None
-    # Why the host would not let it into the store today; None: it would.
+    # Why the host would not admit it to the store today; None: it would.
     distrust: str | None = None
     # Whether a retry is too early, or makes no sense.
     holds_off: bool = False

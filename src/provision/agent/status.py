@@ -70,7 +70,7 @@ class ArtifactStatus:
     digest: str | None
     # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None
-    # Why the host would not let it into the store today; None: it would.
+    # Why the host would not admit it to the store today; None: it would.
     distrust: str | None
     previous: str | None
     # Artifacts that were rolled back from.

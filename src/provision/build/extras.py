@@ -296,8 +296,8 @@ def _index(work: Path, manifest: dict[str, Any], needs: Path, tool: Tool) -> Non
     for module in manifest["modules"]:
         name = Path(module["path"]).name
         if set(module["depends"]) - own:
-            told = str(shown / name)
-            tool(["ld", "-r", "-u", needs.stem, str(needs.with_name(name)), "-o", told])
+            out = str(shown / name)
+            tool(["ld", "-r", "-u", needs.stem, str(needs.with_name(name)), "-o", out])
         else:
             shutil.copyfile(needs.with_name(name), shown / name)
     _depmod(work / "shown", kernel, tool)

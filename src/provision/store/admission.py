@@ -1,12 +1,12 @@
-"""Who let an artifact into the store, and whether the host would let it in today.
+"""Who admitted an artifact to the store, and whether the host would admit it today.
 
 An artifact of an image that was not built here has a file with the key that signed the image, or
 that none did. The file is a part of the entry, so that it appears and goes with it. The manifest
 can't have this: it says what was built, not where it came from.
 
-Keys are changed, and one command may have allowed what provision.toml does not. So who chooses an
-artifact asks again. What is in use stays in use: a driver that fails to appear after a reboot would
-be a worse answer to a changed key than a status that says so
+Keys are changed, and one command may have allowed what provision.toml does not. So this is looked
+at again when an artifact is chosen. What is in use stays in use: a driver that fails to appear
+after a reboot would be a worse answer to a changed key than a status that says so
 (docs/decisions/16-registries.md).
 """
 
@@ -44,11 +44,11 @@ class Admission(Frozen):
 
 
 class UnreadableAdmissionError(ProvisionError):
-    """The record of who let an artifact into the store can't be read."""
+    """The record of who admitted an artifact to the store can't be read."""
 
 
 def record_admission(entry: Path, admission: Admission | None) -> None:
-    """Record who let an artifact into the store; None: it was built here.
+    """Record who admitted an artifact to the store; None: it was built here.
 
     The entry is not complete yet. What the image has in this place goes.
     """
@@ -59,7 +59,7 @@ def record_admission(entry: Path, admission: Admission | None) -> None:
 
 
 def read_admission(entry: Path) -> Admission | None:
-    """Return who let an artifact into the store; None: it was built here.
+    """Return who admitted an artifact to the store; None: it was built here.
 
     Raises:
         UnreadableAdmissionError: The record can't be read.
@@ -71,7 +71,7 @@ def read_admission(entry: Path) -> Admission | None:
         return None
     except (OSError, ValueError, ProvisionError) as error:
         raise UnreadableAdmissionError(
-            f"'{path}' can't be read, which says who let the artifact into the store.",
+            f"'{path}' can't be read, which says who admitted the artifact to the store.",
             resolution=f"Make the artifact again: mv {entry} {entry}.unreadable; provision apply",
             details=str(error),
         ) from error
@@ -87,7 +87,7 @@ def unsigned_image(entry: Path) -> str | None:
 
 
 def distrust(config: Config, root: Path, driver: str, entry: Path) -> str | None:
-    """Return why a host would not let an artifact into its store today; None: it would."""
+    """Return why a host would not admit an artifact to its store today; None: it would."""
     try:
         admission = read_admission(entry)
     except UnreadableAdmissionError as error:

@@ -128,8 +128,8 @@ def _branches(
 def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
     """Return the entry of the store that fits a request; None: no entry does.
 
-    Of several versions the preferred one counts, or the newest. An entry counts only if the host
-    would let it in today: without its registry, a host must not go back to what a key that it no
+    Of several versions the preferred one is taken, or the newest; and only an entry that the host
+    would admit today: without its registry, a host must not go back to what a key that it no
     longer trusts, or one command, once admitted.
     """
     sought = artifact_query(settings, request)
