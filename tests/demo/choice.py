@@ -12,7 +12,7 @@ from provision.catalogue import version_matches
 if TYPE_CHECKING:
     from kit.product import Provision
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "usable_kernels"]
 
 # What the project builds for today; an own kernel of another distro has no packaged headers here.
 _DISTROS = ("debian:12", "debian:13")
@@ -42,7 +42,7 @@ def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
     if named:
         return Choice(driver, distro, named, "DEMO_KERNEL names it")
     rows = provision.json("drivers", "kernels", driver, "--distro", distro)["kernels"]
-    usable = _usable(provision, driver, rows)
+    usable = usable_kernels(provision, driver, rows)
     if running in usable:
         return Choice(
             driver, distro, running, "it is the running kernel, and its headers are packaged"
@@ -53,12 +53,12 @@ def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
     return Choice(driver, distro, usable[0], why)
 
 
-def _usable(provision: Provision, driver: str, rows: list[dict[str, Any]]) -> list[str]:
+def usable_kernels(provision: Provision, driver: str, rows: list[dict[str, Any]]) -> list[str]:
     """Kernels that the driver builds on; where the distro packages it, in a packaged version.
 
     The demo needs the archive only: for other kernels the recipe may name a vendor's server.
     """
-    found = [row for row in rows if row["builds"]]
+    found = [row for row in rows if row["known"] == "works"]
     described = provision.json("drivers")["drivers"]
     sources = next(one["sources"] for one in described if one["name"] == driver)
     packaged = [source["versions"] for source in sources if source["kind"] == "deb"]

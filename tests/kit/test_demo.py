@@ -1,17 +1,19 @@
-"""The demo ends with the error that it was given, whichever step calls a command and how."""
+"""The demo reads what commands print, and ends with the error that one of them gave."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from demo.choice import Choice, choose
+from demo.choice import Choice, choose, usable_kernels
 from demo.screen import DemoError, Screen
 from demo.steps import Demo
 from kit.product import Provision
+from provision.store.availability import KernelOffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,3 +53,16 @@ def test_a_step_ends_with_the_error_of_its_command(
         step(demo)
     for said in (error["message"], error["details"], error["resolution"]):
         assert said in str(caught.value)
+
+
+def test_a_kernel_is_chosen_on_which_the_distros_own_version_works() -> None:
+    offers = [
+        KernelOffer("7.2.0-1-amd64", "untried", "590.48.01"),
+        KernelOffer("6.12.1-amd64", "works", "590.48.01"),
+        KernelOffer("6.1.0-2-amd64", "works", "535.261.03"),
+        KernelOffer("6.1.0-1-amd64", "fails", None, "it crashes"),
+    ]
+    rows = [asdict(offer) for offer in offers]
+    assert usable_kernels(Provision(), "nvidia", rows) == ["6.1.0-2-amd64"]
+    # Another than Debian's serves where Debian has none.
+    assert usable_kernels(Provision(), "nvidia", rows[:2]) == ["6.12.1-amd64"]
