@@ -49,7 +49,15 @@ def test_readme_names_the_releases() -> None:
 @pytest.mark.parametrize(
     ("name", "distro"),
     [
-        pytest.param(name, distro, marks=pytest.mark.minutes(_MINUTES.get(name, 2)))
+        pytest.param(
+            name,
+            distro,
+            # All together take longer than CI has in a night.
+            marks=[
+                pytest.mark.minutes(_MINUTES.get(name, 2)),
+                pytest.mark.xdist_group(f"{name} on {distro}"),
+            ],
+        )
         for name in _RECIPES
         for distro in _RELEASES
     ],
