@@ -179,14 +179,14 @@ def _engine(_host: object) -> FakeEngine:
     return engine
 
 
-def _replace_held(real: Callable[[Path, Path], Path]) -> Callable[[Path, Path], Path]:
+def _replace_held(real: Callable[..., None]) -> Callable[..., None]:
     """Let a rename stop that is about to give a draft its name."""
 
-    def replace(self: Path, to: Path) -> Path:
+    def replace(draft: str | Path, to: str | Path, **folders: int) -> None:
         for place in ("state", "status"):
-            if self.name.startswith(f".{place}.json."):
+            if Path(draft).name.startswith(f".{place}.json."):
                 _hold(place)
-        return real(self, to)
+        real(draft, to, **folders)
 
     return replace
 
@@ -196,7 +196,7 @@ def _main() -> None:
     _around(rollback, "reject", "reject")
     _around(actions, "activate_entry", "activate")
     for place, name, stand_in in (
-        (Path, "replace", _replace_held(Path.replace)),
+        (os, "replace", _replace_held(os.replace)),
         (actions, "resolve_pin", _resolve),
         (actions, "obtain", _obtain),
         (docker_api, "connect", _engine),

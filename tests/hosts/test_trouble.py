@@ -71,7 +71,7 @@ _REFUSED: dict[str, list[Row]] = {
             "has no wheel of rich 14.0.",
         ),
         (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
-        (_driver("images", ["/nowhere/nvidia.tar"]), "docker save"),
+        (_driver("images", ["/nowhere/nvidia.tar"]), "provision registry push"),
         (_python("", "/nowhere/p.tar.gz"), "provision export host-python"),
         (_python("abc"), "which is no checksum"),
         (_python("0" * 64), "provision_host_python_archive_sha256"),
