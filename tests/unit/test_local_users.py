@@ -174,6 +174,23 @@ path, secret = theirs + "/file", roots + "/.file.secret"
     assert [path.name for path in (home / "roots").iterdir()] == [secret.name]
 
 
+def test_a_lock_of_roots_is_no_users_to_hold(place: Path) -> None:
+    """Who can read a file can lock it, and who held this one would keep root from all work."""
+    path = write(place / ".lock", "", 0o644)
+    with lock(path):
+        pass
+    hold = """
+import fcntl, os, sys
+try:
+    fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+except PermissionError:
+    print("refused")
+else:
+    print("held")
+"""
+    assert as_user(hold, path) == "refused\n"
+
+
 def test_an_output_is_not_written_where_another_users_link_leads(place: Path) -> None:
     (place / "secret").write_text("of root")
     (place / "tmp").mkdir()
