@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.errors import printable
+from provision.errors import redact
 from provision.progress import Event, Output, Step, Transfer
 
 # "Step 3/12 : RUN make" (Docker's classic builder, counted over all stages), "[1/3] STEP 3/5: RUN
@@ -101,8 +101,9 @@ class BuildStream:
 
     def _line(self, raw: str) -> list[Event]:
         last = raw[:-1] if raw.endswith("\r") else raw.rsplit("\r", 1)[-1]
-        # The output of a driver's build is untrusted: it must not control a terminal.
-        line = printable(_ESCAPES.sub("", last))
+        # The output of a driver's build is untrusted: it must not control a terminal. And all of it
+        # may be shown or kept.
+        line = redact(_ESCAPES.sub("", last))
         if match := _STEP.match(line):
             return [self._open_step(int(match[1]), int(match[2]), match[3].strip())]
         if not self.steps:
