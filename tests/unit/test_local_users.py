@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import struct
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -191,6 +192,23 @@ else:
     assert as_user(hold, path) == "refused\n"
 
 
+def test_no_folder_that_root_makes_is_one_for_users_to_write_to(place: Path) -> None:
+    """Whatever the umask of root's shell: who may write to the store decides what is loaded."""
+    write(place / "etc/os-release", BOOKWORM)
+    (place / "usr/lib/modules/6.1.0-56-amd64").mkdir(parents=True)
+    proxy = "http://me:hush@proxy.example:3128"
+    write(place / "etc/provision/provision.toml", f'[network]\nproxy = "{proxy}"\n', 0o600)
+    apply = f"umask 0; exec {sys.executable} -m provision apply --root {place}"
+    run(["sh", "-c", apply])
+    made = {path for path in place.rglob("*") if not path.is_symlink()}
+    assert place / "var/lib/provision" in made
+    assert not [path for path in made if path.stat().st_mode & 0o022]
+    # Nor does a copy show what only root may read.
+    copies = [path for path in made if path.is_file() and "hush" in path.read_text()]
+    assert len(copies) > 1
+    assert not [path for path in copies if path.stat().st_mode & 0o077]
+
+
 def test_an_output_is_not_written_where_another_users_link_leads(place: Path) -> None:
     (place / "secret").write_text("of root")
     (place / "tmp").mkdir()
@@ -258,11 +276,25 @@ def _checked(words: list[str]) -> None:
         raise ConfigError("provision", [])
 
 
+# acl(5), as the kernel keeps it: tag, permissions and id of each entry, and of whom an entry is.
+_ANY_USER, _ANY_GROUP = 0x02, 0x08
+
+
+def _listed(path: Path, tag: int) -> tuple[Path, int, int, int]:
+    """Let a user or group write to a file by a list; its owner and mode are as root's own."""
+    rights = [(0x01, 6, -1), (tag, 6, UID), (0x04, 4, -1), (0x10, 6, -1), (0x20, 4, -1)]
+    entries = b"".join(struct.pack("<HHi", *entry) for entry in sorted(rights))
+    os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + entries)
+    return path, 0, 0, 0o664
+
+
 # How a user may change a file: owner and mode of what, with the file's path.
 _LOOSE = {
     "the file is a user's": lambda path: (path, UID, 0, 0o644),
     "everyone may write to the file": lambda path: (path, 0, 0, 0o666),
     "a group may write to the file": lambda path: (path, 0, UID, 0o664),
+    "a list of access names a user": lambda path: _listed(path, _ANY_USER),
+    "a list of access names a group": lambda path: _listed(path, _ANY_GROUP),
     "the folder is a user's": lambda path: (path.parent, UID, 0, 0o755),
     "everyone may write to a folder above": lambda path: (path.parents[1], 0, 0, 0o777),
 }

@@ -54,7 +54,8 @@ def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = Fa
         with suppress(OSError):
             path = in_root(root, _KEPT, follow=False)
             remove_drafts(path)
-            write_atomic(path, _text(root, CONFIG))
+            # It may have passwords that the file itself shows to root only.
+            write_atomic(path, _text(root, CONFIG), mode=0o600)
     return desired
 
 
