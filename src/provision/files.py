@@ -25,7 +25,7 @@ from typing import IO
 
 from provision.errors import InUseError
 from provision.progress import Note, report
-from provision.trust import MOST_LINKS, is_own, open_folder
+from provision.trust import MOST_LINKS, is_own, open_folder, require_trusted
 
 _HERE = ("", ".")
 _POLL_SECONDS = 0.05
@@ -70,6 +70,16 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
             done.clear()
         left += _parts(target)
     return root.joinpath(*done)
+
+
+def settled_path(root: Path, name: str | PurePath) -> Path:
+    """Return where a file lies that a host's settings name; refuse one that others may change.
+
+    It steers what root does: which packages are believed, what is built, who may sign.
+    """
+    path = in_root(root, name)
+    require_trusted(path)
+    return path
 
 
 def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:

@@ -71,8 +71,8 @@ def distrusted(path: Path) -> Distrust | None:
 def require_trusted(path: Path) -> None:
     """Refuse a file that steers what root does, and that another user may change.
 
-    What a person names for one command is that person's to judge; what a host's settings name, or
-    its units run, is not.
+    What a person names for one command is that person's to judge; what a host's settings name
+    (``files.settled_path``), or its units run, is not.
     """
     if found := distrusted(path):
         raise ConfigError(

@@ -13,7 +13,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ from kit.process import run
 from provision.build import dkms_import
 from provision.build.dkms_import import DkmsConf, import_dkms
 from provision.build.image import BuildLog
+from provision.build.solve import configured_repositories, suites_of
+from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
@@ -35,7 +37,7 @@ from provision.config import Config
 from provision.engine.scratch import scratch
 from provision.errors import ConfigError, ExitCode, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
-from provision.pin import BasePin
+from provision.pin import BasePin, DistroPin
 from provision.registry.keys import open_key, settled_keys
 from provision.run import find_program
 from provision.run import run as run_program
@@ -252,11 +254,41 @@ def _signing_key(root: Path) -> object:
     return open_key(root, load_settings(root).config.signing)
 
 
+def _archive_of(root: Path) -> object:
+    distro = DistroPin(id="debian", version="12", codename="bookworm")
+    return suites_of(_settings(root), distro)
+
+
+def _repositories_of(root: Path) -> object:
+    distro = DistroPin(id="fedora", version="42", codename="fedora42")
+    return configured_repositories(_settings(root), distro)
+
+
+def _tree_of(root: Path) -> object:
+    settings = _settings(root)
+    return ensure_tree(settings, settings.config.trees[0], "6.6.1")
+
+
+def _settings(root: Path) -> Settings:
+    return replace(load_settings(root), state=root / "state")
+
+
 _TOML = """
 catalogue = ["/etc/provision/drivers"]
 [signing]
 key = "/etc/provision/modules/key.pem"
 certificate = "/etc/provision/modules/key.crt"
+[distros.debian.archive]
+mirror = "http://mirror.example/debian"
+keyring = "/etc/provision/keys/archive.gpg"
+[[distros.fedora.repositories]]
+id = "ours"
+urls = ["http://mirror.example/fedora"]
+keys = ["/etc/provision/keys/ours.asc"]
+[[trees]]
+kernels = "6.6.1"
+path = "/srv/kernel/tree.tar"
+config = "/srv/config/config"
 """
 _STEERED = [
     _Steered("etc/provision/provision.toml", load_settings, _TOML),
@@ -264,6 +296,10 @@ _STEERED = [
     _Steered("etc/provision/drivers/lab/driver.toml", _recipe_of),
     _Steered("etc/provision/drivers/lab/patches/a.patch", _recipe_of),
     _Steered("etc/provision/modules/key.pem", _signing_key),
+    _Steered("etc/provision/keys/archive.gpg", _archive_of),
+    _Steered("etc/provision/keys/ours.asc", _repositories_of),
+    _Steered("srv/kernel/tree.tar", _tree_of),
+    _Steered("srv/config/config", _tree_of),
     _Steered(
         "opt/provision/bin/provision",
         lambda root: _checked(["units", "install", "--root", str(root), "--dry-run"]),
