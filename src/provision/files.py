@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -330,6 +331,15 @@ def mark_used(path: Path) -> None:
     """Set a file's time of use to now, if that may be set; garbage collection goes by it."""
     with suppress(OSError):
         os.utime(path)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a pipe or device is an error, and nobody waits for it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def sha256_file(path: Path) -> str:

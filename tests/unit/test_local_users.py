@@ -23,6 +23,7 @@ from kit.files import BOOKWORM, write
 from kit.fileserver import served
 from kit.local_user import UID, as_user, attacking, public_folder
 from kit.process import run
+from provision.agent.desired import load_desired, read_inputs
 from provision.build import dkms_import
 from provision.build.dkms_import import DkmsConf, import_dkms
 from provision.build.image import BuildLog
@@ -360,6 +361,21 @@ def test_what_a_user_may_change_steers_nothing(
     # What it says to do cures it.
     run(["sh", "-c", found.cure.partition(": ")[2]])
     assert distrusted(place / steered.name) is None
+
+
+def test_a_pipe_in_a_users_folder_of_drivers_keeps_nobody_waiting(place: Path) -> None:
+    """It is refused, but what decides about artifacts is compared before, at each boot too."""
+    write(place / "etc/os-release", BOOKWORM)
+    write(place / "lib/modules/6.1.0-56-amd64/modules.dep", "")
+    write(
+        place / "etc/provision/provision.toml",
+        'catalogue = ["/srv/drivers"]\n[drivers.lab]\nversion = "1"\n',
+    )
+    (place / "srv/drivers/lab").mkdir(parents=True)
+    os.mkfifo(place / "srv/drivers/lab/driver.toml")
+    desired = load_desired(place)
+    with _within(30):
+        assert read_inputs(place, desired).of("lab", "6.1.0-56-amd64")
 
 
 def test_a_link_in_a_users_folder_is_not_trusted_wherever_it_leads(place: Path) -> None:
