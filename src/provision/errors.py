@@ -162,7 +162,8 @@ class ConfigError(ProvisionError):
         self, file: str, mistakes: Iterable[Mistake], *, resolution: str | None = None
     ) -> None:
         self.file = file
-        self.mistakes = tuple(mistakes)
+        # Programs print them as they are.
+        self.mistakes = tuple(Mistake(redact(one.path), redact(one.message)) for one in mistakes)
         count = len(self.mistakes)
         super().__init__(
             f"{file}: {count} mistake{'' if count == 1 else 's'}",
