@@ -26,6 +26,8 @@ _CHATTER = re.compile(
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMOVING = re.compile(r"^Removing intermediate container")
 _LINES_KEPT = 1000
+# A longer one, of a driver's build, comes in pieces.
+_LONGEST_LINE = 64 << 10
 
 
 @dataclass(slots=True)
@@ -93,6 +95,9 @@ class BuildStream:
         if _REMOVING.match(text) and self._partial:
             text = f"\n{text}"
         *lines, self._partial = (self._partial + text).split("\n")
+        if len(self._partial) > _LONGEST_LINE:
+            lines.append(self._partial)
+            self._partial = ""
         # Only the engine's own "Step" line comes without its end in the same message.
         if _STEP.match(self._partial):
             lines.append(self._partial)
