@@ -22,9 +22,14 @@ _FORMS = (
     (r"pin(?:-|%2d)value(?:=|%3d)", r"[^&\s]*[^&\s'\"]"),
     # The password in an address (RFC 3986, 3.2.1), up to the last '@', if neither '@' nor '/' is
     # encoded. A number before '/' is a port.
-    (r"://(?!\[)[^/@:\s]*:", r"(?!\d+/)[^\s\"<>]{1,512}(?=@)"),
+    (r"://(?!\[)[^/:\s]*:", r"(?!\d+[/?#])[^\s\"<>]{1,512}(?=@)"),
+    # One of a proxy without a scheme, as variables may have it. No other port follows an '@'.
+    (
+        r"(?<![\w.%+/:@-])[\w.%+-]{0,64}:",
+        r"[^\s/@'\"<>]{1,512}(?=@(?:[\w.-]+|\[[\da-f:.]+\]):\d{1,5}(?!\w))",
+    ),
     # A token in the password's place.
-    (r"https?://", r"[^/@:\s?#]+(?=@)"),
+    (r"https?://", r"[^/@:\s?#]+(?=@(?![^/@:\s]*:[^/@\s]*@))"),
     # A value of the query whose name says that it is one.
     (
         (
@@ -45,13 +50,23 @@ _FORMS = (
         r"[^\s'\"][^\n'\"]*",
     ),
     (r"\bbearer\s+", r"(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*"),
+    # Variables and options of programs.
+    (
+        r"(?:passw(?:or)?d|secret(?:[_-]access[_-]key)?|(?:access|auth|api)[_-]?(?:token|key))=['\"]?",
+        r"[^\s&'\"<>;,]+",
+    ),
+    # What apt and curl read logins from: apt_auth.conf(5).
+    (r"\blogin\s+\S{1,512}\s+password\s+", r"\S+"),
+    # What only this user knows of the engine's cache, see provision.build.provenance.
+    (r"provision\.cache=", r"\w+"),
     # A server's answer, or a file of logins, in JSON.
     (r"\"[\w-]*(?:token|secret|passw\w*|pwd|auth)\"\s*:\s*\"", r"[^\"]+"),
-    # Tokens that are known by how they begin: those of GitHub, GitLab, Hugging Face, Slack; JWT.
+    # Tokens that are known by how they begin: those of GitHub, GitLab, Hugging Face, Docker Hub,
+    # Slack; JWT.
     (
         r"\b",
         (
-            r"(?:(?:gh[pousr]|github_pat|hf)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+            r"(?:(?:gh[pousr]|github_pat|hf)_\w{16,}|glpat-[\w-]{16,}|dckr_[po]at_[\w-]{16,}|xox[abprs]-[\w-]{10,}"
             r"|eyJ[\w-]{8,2048}\.eyJ[\w-]+\.[\w-]*)"
         ),
     ),
@@ -147,7 +162,8 @@ class ConfigError(ProvisionError):
         self, file: str, mistakes: Iterable[Mistake], *, resolution: str | None = None
     ) -> None:
         self.file = file
-        self.mistakes = tuple(mistakes)
+        # Programs print them as they are.
+        self.mistakes = tuple(Mistake(redact(one.path), redact(one.message)) for one in mistakes)
         count = len(self.mistakes)
         super().__init__(
             f"{file}: {count} mistake{'' if count == 1 else 's'}",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -25,7 +26,7 @@ from typing import IO
 
 from provision.errors import InUseError
 from provision.progress import Note, report
-from provision.trust import MOST_LINKS, is_own, open_folder
+from provision.trust import MOST_LINKS, is_own, open_folder, require_trusted
 
 _HERE = ("", ".")
 _POLL_SECONDS = 0.05
@@ -36,6 +37,7 @@ _LABEL = "security.selinux"
 # Whatever another user put there, nothing is opened through a link, and no open waits.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_MODE = 0o600
 
 
 def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
@@ -69,6 +71,16 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
             done.clear()
         left += _parts(target)
     return root.joinpath(*done)
+
+
+def settled_path(root: Path, name: str | PurePath) -> Path:
+    """Return where a file lies that a host's settings name; refuse one that others may change.
+
+    It steers what root does: which packages are believed, what is built, who may sign.
+    """
+    path = in_root(root, name)
+    require_trusted(path)
+    return path
 
 
 def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
@@ -321,6 +333,15 @@ def mark_used(path: Path) -> None:
         os.utime(path)
 
 
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a pipe or device is an error, and nobody waits for it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a file's content as 64 hexadecimal digits."""
     with path.open("rb") as stream:
@@ -334,6 +355,7 @@ def lock(
     waiting: str | None = None,
     limit: float = LONGEST_WAIT_S,
     shared: bool = False,
+    mode: int = _LOCK_MODE,
 ) -> Iterator[bool]:
     """Hold a lock on a file, however this process ends; yield whether that took a wait.
 
@@ -341,11 +363,13 @@ def lock(
         waiting: Reported before a wait.
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
         limit: The longest wait in seconds; 0: no wait.
+        mode: The file's permission bits. Whoever can read it can hold the lock, see flock(2), and
+            would keep root waiting.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     waited = False
     while True:
-        with os.fdopen(_open_lock(path), "ab") as stream:
+        with os.fdopen(_open_lock(path, mode), "ab") as stream:
             try:
                 fcntl.flock(stream, kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -360,13 +384,17 @@ def lock(
             return
 
 
-def _open_lock(path: Path) -> int:
+def _open_lock(path: Path, mode: int) -> int:
     folder = open_folder(path.parent, create=True)
     try:
         with _naming(path):
-            return os.open(path.name, _LOCK, 0o644, dir_fd=folder)
+            handle = os.open(path.name, _LOCK, mode, dir_fd=folder)
     finally:
         os.close(folder)
+    # One that a former version left; a medium's file system may have no modes.
+    with suppress(OSError):
+        os.fchmod(handle, mode)
+    return handle
 
 
 def _is_there(stream: IO[bytes], path: Path) -> bool:

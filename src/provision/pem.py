@@ -12,6 +12,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from provision.files import open_regular
+
 _SUFFIXES = (".pub", ".pem")
 LONGEST = 64 << 10
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----")
@@ -43,8 +45,8 @@ def fingerprints(place: Path) -> frozenset[str]:
     found = set()
     for path in key_files(place):
         try:
-            # A named pipe would keep its reader waiting.
-            data = path.read_bytes() if path.is_file() else b""
+            with open_regular(path) as stream:
+                data = stream.read(LONGEST + 1)
         except OSError:
             continue
         if len(data) <= LONGEST and (one := fingerprint(data)):

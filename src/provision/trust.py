@@ -11,6 +11,7 @@ import errno
 import os
 import shlex
 import stat
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ MOST_LINKS = 40
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _ROOT = 0
+# Access control lists of files, as the kernel keeps them.
+_LIST = "system.posix_acl_access"
+_LIST_HEAD = 4
+_LISTED_USER, _LISTED_GROUP, _LISTED_WRITE = 0x02, 0x08, 0x02
 
 Look = Callable[[Path, os.stat_result], None]
 
@@ -55,7 +60,7 @@ def distrusted(path: Path) -> Distrust | None:
     found: list[Distrust] = []
 
     def judge(step: Path, status: os.stat_result) -> None:
-        if not found and (why := _untrusted(status)):
+        if not found and (why := _untrusted(status) or _listed(step, status)):
             found.append(Distrust(step, why))
 
     with suppress(FileNotFoundError):
@@ -66,8 +71,8 @@ def distrusted(path: Path) -> Distrust | None:
 def require_trusted(path: Path) -> None:
     """Refuse a file that steers what root does, and that another user may change.
 
-    What a person names for one command is that person's to judge; what a host's settings name, or
-    its units run, is not.
+    What a person names for one command is that person's to judge; what a host's settings name
+    (``files.settled_path``), or its units run, is not.
     """
     if found := distrusted(path):
         raise ConfigError(
@@ -174,6 +179,28 @@ def _untrusted(status: os.stat_result) -> str | None:
     # Many distros give each user a group.
     if mode & stat.S_IWGRP and status.st_gid not in {_ROOT, os.getegid()} and not keeps:
         return "is writable by a group"
+    return None
+
+
+def _listed(path: Path, status: os.stat_result) -> str | None:
+    """Return why a root program must not trust a file whose access control list lets others write.
+
+    The mode of such a file has the list's mask in place of the group's rights. Source: acl(5),
+    linux/posix_acl_xattr.h
+    """
+    mode = status.st_mode
+    is_sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
+    if not mode & stat.S_IWGRP or is_sticky or stat.S_ISLNK(mode):
+        return None
+    try:
+        entries = os.getxattr(path, _LIST, follow_symlinks=False)[_LIST_HEAD:]
+    except OSError:
+        # It has none, or the file system knows no lists.
+        return None
+    own = {_LISTED_USER: {_ROOT, os.geteuid()}, _LISTED_GROUP: {_ROOT, os.getegid()}}
+    for tag, rights, number in struct.iter_unpack("<HHI", entries):
+        if rights & _LISTED_WRITE and number not in own.get(tag, {number}):
+            return "is writable by those whom its access control list names"
     return None
 
 

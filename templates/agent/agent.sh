@@ -66,7 +66,8 @@ keep_keys() {
 }
 
 prepare() {
-    give "$config/provision.toml" 0644 /etc/provision/provision.toml || return 1
+    # It may have a proxy's password.
+    give "$config/provision.toml" 0600 /etc/provision/provision.toml || return 1
     names=
     for key in "$config"/*.pub; do
         [ ! -e "$key" ] || names="$names ${key##*/}"

@@ -11,7 +11,7 @@ import pytest
 
 import provision
 from provision import errors
-from provision.errors import ConfigError, ProvisionError, redact
+from provision.errors import ConfigError, Mistake, ProvisionError, redact
 from unit.secret_forms import IN_MESSAGES, IN_SETTINGS, PUBLIC
 
 _PACKAGE = Path(provision.__file__).parent
@@ -62,6 +62,7 @@ def test_every_error_says_what_to_do() -> None:
 def test_secrets_are_not_shown(text: str, secret: str, shown: str) -> None:
     assert redact(text) == shown
     assert secret not in str(ProvisionError(text, resolution="None."))
+    assert secret not in str(ConfigError("file", [Mistake(text, text)]).members())
 
 
 @pytest.mark.parametrize("text", PUBLIC)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import os
 import signal
+import struct
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,12 @@ from kit.files import BOOKWORM, write
 from kit.fileserver import served
 from kit.local_user import UID, as_user, attacking, public_folder
 from kit.process import run
+from provision.agent.desired import load_desired, read_inputs
 from provision.build import dkms_import
 from provision.build.dkms_import import DkmsConf, import_dkms
 from provision.build.image import BuildLog
+from provision.build.solve import configured_repositories, suites_of
+from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
@@ -34,7 +38,7 @@ from provision.config import Config
 from provision.engine.scratch import scratch
 from provision.errors import ConfigError, ExitCode, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
-from provision.pin import BasePin
+from provision.pin import BasePin, DistroPin
 from provision.registry.keys import open_key, settled_keys
 from provision.run import find_program
 from provision.run import run as run_program
@@ -174,6 +178,40 @@ path, secret = theirs + "/file", roots + "/.file.secret"
     assert [path.name for path in (home / "roots").iterdir()] == [secret.name]
 
 
+def test_a_lock_of_roots_is_no_users_to_hold(place: Path) -> None:
+    """Who can read a file can lock it, and who held this one would keep root from all work."""
+    path = write(place / ".lock", "", 0o644)
+    with lock(path):
+        pass
+    hold = """
+import fcntl, os, sys
+try:
+    fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+except PermissionError:
+    print("refused")
+else:
+    print("held")
+"""
+    assert as_user(hold, path) == "refused\n"
+
+
+def test_no_folder_that_root_makes_is_one_for_users_to_write_to(place: Path) -> None:
+    """Whatever the umask of root's shell: who may write to the store decides what is loaded."""
+    write(place / "etc/os-release", BOOKWORM)
+    (place / "usr/lib/modules/6.1.0-56-amd64").mkdir(parents=True)
+    proxy = "http://me:hush@proxy.example:3128"
+    write(place / "etc/provision/provision.toml", f'[network]\nproxy = "{proxy}"\n', 0o600)
+    apply = f"umask 0; exec {sys.executable} -m provision apply --root {place}"
+    run(["sh", "-c", apply])
+    made = {path for path in place.rglob("*") if not path.is_symlink()}
+    assert place / "var/lib/provision" in made
+    assert not [path for path in made if path.stat().st_mode & 0o022]
+    # Nor does a copy show what only root may read.
+    copies = [path for path in made if path.is_file() and "hush" in path.read_text()]
+    assert len(copies) > 1
+    assert not [path for path in copies if path.stat().st_mode & 0o077]
+
+
 def test_an_output_is_not_written_where_another_users_link_leads(place: Path) -> None:
     (place / "secret").write_text("of root")
     (place / "tmp").mkdir()
@@ -217,11 +255,41 @@ def _signing_key(root: Path) -> object:
     return open_key(root, load_settings(root).config.signing)
 
 
+def _archive_of(root: Path) -> object:
+    distro = DistroPin(id="debian", version="12", codename="bookworm")
+    return suites_of(_settings(root), distro)
+
+
+def _repositories_of(root: Path) -> object:
+    distro = DistroPin(id="fedora", version="42", codename="fedora42")
+    return configured_repositories(_settings(root), distro)
+
+
+def _tree_of(root: Path) -> object:
+    settings = _settings(root)
+    return ensure_tree(settings, settings.config.trees[0], "6.6.1")
+
+
+def _settings(root: Path) -> Settings:
+    return replace(load_settings(root), state=root / "state")
+
+
 _TOML = """
 catalogue = ["/etc/provision/drivers"]
 [signing]
 key = "/etc/provision/modules/key.pem"
 certificate = "/etc/provision/modules/key.crt"
+[distros.debian.archive]
+mirror = "http://mirror.example/debian"
+keyring = "/etc/provision/keys/archive.gpg"
+[[distros.fedora.repositories]]
+id = "ours"
+urls = ["http://mirror.example/fedora"]
+keys = ["/etc/provision/keys/ours.asc"]
+[[trees]]
+kernels = "6.6.1"
+path = "/srv/kernel/tree.tar"
+config = "/srv/config/config"
 """
 _STEERED = [
     _Steered("etc/provision/provision.toml", load_settings, _TOML),
@@ -229,6 +297,10 @@ _STEERED = [
     _Steered("etc/provision/drivers/lab/driver.toml", _recipe_of),
     _Steered("etc/provision/drivers/lab/patches/a.patch", _recipe_of),
     _Steered("etc/provision/modules/key.pem", _signing_key),
+    _Steered("etc/provision/keys/archive.gpg", _archive_of),
+    _Steered("etc/provision/keys/ours.asc", _repositories_of),
+    _Steered("srv/kernel/tree.tar", _tree_of),
+    _Steered("srv/config/config", _tree_of),
     _Steered(
         "opt/provision/bin/provision",
         lambda root: _checked(["units", "install", "--root", str(root), "--dry-run"]),
@@ -241,11 +313,25 @@ def _checked(words: list[str]) -> None:
         raise ConfigError("provision", [])
 
 
+# acl(5), as the kernel keeps it: tag, permissions and id of each entry, and of whom an entry is.
+_ANY_USER, _ANY_GROUP = 0x02, 0x08
+
+
+def _listed(path: Path, tag: int) -> tuple[Path, int, int, int]:
+    """Let a user or group write to a file by a list; its owner and mode are as root's own."""
+    rights = [(0x01, 6, -1), (tag, 6, UID), (0x04, 4, -1), (0x10, 6, -1), (0x20, 4, -1)]
+    entries = b"".join(struct.pack("<HHi", *entry) for entry in sorted(rights))
+    os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + entries)
+    return path, 0, 0, 0o664
+
+
 # How a user may change a file: owner and mode of what, with the file's path.
 _LOOSE = {
     "the file is a user's": lambda path: (path, UID, 0, 0o644),
     "everyone may write to the file": lambda path: (path, 0, 0, 0o666),
     "a group may write to the file": lambda path: (path, 0, UID, 0o664),
+    "a list of access names a user": lambda path: _listed(path, _ANY_USER),
+    "a list of access names a group": lambda path: _listed(path, _ANY_GROUP),
     "the folder is a user's": lambda path: (path.parent, UID, 0, 0o755),
     "everyone may write to a folder above": lambda path: (path.parents[1], 0, 0, 0o777),
 }
@@ -275,6 +361,21 @@ def test_what_a_user_may_change_steers_nothing(
     # What it says to do cures it.
     run(["sh", "-c", found.cure.partition(": ")[2]])
     assert distrusted(place / steered.name) is None
+
+
+def test_a_pipe_in_a_users_folder_of_drivers_keeps_nobody_waiting(place: Path) -> None:
+    """It is refused, but what decides about artifacts is compared before, at each boot too."""
+    write(place / "etc/os-release", BOOKWORM)
+    write(place / "lib/modules/6.1.0-56-amd64/modules.dep", "")
+    write(
+        place / "etc/provision/provision.toml",
+        'catalogue = ["/srv/drivers"]\n[drivers.lab]\nversion = "1"\n',
+    )
+    (place / "srv/drivers/lab").mkdir(parents=True)
+    os.mkfifo(place / "srv/drivers/lab/driver.toml")
+    desired = load_desired(place)
+    with _within(30):
+        assert read_inputs(place, desired).of("lab", "6.1.0-56-amd64")
 
 
 def test_a_link_in_a_users_folder_is_not_trusted_wherever_it_leads(place: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public_pem
 from provision.agent.boot import boot
+from provision.agent.run import rollback
 from provision.build.image import DIGEST_LABEL, find_built
 from provision.build.provenance import (
     ForeignImageError,
@@ -31,6 +32,7 @@ from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image
+from provision.errors import NotFoundError
 from provision.export import host_python
 from provision.export.artifact_source import ArtifactSource
 from provision.export.host_python import PythonPin
@@ -51,7 +53,7 @@ from provision.store.layout import Layout
 from provision.store.obtain import store_pulled
 from unit.agent.conftest import host as host  # noqa: PLC0414 - a fixture
 from unit.agent.conftest import ready as ready  # noqa: PLC0414 - a fixture
-from unit.agent.host import DRIVER, Host
+from unit.agent.host import DRIVER, NEWEST, Host
 from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import (
     ADDRESS,
@@ -318,6 +320,20 @@ def test_status_says_that_the_key_of_a_driver_in_use_is_gone(ready: Host) -> Non
     assert artifact.distrust is not None
     # An apply makes it again.
     assert ready.kinds()[0] == f"prepare {KERNEL}"
+
+
+def test_no_rollback_goes_to_what_one_command_had_allowed(ready: Host) -> None:
+    trial = ready.layout.current.resolve()
+    ready.ask_for(NEWEST)
+    ready.apply()
+    record_admission(trial, Admission(image=NAME, repository=ADDRESS, once=True))
+    with pytest.raises(NotFoundError) as caught:
+        rollback(ready.root, ready.desired(), DRIVER)
+    assert trial.name in str(caught.value.details)
+    assert ready.layout.current.resolve() != trial
+    record_admission(trial, None)
+    rollback(ready.root, ready.desired(), DRIVER)
+    assert ready.layout.current.resolve() == trial
 
 
 # When something was signed

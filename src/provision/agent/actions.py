@@ -583,7 +583,7 @@ class Actions:
         failure = failure.model_copy(update={"reason": "load", "final": is_final})
         with changing(layout):
             try:
-                _now, digest = choose(layout, action.kernel)
+                _now, digest = choose(layout, action.kernel, self.run.desired.config)
                 reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
             except (NotFoundError, NewerStateError):
                 return False

@@ -24,7 +24,7 @@ from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import data_files, find_distro
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import in_root, remove_drafts, write_atomic
+from provision.files import in_root, open_regular, remove_drafts, write_atomic
 from provision.host import STORE
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
@@ -54,7 +54,8 @@ def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = Fa
         with suppress(OSError):
             path = in_root(root, _KEPT, follow=False)
             remove_drafts(path)
-            write_atomic(path, _text(root, CONFIG))
+            # It may have passwords that the file itself shows to root only.
+            write_atomic(path, _text(root, CONFIG), mode=0o600)
     return desired
 
 
@@ -202,7 +203,9 @@ def _files(folder: Path, paths: Iterable[Path]) -> str:
         if path.is_dir():
             continue
         try:
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            # In a folder of drivers, a user may have put a pipe.
+            with open_regular(path) as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError:
             content = "none"
         total.update(f"{content}  {path.relative_to(folder)}\n".encode())

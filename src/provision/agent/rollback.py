@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from provision.config import Config
 from provision.errors import NotFoundError
 from provision.kmod.verify import first_damage, stored_manifest
+from provision.store.admission import distrust
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import Failure, load_state, refuse_newer, store_state
@@ -23,11 +25,12 @@ def begun(layout: Layout, release: str) -> tuple[str, str] | None:
     return (used.name, chosen) if is_rejected and layout.entry(chosen).is_dir() else None
 
 
-def choose(layout: Layout, release: str) -> tuple[str, str]:
+def choose(layout: Layout, release: str, config: Config) -> tuple[str, str]:
     """Return the artifact that a kernel uses and the one to go back to, by short digest.
 
     A rollback goes to the previous artifact of the kernel if it is whole, or else to the newest
-    other one for this kernel that was not rolled back from.
+    other one for this kernel that was not rolled back from. It goes to none that the host would not
+    let in today: what one command tried, or a key that is gone has signed.
 
     Raises:
         NotFoundError: The kernel has no artifact, or none to go back to.
@@ -46,11 +49,16 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
         key=lambda digest: (digest == known.previous, layout.entry(digest).stat().st_ctime_ns),
         reverse=True,
     )
+    refused = []
     for digest in others:
         if is_whole_for(layout, digest, release):
-            return now, digest
+            why = distrust(config, layout.root, layout.driver, layout.entry(digest))
+            if why is None:
+                return now, digest
+            refused.append(f"{digest} is not trusted now: {why}")
     raise NotFoundError(
         f"There is no other artifact of {layout.driver} for the kernel {release}.",
+        details="\n".join(refused) or None,
         resolution="Set another version in provision.toml ([drivers.…] version), then run"
         " 'provision apply'. [policy] keep sets how many older artifacts stay.",
     )

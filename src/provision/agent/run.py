@@ -183,7 +183,7 @@ def rollback(root: Path, desired: Desired, driver: str) -> Result:
     meant = linked_kernels(layout).get(release)
     with switching(root):
         with changing(layout):
-            now, digest = begun(layout, release) or choose(layout, release)
+            now, digest = begun(layout, release) or choose(layout, release, desired.config)
             linked = linked_kernels(layout).get(release)
             if linked != meant:
                 raise InUseError(
@@ -202,7 +202,7 @@ def rollback(root: Path, desired: Desired, driver: str) -> Result:
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
     """Return the artifacts that a rollback would go from and to, by short digest."""
     layout, release = _target(root, desired, driver)
-    return begun(layout, release) or choose(layout, release)
+    return begun(layout, release) or choose(layout, release, desired.config)
 
 
 def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:

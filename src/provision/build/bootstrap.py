@@ -35,7 +35,7 @@ from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_signed
-from provision.files import in_root, lock, write_atomic
+from provision.files import in_root, lock, settled_path, write_atomic
 from provision.host.facts import read_facts
 from provision.pin import BasePin
 from provision.pin.architectures import names_of
@@ -130,7 +130,7 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
 
 
 def _keyring(settings: Settings, name: str) -> Path:
-    path = in_root(settings.root, name)
+    path = settled_path(settings.root, name)
     if not path.is_file():
         raise NotFoundError(
             f"The key that signs Flatcar's releases is not there: '{path}'.",

@@ -54,7 +54,7 @@ from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError, download_any
 from provision.fetch.authorities import authorities_of
-from provision.files import in_root
+from provision.files import in_root, settled_path
 from provision.pin import BasePin, DistroPin, PackagePin, is_address
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, report
@@ -618,7 +618,7 @@ def configured_repositories(
             continue
         keys: dict[str, bytes] = {}
         for name in one.keys:
-            path = in_root(settings.root, name)
+            path = settled_path(settings.root, name)
             if not path.is_file():
                 raise NotFoundError(
                     f"There is no key '{path}', which the repository '{one.id}' names.",

@@ -26,7 +26,7 @@ from provision.distros.kernel_tree import read_config, release_address, require_
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download, download_summed
-from provision.files import in_root, lock, mark_used, write_atomic
+from provision.files import in_root, lock, mark_used, settled_path, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Pin, Sha256, TreePin
@@ -302,7 +302,8 @@ def _config_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> Pa
     else:
         runs = kernel == kernel_release(settings.root)
         names = [*(["proc/config.gz"] if runs else []), f"boot/config-{kernel}"]
-    found = next((p for name in names if (p := in_root(settings.root, name)).is_file()), None)
+    paths = [settled_path(settings.root, name) for name in names]
+    found = next((path for path in paths if path.is_file()), None)
     if found is None:
         raise NotFoundError(
             f"The configuration of the kernel {kernel} is not there.",
@@ -318,7 +319,7 @@ def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> P
     if tree_config.symvers is None:
         path = in_root(settings.root, f"boot/symvers-{kernel}.gz")
         return path if path.is_file() else None
-    path = in_root(settings.root, filled(tree_config.symvers, kernel))
+    path = settled_path(settings.root, filled(tree_config.symvers, kernel))
     if not path.is_file():
         raise NotFoundError(
             f"There is no '{path}', which [[trees]] names as the Module.symvers of {kernel}.",
@@ -351,7 +352,7 @@ class _Origin:
     def path(self, name: str) -> SeenTree:
         """Return the tree of a folder or tar file of the host or of its other slot."""
         inside = name.removeprefix("/usr/")
-        path = in_root(self.settings.root, name)
+        path = settled_path(self.settings.root, name)
         usr = self.settings.usr
         # The running /usr lacks the tree of a kernel that boots next.
         if not path.exists() and usr is not None and (usr / inside).is_dir():

@@ -13,6 +13,7 @@ from provision.catalogue.recipe import Recipe, Variant
 from provision.catalogue.source_models import RecipeSource
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.files import open_regular
 from provision.trust import require_trusted
 
 __all__ = [
@@ -58,7 +59,7 @@ def load_entry(folder: Path) -> Entry:
         if patch.file in patches:
             mistakes.append(Mistake(f"patches.{number}.file", f"'{patch.file}' is named twice"))
         elif file.is_file():
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 content = stream.read(MAX_BYTES + 1)
             patches[patch.file] = content
             if len(content) > MAX_BYTES:

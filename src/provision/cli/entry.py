@@ -9,6 +9,7 @@ import difflib
 import gc
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
 
+_UMASK = 0o022
 _HELP = {"help_option_names": ["-h", "--help"]}
 _EXIT_CODES = (
     "Exit codes: 0 done, or nothing to do; 1 failed; 2 wrong usage or configuration; 3 not found"
@@ -163,6 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: The command line without the program's name; None: this process's own.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    # No folder that is made is one in which others may write, whatever this process was given.
+    os.umask(os.umask(_UMASK) | _UMASK)
     # Until the command is imported, there is no garbage, and looking for it takes 0.05 s of 0.3 s.
     gc.disable()
     args = list(sys.argv[1:] if arguments is None else arguments)

@@ -298,7 +298,8 @@ def daemonset(
 ) -> None:
     """Write the objects that run the agent on the nodes of a cluster without KMM.
 
-    These are a Namespace, a ConfigMap, a DaemonSet and a RuntimeClass.
+    These are a Namespace, a ConfigMap (a Secret, if provision.toml has a password), a DaemonSet and
+    a RuntimeClass.
     """
     agent = Agent(
         image=image,

@@ -156,6 +156,8 @@ class Engine:
                     platform=options.platform,
                     nocache=not options.cache,
                     timeout=_SILENT_SECONDS,
+                    # The SDK would add what ~/.docker/config.json has, with a password.
+                    use_config_proxy=False,
                 )
             )
 
@@ -212,7 +214,10 @@ class Engine:
             self._remove_containers(label)
             # The engine requires a command, and the image has none; the container never starts.
             container = self._client.create_container(
-                image_id, command=["/none"], labels={"provision.extract": owner}
+                image_id,
+                command=["/none"],
+                labels={"provision.extract": owner},
+                use_config_proxy=False,
             )
             with self._understood(container):
                 container_id = str(container["Id"])
@@ -242,6 +247,7 @@ class Engine:
                 entrypoint=[],
                 labels={"provision.solve": request.owner},
                 environment=dict(request.environment),
+                use_config_proxy=request.network != "none",
                 host_config=client.create_host_config(
                     auto_remove=True,
                     network_mode=request.network,

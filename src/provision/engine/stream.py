@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.errors import printable
+from provision.errors import redact
 from provision.progress import Event, Output, Step, Transfer
 
 # "Step 3/12 : RUN make" (Docker's classic builder, counted over all stages), "[1/3] STEP 3/5: RUN
@@ -26,6 +26,8 @@ _CHATTER = re.compile(
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMOVING = re.compile(r"^Removing intermediate container")
 _LINES_KEPT = 1000
+# A longer one, of a driver's build, comes in pieces.
+_LONGEST_LINE = 64 << 10
 
 
 @dataclass(slots=True)
@@ -93,6 +95,9 @@ class BuildStream:
         if _REMOVING.match(text) and self._partial:
             text = f"\n{text}"
         *lines, self._partial = (self._partial + text).split("\n")
+        if len(self._partial) > _LONGEST_LINE:
+            lines.append(self._partial)
+            self._partial = ""
         # Only the engine's own "Step" line comes without its end in the same message.
         if _STEP.match(self._partial):
             lines.append(self._partial)
@@ -101,8 +106,9 @@ class BuildStream:
 
     def _line(self, raw: str) -> list[Event]:
         last = raw[:-1] if raw.endswith("\r") else raw.rsplit("\r", 1)[-1]
-        # The output of a driver's build is untrusted: it must not control a terminal.
-        line = printable(_ESCAPES.sub("", last))
+        # The output of a driver's build is untrusted: it must not control a terminal. And all of it
+        # may be shown or kept.
+        line = redact(_ESCAPES.sub("", last))
         if match := _STEP.match(line):
             return [self._open_step(int(match[1]), int(match[2]), match[3].strip())]
         if not self.steps:

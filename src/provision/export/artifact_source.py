@@ -19,9 +19,11 @@ from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest, load_manifest
+from provision.progress import Note, report
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.sources.candidates import newest_first
+from provision.store.admission import distrust, record_admission
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.layout import Layout
 from provision.store.obtain import unpack_pulled
@@ -113,6 +115,7 @@ class ArtifactSource:
             )
         shutil.copytree(entry, folder, symlinks=True)
         remove_host_files(folder)
+        record_admission(folder, None)
         return verify_artifact(folder).require_whole(f"The store entry '{entry}'")
 
     def _stored(self, driver: str, kernel: str) -> Path | None:
@@ -121,9 +124,17 @@ class ArtifactSource:
             entry = layout.linked(link) if link.is_symlink() else None
             if entry is not None:
                 manifest = load_manifest(entry)
-                if manifest.pin.kernel.release == kernel:
+                if manifest.pin.kernel.release == kernel and self._may_serve(driver, entry):
                     return entry
         return None
+
+    def _may_serve(self, driver: str, entry: Path) -> bool:
+        """Return whether an entry may go to other hosts, which trust what is exported here."""
+        why = distrust(self.settings.config, self.settings.root, driver, entry)
+        if why is None or self.consent.insecure:
+            return True
+        report(Note(f"{entry} is not exported: {why}"))
+        return False
 
 
 @dataclass(frozen=True, slots=True)

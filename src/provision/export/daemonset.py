@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provision.config import Config
 from provision.documents import load_toml
-from provision.errors import NotFoundError, UsageError
+from provision.errors import NotFoundError, UsageError, redact
 from provision.export.kubernetes import (
     Document,
     check_name,
@@ -157,15 +157,21 @@ def documents(agent: Agent) -> list[Document]:
             resolution="Name the agent's image as nodes pull it: registry.example/agent:1",
         )
     labels: Document = {"app.kubernetes.io/name": NAME}
+    files = {"provision.toml": agent.config, **agent.keys}
+    # Many may read a ConfigMap, such as all that only look at a cluster.
+    is_secret = redact(agent.config) != agent.config
     config: Document = {
         "apiVersion": "v1",
-        "kind": "ConfigMap",
+        "kind": "Secret" if is_secret else "ConfigMap",
         "metadata": {"name": NAME, "namespace": agent.namespace, "labels": labels},
-        "data": {"provision.toml": agent.config, **agent.keys},
+        "stringData" if is_secret else "data": files,
     }
+    mounted: Document = (
+        {"secret": {"secretName": NAME}} if is_secret else {"configMap": {"name": NAME}}
+    )
     volumes: list[Document] = [
         {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
-        {"name": "config", "configMap": {"name": NAME}},
+        {"name": "config", **mounted},
         {"name": "cache", "emptyDir": {}},
     ]
     if agent.pull_secret:

@@ -393,7 +393,8 @@ def create(
     folder = output.with_name(f".{output.name}.parts") if is_archive else output
     check_room(output, contents.size * (2 if is_archive else 1))
     _claim(folder)
-    with lock(folder / _MARKER):
+    # It stays there for others to copy.
+    with lock(folder / _MARKER, mode=0o644):
         _write_images(folder, access, contents)
         _write_files(folder, contents, access.settings)
         _tidy(folder, contents)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import in_root
+from provision.files import in_root, settled_path
 from provision.kmod.module_file import (
     append_signature,
     find_signature,
@@ -54,7 +54,7 @@ def sign_modules(
     key = open_key(root, signing)
     if key is None or signing.certificate is None:
         return ()
-    certificate = in_root(root, signing.certificate)
+    certificate = settled_path(root, signing.certificate)
     with tempfile.TemporaryDirectory(prefix="provision-") as name:
         # Every version of OpenSSL reads PEM.
         pem, message = Path(name, "certificate.pem"), Path(name, "message")

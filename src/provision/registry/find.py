@@ -20,7 +20,7 @@ from provision.build.workspace import Settings
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.files import in_root
+from provision.files import in_root, settled_path
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
@@ -71,7 +71,7 @@ def connect(settings: Settings, reference: Reference) -> Registry:
     # Settings of the host's own registry are not for other registries.
     if not any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses):
         return Registry(reference, auth_file=auth_file)
-    ca = in_root(settings.root, registry.ca) if registry.ca else None
+    ca = settled_path(settings.root, registry.ca) if registry.ca else None
     return Registry(reference, ca, registry.plain_http, auth_file)
 
 

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from provision.config import KeyConfig
 from provision.documents import refusing
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
-from provision.files import in_root, write_atomic
+from provision.files import settled_path, write_atomic
 from provision.pem import LONGEST, fingerprint, key_files
 from provision.run import run
 from provision.trust import require_trusted
@@ -110,8 +110,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
 
 def settled_keys(root: Path, keys: str) -> tuple[PublicKey, ...]:
     """Return the keys of a folder or file that settings name, if only root may change them."""
-    place = in_root(root, keys)
-    require_trusted(place)
+    place = settled_path(root, keys)
     for path in key_files(place):
         require_trusted(path)
     return load_keys(place)
@@ -339,8 +338,7 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     if signing.key is None:
         return None
     if signing.pin_path is not None:
-        require_trusted(in_root(root, signing.pin_path))
-        secret = read_password(in_root(root, signing.pin_path)) + b"\n"
+        secret = read_password(settled_path(root, signing.pin_path)) + b"\n"
     elif pin := os.environ.get(PIN_VARIABLE, ""):
         secret = pin.encode() + b"\n"
     else:
@@ -348,10 +346,9 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     asked = ("-passin", "stdin") if secret is not None else ()
     uri = signing.token_uri
     if uri is None:
-        file = in_root(root, signing.key)
+        file = settled_path(root, signing.key)
         if not file.is_file():
             raise NotFoundError(f"There is no key '{file}'.", resolution=_CORRECT)
-        require_trusted(file)
         return SigningKey(("-inkey", str(file), *asked), secret, {})
     environment = {name: os.environ[name] for name in _TOKEN_VARIABLES if name in os.environ}
     if _LIBP11_MODULE in environment:

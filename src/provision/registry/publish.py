@@ -18,7 +18,7 @@ from provision.engine.docker_api import Engine
 from provision.engine.transfer import Pushed, find_image, push
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.files import in_root, lock, write_atomic
+from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
@@ -53,7 +53,6 @@ from provision.registry.signatures import (
 )
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
-from provision.trust import require_trusted
 
 # How often, and after how many seconds, to look at an image that another process is signing.
 _MOST_ROUNDS = 5
@@ -439,9 +438,7 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
     key = registry.sign_key
     path = key
     if not key.startswith(URI_SCHEME):
-        file = in_root(settings.root, key)
-        require_trusted(file)
-        path = str(file)
+        path = str(settled_path(settings.root, key))
 
     def configured() -> bytes:
         if registry.sign_password_file is None:
@@ -450,8 +447,6 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
                 resolution="Write it into a file that only root reads, and name that: [registry]"
                 ' sign_password_file = "/etc/provision/fleet.password".',
             )
-        with_password = in_root(settings.root, registry.sign_password_file)
-        require_trusted(with_password)
-        return read_password(with_password)
+        return read_password(settled_path(settings.root, registry.sign_password_file))
 
     return open_signer(path, password or configured, root=settings.root)

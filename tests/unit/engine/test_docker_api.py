@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import cast
 
 import pytest
@@ -19,6 +22,7 @@ from provision.engine import docker_api as module
 from provision.engine import docker_api as sdk
 from provision.engine.docker_api import (
     BuildOptions,
+    ContainerRequest,
     Engine,
     EngineLostError,
     connect,
@@ -94,6 +98,59 @@ def test_an_engine_that_says_nothing_during_a_build_is_lost(
                 list(engine.build(io.BytesIO(), BuildOptions()))
         finally:
             engine.close()
+
+
+def _build(engine: Engine) -> None:
+    list(engine.build(io.BytesIO(), BuildOptions()))
+
+
+def _read(engine: Engine) -> None:
+    with engine.archive("sha256:1", "/opt", owner="a test"):
+        pass
+
+
+def _inspect(engine: Engine) -> None:
+    with engine.container(ContainerRequest(image_id="sha256:1", owner="a test", network="none")):
+        pass
+
+
+@pytest.mark.parametrize("ask", [_build, _read, _inspect])
+def test_what_has_no_network_is_not_told_the_proxy_of_dockers_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Engine], None]
+) -> None:
+    """Docker's client and its SDK give it to every container and build, with its password."""
+    proxy = "http://me:hush@proxy.example:3128"
+    proxies = {"default": {"httpProxy": proxy, "httpsProxy": proxy}}
+    (tmp_path / "config.json").write_text(json.dumps({"proxies": proxies}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    sent: list[bytes] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def _record(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            sent.append(f"{self.path} {self.headers}".encode() + self.rfile.read(length))
+            answer = b"[]" if self.command == "GET" else b'{"Id": "1"}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_GET = do_POST = do_DELETE = _record  # noqa: N815 - as the library calls them
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_port}"
+        engine = Engine(APIClient(base_url=address, version="1.41"), address)
+        try:
+            with suppress(ProvisionError):
+                ask(engine)
+        finally:
+            engine.close()
+            server.shutdown()
+    assert any(
+        request.startswith((b"/v1.41/build", b"/v1.41/containers/create")) for request in sent
+    )
+    assert not [request for request in sent if b"hush" in request]
 
 
 @pytest.mark.parametrize(

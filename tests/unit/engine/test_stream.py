@@ -52,6 +52,14 @@ def test_output_is_only_that_of_programs() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
+def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
+    stream = BuildStream()
+    stream.feed({"stream": "Step 1/1 : RUN yes | tr -d '\\n'"})
+    pieces = [event for _ in range(100) for event in stream.feed({"stream": "y" * 8192})]
+    assert len(pieces) > 1
+    assert all(isinstance(piece, Output) and len(piece.text) < 100_000 for piece in pieces)
+
+
 def test_output_does_nothing_to_a_terminal() -> None:
     stream = BuildStream()
     for text in (

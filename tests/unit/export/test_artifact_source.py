@@ -23,9 +23,10 @@ from provision.export.driver_pod import PodOptions, pod_files
 from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import Document
 from provision.kmod.loader import write_loader
-from provision.manifest import EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
+from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
+from provision.store.admission import Admission, record_admission
 from provision.store.layout import Layout
 from unit.engine.fake_engine import using
 from unit.registry.trusting_host import connected, have
@@ -205,6 +206,28 @@ def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Pa
         source.artifact(DriverRequest("demo", kernel=_OTHER), tmp_path / "other")
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     assert not (tmp_path / "other").exists()
+
+
+def test_what_one_command_allowed_is_not_exported_from_the_store(
+    source: ArtifactSource, tmp_path: Path
+) -> None:
+    """No registry has it any more, and other hosts trust what is exported here."""
+    policy, trust = PolicyConfig(build="always"), TrustConfig()
+    config = source.settings.config.model_copy(update={"policy": policy, "trust": trust})
+    source = replace(source, settings=replace(source.settings, config=config))
+    layout = Layout(source.settings.root, "demo")
+    entry = layout.entry(make_pin().short_digest)
+    made = make_artifact(entry)
+    layout.current.symlink_to(entry.name)
+    record_admission(entry, Admission(image="x", repository="x", once=True))
+    request = DriverRequest("demo", kernel=KERNEL)
+    with pytest.raises(NotFoundError):
+        source.artifact(request, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    allowed = replace(source, consent=TrustOverride(insecure=True))
+    assert allowed.artifact(request, tmp_path / "out") == made
+    # Who let it into this store is nothing to other hosts.
+    assert not (tmp_path / "out" / ADMISSION).exists()
 
 
 def test_without_a_registry_a_cluster_has_nothing_to_pull(source: ArtifactSource) -> None:

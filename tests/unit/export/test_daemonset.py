@@ -131,6 +131,16 @@ def test_a_secret_may_have_dots_in_its_name() -> None:
     assert documents(Agent("registry.example/agent:1", _CONFIG, pull_secret="a.b-c"))  # noqa: S106 - a name
 
 
+def test_a_configuration_with_a_password_is_a_secret() -> None:
+    config = f'{_CONFIG}\n[network]\nproxy = "http://me:hush@proxy.example:3128"\n'
+    found = made(config=config, keys={"a.pub": _PEM})
+    assert "ConfigMap" not in found
+    assert found["Secret"]["stringData"] == {"provision.toml": config, "a.pub": _PEM}
+    volumes = found["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    (mounted,) = (v for v in volumes if v["name"] == "config")
+    assert mounted["secret"]["secretName"] == found["Secret"]["metadata"]["name"]
+
+
 def test_names_belong_together() -> None:
     found = made(namespace="drivers", keys={"a.pub": _PEM})
     pod = found["DaemonSet"]["spec"]["template"]

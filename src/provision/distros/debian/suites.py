@@ -19,7 +19,7 @@ from provision.distros.distro import AptArchive
 from provision.distros.family import Repository
 from provision.distros.known import archive_of, release_of
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import glob_in_root, in_root, write_atomic
+from provision.files import glob_in_root, in_root, settled_path, write_atomic
 from provision.pin import DistroPin
 
 log = logging.getLogger(__name__)
@@ -326,7 +326,7 @@ def _keyrings(
 ) -> tuple[Path, ...]:
     names = (config.keyring,) if config.keyring else archive.keyrings
     for name in names:
-        path = in_root(root, name)
+        path = settled_path(root, name)
         if path.is_file():
             return (binary_keyring(path, key_folder),)
     raise NotFoundError(

@@ -20,13 +20,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from provision.build.dockerfile import fill_shipped
 from provision.config import Config
 from provision.documents import load_toml
 from provision.elf import HEAD_SIZE, elf_machine
-from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
+from provision.errors import ConfigError, Mistake, NotFoundError, UsageError, redact
 from provision.export.ignition.wheels import (
     BundleOrigin,
     HostPython,
@@ -144,10 +144,10 @@ _URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
 
 def check_config(config: Config, *, file: Path, expected: Collection[str]) -> None:
     """Refuse a provision.toml that can't be given to a machine as it is."""
-    if secret := [Mistake(key, text) for key, text in _secrets(config)]:
+    if secret := list(_secrets(config.model_dump(mode="json"))):
         raise ConfigError(
             str(file),
-            secret,
+            [Mistake(key, "has a password or token in it") for key in secret],
             resolution="Remove it: everyone who reaches the address of config.ign can read it, and"
             " it stays on the machine.",
         )
@@ -178,15 +178,16 @@ def _named_files(config: Config) -> Iterator[tuple[str, str]]:
         yield f"catalogue.{number}", folder
 
 
-def _secrets(config: Config) -> Iterator[tuple[str, str]]:
-    text = "has a password in it"
-    addresses = {"engine.host": config.engine.host}
-    for name, distro in config.distros.items():
-        addresses[f"distros.{name}.archive.mirror"] = distro.archive.mirror
-        addresses[f"distros.{name}.archive.security_mirror"] = distro.archive.security_mirror
-    for key, address in addresses.items():
-        if address is not None and urlsplit(address).password is not None:
-            yield key, text
+def _secrets(value: object, *keys: str) -> Iterator[str]:
+    """Yield the keys of settings, at any depth, that hold a password or token."""
+    if isinstance(value, str) and redact(value) != value:
+        yield ".".join(keys)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _secrets(inner, *keys, str(key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _secrets(inner, *keys, str(number))
 
 
 @dataclass(frozen=True, slots=True)

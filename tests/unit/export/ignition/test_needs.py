@@ -60,6 +60,11 @@ def test_folders_and_keyrings_are_files_too(tmp_path: Path) -> None:
     [
         ('[distros.debian.archive]\nmirror = "https://me:hunter2@deb.example/debian"\n', "mirror"),
         ('[distros.debian.archive]\nsecurity_mirror = "http://m:s@deb.example"\n', "mirror"),
+        ('[network]\nproxy = "http://me:hunter2@proxy.example:3128"\n', "network.proxy"),
+        (
+            '[[distros.fedora.repositories]]\nid = "x"\nurls = ["https://m.example/a?token=hunter2"]\n',
+            "distros.fedora.repositories.0.urls.0",
+        ),
         ('[engine]\nhost = "tcp://me:hunter2@engine.example:1"\n', "engine.host"),
     ],
 )

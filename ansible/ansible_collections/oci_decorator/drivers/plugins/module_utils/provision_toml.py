@@ -104,9 +104,9 @@ PATH = "/etc/provision/provision.toml"
 # its place, a token in its query, and the PIN of a PKCS#11 URI
 # (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
 _SECRETS = (
-    re.compile(r"://[^\s/@:]*:([^\s/]+)@"),
+    re.compile(r"://[^\s/:]*:([^\s/]+)@"),
     # Neither '@' nor '/' is encoded; a number before '/' is a port.
-    re.compile(r"://(?!\[)[^\s/@:]*:(?!\d+/)([^\s\"<>]*/[^\s\"<>]*)@"),
+    re.compile(r"://(?!\[)[^\s/:]*:(?!\d+/)([^\s\"<>]*/[^\s\"<>]*)@"),
     re.compile(r"https?://([^\s/@:?#]+)@"),
     re.compile(r"(?i)[?&;]pin(?:-|%2d)value(?:=|%3d)([^&\s]+)"),
     re.compile(
