@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 
-use crate::support::{code, need, program, stderr, stdout, Tree};
+use crate::support::{code, install_copy, need, program, stderr, stdout, Tree};
 
 const NAME: &str = "nvidia-container-cli";
 const VENDOR: &str = r#"{
@@ -36,7 +36,8 @@ fn setup() -> Tree {
     tree.file("bundle/rootfs/etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
     tree.folder("bundle/rootfs/dev");
     tree.file("config.toml", format!("root = \"{}/host\"\n", tree.shown()));
-    tree.link(&format!("bin/{NAME}"), env!("CARGO_BIN_EXE_oci-decorator"));
+    // A copy: another user has no way to where this was compiled.
+    install_copy(env!("CARGO_BIN_EXE_oci-decorator"), &tree.path(&format!("bin/{NAME}")));
     tree
 }
 

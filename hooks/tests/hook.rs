@@ -100,13 +100,11 @@ const IN_USER_NAMESPACE: [(&str, &str, &[&str]); 2] = [
 ];
 
 /// Starts a container with a user namespace and a device, for which crun hands hooks a wrong bundle.
-/// With crun, the bundle lies in a folder that is closed to the container's root, as the storage in a
-/// user's home is; runc opens the image as that root itself.
+/// The bundle lies in a folder with this mode.
 fn start_in_user_namespace(
     tree: &Tree,
     (name, script, options): (&str, &str, &[&str]),
-    stage: &str,
-    flag: &str,
+    (stage, flag, mode): (&str, &str, u32),
 ) -> Output {
     // The devices of the container are the runtime's own: its cgroups are not as on a host.
     for file in ["host/etc/oci-decorator/oci-decorator.d/x.json", "bundle/rootfs/vendors/x.json"] {
@@ -134,7 +132,6 @@ fn start_in_user_namespace(
     let path = env!("CARGO_BIN_EXE_oci-decorator");
     spec["hooks"] = json!({stage: [{"path": path, "args": args, "env": ["PATH=/usr/bin:/bin"]}]});
     tree.file("bundle/config.json", spec.to_string());
-    let mode = if name == "crun" { 0o700 } else { 0o711 };
     let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
     std::fs::set_permissions(tree.0.path(), mode).unwrap();
     let mut owner = Command::new("chown");
@@ -146,13 +143,26 @@ fn start_in_user_namespace(
     runtime::finish(command.arg(tree.path("bundle")).arg(runtime::name(tree)))
 }
 
+/// Closed to the container's root, as the storage in a user's home is, for a runtime that can enter it
+/// then: runc opens the image as that root itself, and so do newer releases of crun.
+fn strictest_mode(one: (&str, &str, &[&str])) -> u32 {
+    let tree = setup();
+    let output = start_in_user_namespace(&tree, one, ("poststop", "OTHER=", 0o700));
+    if output.status.success() {
+        0o700
+    } else {
+        0o711
+    }
+}
+
 #[test]
 fn a_container_in_a_user_namespace_gets_what_it_asks_for_and_starts_if_that_is_nothing() {
     for one in IN_USER_NAMESPACE.iter().filter(|(name, ..)| runtime::find(name).is_some()) {
+        let mode = strictest_mode(*one);
         for stage in ["prestart", "createRuntime"] {
             for (flag, expected) in [("OCI_X=", 3), ("OTHER=", 0)] {
                 let tree = setup();
-                let output = start_in_user_namespace(&tree, *one, stage, flag);
+                let output = start_in_user_namespace(&tree, *one, (stage, flag, mode));
                 let about = format!("{} {stage} {flag}: {}", one.0, stderr(&output));
                 assert!(output.stdout.starts_with(b"{"), "{about}");
                 assert_eq!(present(&output).len(), expected, "{about}");
@@ -169,7 +179,8 @@ fn why_a_container_in_a_user_namespace_is_refused_is_logged() {
     for one in IN_USER_NAMESPACE.iter().filter(|(name, ..)| runtime::find(name).is_some()) {
         let tree = setup();
         tree.link("bundle/rootfs/opt/x/data", "/proc/sys");
-        let output = start_in_user_namespace(&tree, *one, "createRuntime", "OCI_X=");
+        let request = ("createRuntime", "OCI_X=", strictest_mode(*one));
+        let output = start_in_user_namespace(&tree, *one, request);
         assert_ne!(code(&output), 0, "{}: {}", one.0, stdout(&output));
         let log = tree.text("log");
         assert!(log.contains(" error start refused: "), "{}: {log}", one.0);

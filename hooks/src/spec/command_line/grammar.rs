@@ -26,6 +26,8 @@ pub struct Reading<'a> {
     pub log: Option<&'a OsStr>,
     pub log_format: LogFormat,
     pub creates: bool,
+    /// The command is `restore`, of which crun 1.21 ignores all names but the first.
+    pub restores: bool,
     pub bundle: Option<&'a OsStr>,
     pub config: Option<&'a OsStr>,
     pub container: Option<&'a OsStr>,
@@ -40,7 +42,8 @@ pub struct Reading<'a> {
 impl Reading<'_> {
     /// True if a runtime could carry it out: each needs exactly one name for a new container.
     pub fn is_valid(&self) -> bool {
-        !self.creates || self.operands == 1 && !self.cut
+        let are_names = self.operands == 1 || self.restores && self.operands > 1;
+        !self.creates || are_names && !self.cut
     }
 }
 
@@ -152,6 +155,7 @@ impl<'a> Place<'a> {
             return true;
         }
         self.reading.creates = CREATING.iter().any(|name| word == *name);
+        self.reading.restores = word == "restore";
         self.in_command = self.reading.creates || OTHER.iter().any(|name| word == *name);
         self.only_operands = false;
         self.reading.creates
