@@ -50,7 +50,7 @@ from provision.sources.upstream.queries import (
     ended_branch,
     kept,
     known_branches,
-    old_table,
+    outdated_tables,
     today,
 )
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
@@ -144,8 +144,8 @@ class Forecast:
     branch: str | None = None
     # That the vendor no longer supports the version's branch.
     ended: Notice | None = None
-    # That the recipe's table of branches is old.
-    old: Notice | None = None
+    # Which tables of the recipe are old.
+    old: tuple[Notice, ...] = ()
     # The exit code that an apply has if it is not available.
     exit_code: int = ExitCode.DONE
 
@@ -191,18 +191,19 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
     if found.version is None:
         return found
     try:
-        upstream = settings.catalogue.entry(found.driver).recipe.upstream
+        recipe = settings.catalogue.entry(found.driver).recipe
     except NotFoundError:
         # The artifact is in the store, or came from a registry.
         return found
-    readings = kept(upstream, machine=settings.architecture, distro=None, folder=settings.state)
+    upstream, machine = recipe.upstream, settings.architecture
+    readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
     branches = known_branches(upstream, readings)
     branch = branches.of(found.version)
     return replace(
         found,
         branch=branch.described if branch.maturity is not None else None,
         ended=ended_branch(found.driver, found.version, branches, today()),
-        old=old_table(found.driver, "branches", upstream.reviewed_day, today()),
+        old=outdated_tables(recipe, today()),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 
@@ -146,10 +146,9 @@ class Choice:
     passed_over: str | None = None
     # Offered versions that are known to build on the kernel.
     working: tuple[str, ...] = ()
-    # The cards that it serves, and the newer version that was left because it does not.
-    cards: tuple[Card, ...] = ()
+    # The cards that it serves, each with the newer branch that no longer does.
+    cards: Mapping[Card, str | None] = field(default_factory=dict)
     flavour: str = ""
-    undriving: str | None = None
 
     @property
     def version(self) -> str:
@@ -158,11 +157,9 @@ class Choice:
 
     def reasons(self, kernel: str) -> Iterator[str]:
         """Yield what a person should know of the choice, before anything is built."""
-        for card in self.cards:
-            left = ""
-            if self.undriving is not None and not card.takes_version(self.undriving):
-                left = f"; {self.undriving} does not serve it"
-            yield f"{card.name}: {self.version}, {self.flavour}{left}"
+        for card, ended_by in self.cards.items():
+            ended = f"; {ended_by} ended its support" if ended_by else ""
+            yield f"{card.name}: {self.version}, {self.flavour}{ended}"
         if self.passed_over is not None:
             source = self.standing.row.source if self.standing.row else ""
             by = f" ({source})" if source else ""
@@ -219,10 +216,16 @@ def choose_version(
     return replace(
         choice,
         passed_over=newest if is_chosen_for_that else None,
-        cards=request.cards,
+        cards={card: _ended_by(recipe, card, chosen, undriven) for card in request.cards},
         flavour=flavour,
-        undriving=next((v for v in undriven if v not in accepted), None),
     )
+
+
+def _ended_by(recipe: Recipe, card: Card, chosen: str, offered: Iterable[str]) -> str | None:
+    """Return the oldest branch after a version's that no longer serves a card, if there is one."""
+    later = [one for one in offered if compare_versions(one, chosen) > 0]
+    ended = newest_first(one for one in later if not card.takes_version(one))
+    return recipe.upstream.branch_of(ended[-1]) if ended else None
 
 
 def _choice(recipe: Recipe, candidate: Candidate, kernel: str, offered: tuple[str, ...]) -> Choice:

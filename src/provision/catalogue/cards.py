@@ -30,9 +30,12 @@ class Card:
 
     @property
     def name(self) -> str:
-        """Its address and ids, and of which generation it is."""
+        """What it is sold as, of which generation it is, its address and ids."""
+        kind = self.generation.name if self.generation else None
+        sold = self.device.name
+        label = f"{sold} ({kind})" if sold and kind else sold or kind
         ids = f"{self.device.address} [{self.device.vendor}:{self.device.device}]"
-        return f"{ids} ({self.generation.name})" if self.generation else ids
+        return f"{label} {ids}" if label else ids
 
     @property
     def needs(self) -> str:

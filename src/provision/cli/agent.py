@@ -248,10 +248,10 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
     if not document["actions"] and not document["blocked"]:
         yield "Nothing to do."
     notices = {
-        (one["driver"], one[kind]["message"]): one[kind]
-        for kind in ("ended", "old")
+        (one["driver"], notice["message"]): notice
         for one in artifacts.values()
-        if one[kind]
+        for notice in (one["ended"], *one["old"])
+        if notice
     }
     for (driver, message), notice in notices.items():
         yield f"Warning: {driver}: {message}"

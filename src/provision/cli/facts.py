@@ -64,9 +64,9 @@ def _engine(engine: Mapping[str, Any]) -> str:
 
 def _known(facts: Mapping[str, Any]) -> list[str]:
     return [
-        f"{one['address']} {one['vendor']}:{one['device']}"
-        f"{' ' + one['generation'] if one['generation'] else ''} {', '.join(one['catalogue'])}"
-        f" (driven by {one['driver'] or 'nothing'})"
+        " ".join(filter(None, (one["address"], f"{one['vendor']}:{one['device']}", one["name"])))
+        + f"{' (' + one['generation'] + ')' if one['generation'] else ''}:"
+        f" {', '.join(one['catalogue'])} (driven by {one['driver'] or 'nothing'})"
         for one in facts["pci"]
         if one["catalogue"]
     ]

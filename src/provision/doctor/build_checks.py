@@ -14,7 +14,13 @@ from provision.doctor.observation import Driver, Finding, Observation
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
-from provision.sources.upstream.queries import ended_branch, kept, known_branches, old_table, today
+from provision.sources.upstream.queries import (
+    ended_branch,
+    kept,
+    known_branches,
+    outdated_tables,
+    today,
+)
 from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
@@ -160,17 +166,12 @@ def old_tables(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
         if driver.recipe is None:
             continue
-        tables = {
-            "branches": driver.recipe.upstream.reviewed_day,
-            "cards": driver.recipe.hardware.reviewed_day,
-        }
-        for table, reviewed in tables.items():
-            if found := old_table(driver.name, table, reviewed, today()):
-                yield driver.warn(
-                    found.message,
-                    "where a vendor does not answer, or does not say, its table counts",
-                    found.resolution,
-                )
+        for found in outdated_tables(driver.recipe, today()):
+            yield driver.warn(
+                found.message,
+                "where a vendor does not answer, or does not say, its table counts",
+                found.resolution,
+            )
 
 
 def matrix(host: Observation) -> Iterator[Finding]:

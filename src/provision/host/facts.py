@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from os.path import lexists
 from pathlib import Path
 
@@ -18,6 +19,14 @@ _ADDRESS = re.compile(
     r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])", re.ASCII
 )
 _CLASS_DIGITS = 4
+# Where pciutils and hwdata put it.
+_PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids", "var/lib/pciutils/pci.ids")
+_MAX_PCI_IDS = 16 << 20
+_LONGEST = 256
+_ID_DIGITS = 4
+_PCI_SOLD = re.compile(r"\[(.+)\]$")
+# The line of a vendor or class, which ends the devices of the one before.
+_PCI_VENDOR = re.compile(r"^[0-9a-fC]", re.MULTILINE)
 
 
 def pci_address(text: str) -> str | None:
@@ -46,6 +55,8 @@ class PciDevice:
     # The loaded module that its driver belongs to; None: it has no driver, or one of the kernel's
     # own image.
     module: str | None = None
+    # Under which it is sold, by the host's pci.ids; None: that is missing, or does not know it.
+    name: str | None = None
 
 
 def pci_devices(root: Path) -> tuple[PciDevice, ...]:
@@ -59,7 +70,33 @@ def pci_devices(root: Path) -> tuple[PciDevice, ...]:
     except OSError:
         return ()
     found = (_device(in_root(root, f"sys/bus/pci/devices/{name}"), name) for name in addresses)
-    return tuple(device for device in found if device is not None)
+    names = _pci_names(root)
+    return tuple(
+        replace(device, name=_pci_name(names, device)) for device in found if device is not None
+    )
+
+
+def _pci_names(root: Path) -> str:
+    """Return the text of a host's pci.ids; empty if it has none that is readable."""
+    for place in _PCI_IDS:
+        with suppress(OSError), in_root(root, place).open("rb") as stream:
+            return stream.read(_MAX_PCI_IDS).decode(errors="replace")
+    return ""
+
+
+def _pci_name(names: str, device: PciDevice) -> str | None:
+    """Return a device's name: in brackets after that of its chip, or alone.
+
+    Source: pci.ids(5): vendors begin a line, their devices follow after a tab each.
+    """
+    start = names.find(f"\n{device.vendor}  ")
+    found = names.find(f"\n\t{device.device}  ", start) if start >= 0 else -1
+    if found < 0 or _PCI_VENDOR.search(names, names.find("\n", start + 1), found):
+        return None
+    line = names[found + 1 : found + _LONGEST].partition("\n")[0][1 + _ID_DIGITS :]
+    text = "".join(filter(str.isprintable, line)).strip()
+    sold = _PCI_SOLD.search(text)
+    return sold[1] if sold else text
 
 
 def _device(folder: Path, address: str) -> PciDevice | None:

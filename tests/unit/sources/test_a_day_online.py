@@ -26,7 +26,7 @@ from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError
 from provision.progress import Event, Note, heard_by
 from provision.sources.candidates import packages_of
-from provision.sources.upstream.queries import kept, known_branches, old_table
+from provision.sources.upstream.queries import kept, known_branches, outdated_tables
 from provision.store.availability import version_to_build
 from unit.fake_archive import answer, stanza, write_apt_sources
 
@@ -48,6 +48,16 @@ HOSTS = {
 }
 # What the distro itself packages in the layout that the recipe names; Ubuntu has another.
 PACKAGED = {"debian:12": "535.261.03", "debian:13": "550.163.01", "ubuntu:24.04": "none"}
+PCI_IDS = b"""\
+10dd  Other
+\t1c81  Not this one
+10de  NVIDIA Corporation
+\t1c81  GP107 [GeForce GTX 1050]
+\t\t1028 1234  Of a notebook
+\t2204  GA102 [GeForce RTX 3090]
+10df  Emulex Corporation
+\t2b85  Nor this one
+"""
 # In a page: a driver's table, and a line with its version and what else a comment offers.
 _TABLE = re.compile(r"\[drivers\.([a-z0-9-]+)\]\n((?:[a-z_]+ *=.*\n)+)")
 _VERSION = re.compile(r"^version *=.*$", re.MULTILINE)
@@ -96,6 +106,7 @@ class Day:
         self.monkeypatch.setattr(
             "provision.build.archive.Archive._answer", lambda _archive, words: answer(texts, words)
         )
+        write(root / "usr/share/misc/pci.ids", PCI_IDS)
         return settings
 
     def version(self, settings: Settings, driver: str, version: str) -> str:
@@ -222,9 +233,10 @@ def test_each_branch_says_who_says_so_and_when(day: Day) -> None:
 def test_a_table_that_is_older_than_a_year_is_called_old(
     day: Day, day_of_use: date, *, is_old: bool
 ) -> None:
-    upstream = day.host().catalogue.entry("nvidia").recipe.upstream
-    found = old_table("nvidia", "branches", upstream.reviewed_day, day_of_use)
-    assert (found is not None) == is_old
+    recipe = day.host().catalogue.entry("nvidia").recipe
+    found = [notice.message for notice in outdated_tables(recipe, day_of_use)]
+    assert any("branches" in message for message in found) == is_old
+    assert any("cards" in message for message in found) == is_old
 
 
 # A GeForce GTX 1050, RTX 3090, RTX 5090 and GTX 780.
@@ -254,9 +266,9 @@ def test_the_example_of_the_readme_gets_what_drives_every_card(
     assert (found.version, found.flavour) == (version, flavour)
     said = " ".join(found.reasons("6.1.0-56-amd64"))
     assert all(device in said for device in devices)
-    assert ("Pascal" in said) == (PASCAL in devices)
-    # What the vendor has that is newer, and why it is not taken.
-    assert ("625.31.04 does not" in said or "625.22.02 does not" in said) == (PASCAL in devices)
+    # Of the names that pci.ids has; and the branch that the vendor ended a card's support with.
+    assert ("GeForce GTX 1050 (Pascal)" in said) == (PASCAL in devices)
+    assert ("595 ended its support" in said) == (PASCAL in devices)
 
 
 @pytest.mark.parametrize("devices", [(PASCAL, BLACKWELL), (KEPLER, AMPERE), (KEPLER,)])

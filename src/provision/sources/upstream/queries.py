@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from provision.catalogue.recipe import Recipe
 from provision.catalogue.upstream import (
     CHANNELS,
     NEWEST_WITHOUT_KINDS,
@@ -368,16 +369,19 @@ def _branch(upstream: Upstream, name: str, releases: list[Release], said_by: str
 _OLD = 12
 
 
-def old_table(driver: str, table: str, reviewed: date | None, day: date) -> Notice | None:
-    """Return that a table of a recipe is old; None if it is not, or has no date."""
-    if reviewed is None:
-        return None
-    months = (day.year - reviewed.year) * 12 + day.month - reviewed.month
-    if months <= _OLD:
-        return None
-    return Notice(
-        f"the recipe's table of {table} is {months} months old ({reviewed:%Y-%m})",
-        "Upgrade provision, which brings newer recipes; or correct the table in a copy of the"
-        f" recipe's folder '{driver}', in a folder that 'catalogue' of"
-        " /etc/provision/provision.toml names.",
+def outdated_tables(recipe: Recipe, day: date) -> tuple[Notice, ...]:
+    """Return which tables of a recipe are old; not those without a date."""
+    reviewed = {
+        "branches": recipe.upstream.reviewed_day,
+        "cards": recipe.hardware.reviewed_day,
+    }
+    return tuple(
+        Notice(
+            f"the recipe's table of {table} is {months} months old ({of:%Y-%m})",
+            "Upgrade provision, which brings newer recipes; or correct the table in a copy of the"
+            f" recipe's folder '{recipe.name}', in a folder that 'catalogue' of"
+            " /etc/provision/provision.toml names.",
+        )
+        for table, of in reviewed.items()
+        if of is not None and (months := (day.year - of.year) * 12 + day.month - of.month) > _OLD
     )
