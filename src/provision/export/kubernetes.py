@@ -1,4 +1,4 @@
-"""Objects of Kubernetes: what the exports have in common, and their text as YAML.
+"""Objects of Kubernetes: what the exports have in common, and their text.
 
 Sources: https://kubernetes.io/docs/reference/kubernetes-api/ for the fields of each kind.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from provision.errors import UsageError
 from provision.files import write_atomic
@@ -18,11 +18,8 @@ Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | N
 Document: TypeAlias = dict[str, Value]
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# Text that no version of YAML reads as a number, date, boolean or null.
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 # Characters that YAML escapes and JSON does not: https://yaml.org/spec/1.2.2/ section 5.1.
 _UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"})
 
 
 def check_name(what: str, name: str) -> None:
@@ -89,35 +86,13 @@ def daemonset(
 
 
 def to_yaml(*documents: Document) -> str:
-    """Return documents as one text of YAML, which every version of it reads in the same way."""
-    return "---\n".join("".join(f"{line}\n" for line in _lines(one)) for one in documents)
+    """Return documents as one stream of YAML, each of them as JSON."""
+    # The line before the first one too: kubectl reads a file that begins with a brace as JSON alone.
+    return "".join(f"---\n{_json(one)}\n" for one in documents)
 
 
-def _lines(block: Mapping[str, Value] | Sequence[Value]) -> Iterator[str]:
-    """Yield the lines of a mapping or sequence that has something in it."""
-    if isinstance(block, Mapping):
-        for key, item in block.items():
-            if _is_block(item):
-                yield f"{_scalar(key)}:"
-                yield from (f"  {line}" for line in _lines(item))
-            else:
-                yield f"{_scalar(key)}: {_scalar(item)}"
-    else:
-        for item in block:
-            first, *others = _lines(item) if _is_block(item) else (_scalar(item),)
-            yield f"- {first}"
-            yield from (f"  {line}" for line in others)
-
-
-def _is_block(value: Value) -> TypeGuard[Mapping[str, Value] | Sequence[Value]]:
-    return bool(value) and isinstance(value, Mapping | list | tuple)
-
-
-def _scalar(value: Value) -> str:
-    """Return a value in one line: text in JSON's quotes wherever it could be another type."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    text = json.dumps(value, ensure_ascii=False)
+def _json(document: Document) -> str:
+    text = json.dumps(document, indent=2, ensure_ascii=False)
     return _UNPRINTED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 

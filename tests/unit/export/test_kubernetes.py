@@ -13,23 +13,9 @@ from hypothesis import strategies as st
 from provision.errors import UsageError
 from provision.export.kubernetes import check_output, to_yaml, write_files
 
+# What YAML 1.1 reads as another type where it has no quotes.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
-    [
-        "on",
-        "No",
-        "null",
-        "~",
-        "1.2",
-        "0x1f",
-        "1e3",
-        "2026-01-01",
-        "- a",
-        "a: b",
-        "",
-        "#",
-        "${A}",
-        "é",
-    ]
+    ["on", "~", "1e3", "2026-01-01", "- a", "a: b", "# a"]
 )
 _LEAF = st.none() | st.booleans() | st.integers() | _TEXT
 _VALUE = st.recursive(
@@ -37,21 +23,9 @@ _VALUE = st.recursive(
 )
 
 
-@given(st.dictionaries(_TEXT, _VALUE, min_size=1, max_size=4))
-def test_what_is_written_is_what_is_read(document: dict[str, Any]) -> None:
-    assert yaml.safe_load(to_yaml(document)) == document
-
-
-def test_it_reads_as_people_write_it() -> None:
-    document: dict[str, Any] = {
-        "kind": "Module",
-        "list": [{"name": "a", "on": True}, "b"],
-        "empty": {},
-        "none": [],
-    }
-    text = 'kind: Module\nlist:\n  - name: a\n    "on": true\n  - b\nempty: {}\nnone: []\n'
-    assert to_yaml(document) == text
-    assert list(yaml.safe_load_all(to_yaml(document, document))) == [document, document]
+@given(st.lists(st.dictionaries(_TEXT, _VALUE, max_size=4), min_size=1, max_size=3))
+def test_what_is_written_is_what_is_read(documents: list[dict[str, Any]]) -> None:
+    assert list(yaml.safe_load_all(to_yaml(*documents))) == documents
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
