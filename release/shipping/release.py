@@ -18,7 +18,7 @@ from shipping.tree import read_tar, write_tar
 # What Debian 12 has too old or not at all; everything else is Debian's, with its security updates.
 # Decision 32.
 DEBIAN_LACKS = (
-    *("annotated-types", "docker", "nvidia-ml-py", "pydantic", "pydantic-core"),
+    *("annotated-types", "docker", "pydantic", "pydantic-core"),
     *("typing-extensions", "typing-inspection"),
 )
 _DEBIAN_HAS = {

@@ -49,14 +49,9 @@ if ! works "$environment/bin/provision" --version; then
     "$python/bin/python3" -I -m venv --without-pip "$environment"
     pip=$(echo "$staged"/wheels/pip-*.whl)
     wheel=$(echo "$staged"/wheels/provision-*.whl)
-    # The extra for NVML, which identifies NVIDIA's GPUs, if the archive contains it.
-    extras=
-    for found in "$staged"/wheels/nvidia_ml_py-*.whl; do
-        [ ! -e "$found" ] || extras="[nvml]"
-    done
     # This Python has no pip, so pip runs from its wheel.
     "$environment/bin/python" -I "$pip/pip" install --quiet --disable-pip-version-check \
-        --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel$extras"
+        --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel"
     # Else PYTHONPATH would decide what root runs.
     sed -i '1s|^#!/[^ ]*$|& -I|' "$environment/bin/provision"
     label "$environment"

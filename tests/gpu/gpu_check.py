@@ -838,8 +838,8 @@ def check_facts(lab: Lab) -> str:
 
 
 def check_devices(lab: Lab) -> str:
-    """`provision devices` and the device facts say what `nvidia-smi -q -x` says."""
-    _ = lab.driver
+    """`provision devices` and the device facts say what `nvidia-smi -q -x` says here."""
+    _ = lab.smi
     if not Path("/proc/driver/nvidia/version").exists():
         raise NotPossibleHereError(
             "/proc/driver/nvidia, which shows that it is loaded, is not there"

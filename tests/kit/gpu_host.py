@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.files import write
 from kit.gpu_kit import debian_root
-from kit.gpus import FACTS, VERSION, add_gpus, make_cuda, make_nvml, nodes_of, nvidia_smi
+from kit.gpus import FACTS, VERSION, add_gpus, make_cuda, make_nvml, nodes_of, nvidia_smi, report
 from kit.process import Completed, run
 from kit.standins import make_library, make_nodes
 
@@ -57,36 +57,6 @@ _CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27}
 # No program of NVIDIA's looks there.
 _REPORTER = "/opt/reporter"
 _MULTIARCH = "usr/lib/x86_64-linux-gnu"
-_REPORT = """\
-<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log>
-\t<driver_version>{driver_version}</driver_version>
-\t<cuda_version>{cuda_version}</cuda_version>
-\t<attached_gpus>{count}</attached_gpus>
-{gpus}</nvidia_smi_log>
-"""
-_GPU = """\
-\t<gpu id="{pci}">
-\t\t<product_name>{name}</product_name>
-\t\t<product_brand>{brand}</product_brand>
-\t\t<mig_mode>
-\t\t\t<current_mig>{mode}</current_mig>
-\t\t</mig_mode>
-\t\t<mig_devices>
-\t\t\t{parts}
-\t\t</mig_devices>
-\t\t<serial>N/A</serial>
-\t\t<uuid>{uuid}</uuid>
-\t\t<minor_number>{minor}</minor_number>
-\t</gpu>
-"""
-_PART = """\
-<mig_device>
-\t\t\t\t<index>{index}</index>
-\t\t\t\t<gpu_instance_id>{gpu_instance}</gpu_instance_id>
-\t\t\t\t<compute_instance_id>{compute_instance}</compute_instance_id>
-\t\t\t</mig_device>"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +65,7 @@ class GpuHost:
 
     folder: Path
     facts: dict[str, Any] = field(default_factory=lambda: FACTS)
-    # What nvidia-smi says of them in its report, if not the same.
+    # What the nvidia-smi that is found first says of them in its report, if not the same.
     reported: dict[str, Any] | None = None
     # Whether its GPUs add.
     is_right: bool = True
@@ -147,12 +117,9 @@ class GpuHost:
         if self.has_smi:
             programs = self.root / self.driver / self.programs
             write(programs / "nvidia-smi", nvidia_smi().read_bytes(), 0o755)
-            # With this NVML, the real one has no report; what it prints was taken from recordings.
-            report = write(self.root / "usr/share/report.xml", _report(self.reported or self.facts))
-            path = "/" / (programs / "nvidia-smi").relative_to(self.root)
-            script = (
-                f'[ "$*" = "-q -x" ] || exec {path} "$@"\ncat /{report.relative_to(self.root)}\n'
-            )
+        if self.has_smi and self.reported:
+            text = report(self.reported)
+            script = f'[ "$*" = "-q -x" ] || exec /usr/bin/nvidia-smi "$@"\ncat <<END\n{text}END\n'
             write(self.root / _REPORTER[1:] / "nvidia-smi", f"#!/bin/sh\n{script}", 0o755)
 
     def __call__(self, kit: Path, words: Sequence[str], *, limit_s: float) -> Completed:
@@ -174,16 +141,3 @@ class GpuHost:
     def out(self) -> Path:
         """Its /out."""
         return self.root / "out"
-
-
-def _report(facts: dict[str, Any]) -> str:
-    def gpu(one: dict[str, Any]) -> str:
-        parts = [_PART.format(**part) for part in one.get("mig", ())]
-        mode = "Enabled" if parts else "N/A"
-        pci = one["pci"].upper().zfill(len("00000000:00:00.0"))
-        brand = {"tesla": "Tesla", "nvidia": "NVIDIA"}[one["brand"]]
-        more = {"pci": pci, "brand": brand, "mode": mode, "parts": "".join(parts) or "None"}
-        return _GPU.format(**{**one, **more})
-
-    gpus = facts["devices"]
-    return _REPORT.format(**facts, count=len(gpus), gpus="".join(map(gpu, gpus)))

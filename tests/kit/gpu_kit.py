@@ -178,7 +178,7 @@ def _make_provision(tree: Path) -> None:
 def _required() -> list[metadata.Distribution]:
     """What provision requires, and what that requires in turn."""
     found: dict[str, metadata.Distribution] = {}
-    wanted = [("provision", "nvml")]
+    wanted = [("provision", "")]
     while wanted:
         name, extra = wanted.pop()
         one = metadata.distribution(name)

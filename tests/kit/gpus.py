@@ -22,6 +22,7 @@ __all__ = [
     "nodes_of",
     "nvidia_smi",
     "plain_gpus",
+    "report",
 ]
 
 _GO_NVML = ("v0.12.4-1", "h1:WKUvqshhWSNTfm47ETRhv0A0zJyr1ncCuHiXwoTrBEc=")
@@ -73,6 +74,35 @@ FACTS: dict[str, Any] = {
         },
     ],
 }
+_REPORT = """\
+<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+\t<driver_version>{driver_version}</driver_version>
+\t<cuda_version>{cuda_version}</cuda_version>
+{gpus}</nvidia_smi_log>
+"""
+_GPU = """\
+\t<gpu id="{pci}">
+\t\t<product_name>{name}</product_name>
+\t\t<product_brand>{brand}</product_brand>
+\t\t<mig_mode>
+\t\t\t<current_mig>{mode}</current_mig>
+\t\t</mig_mode>
+\t\t<mig_devices>
+\t\t\t{parts}
+\t\t</mig_devices>
+\t\t<serial>N/A</serial>
+\t\t<uuid>{uuid}</uuid>
+\t\t<minor_number>{minor}</minor_number>
+\t</gpu>
+"""
+_PART = """\
+<mig_device>
+\t\t\t\t<index>{index}</index>
+\t\t\t\t<gpu_instance_id>{gpu_instance}</gpu_instance_id>
+\t\t\t\t<compute_instance_id>{compute_instance}</compute_instance_id>
+\t\t\t</mig_device>"""
 _CAPABILITIES = {"gi1": 12, "gi1/ci0": 13, "gi2": 21, "gi2/ci0": 22}
 _BRANDS = {"tesla": "NVML_BRAND_TESLA", "nvidia": "NVML_BRAND_NVIDIA"}
 
@@ -183,8 +213,32 @@ def _table(facts: dict[str, Any]) -> str:
         return f"{{{', '.join(map(str, [*texts, *numbers]))}, {{{', '.join(parts)}}}}}"
 
     rows = ",\n".join(map(row, facts["devices"]))
-    table = f"static const struct gpu gpus[] = {{\n{rows}\n}};\n"
-    return f'#define DRIVER "{facts["driver_version"]}"\n{table}'
+    before, after = report({**facts, "devices": []}).split("</cuda_version>")
+    texts = [before + "</cuda_version>", after, *map(_gpu_report, facts["devices"])]
+    reports = ",\n".join(map(json.dumps, texts))
+    return f"""\
+#define DRIVER "{facts["driver_version"]}"
+static const struct gpu gpus[] = {{
+{rows}
+}};
+static const char *const report_parts[] = {{
+{reports}
+}};
+"""
+
+
+def report(facts: dict[str, Any]) -> str:
+    """What `nvidia-smi -q -x` prints, as it was recorded, of what we read."""
+    return _REPORT.format(**facts, gpus="".join(map(_gpu_report, facts["devices"])))
+
+
+def _gpu_report(gpu: dict[str, Any]) -> str:
+    parts = [_PART.format(**part) for part in gpu.get("mig", ())]
+    mode = "Enabled" if parts else "N/A"
+    pci = gpu["pci"].upper().zfill(len("00000000:00:00.0"))
+    brand = {"tesla": "Tesla", "nvidia": "NVIDIA"}[gpu["brand"]]
+    more = {"pci": pci, "brand": brand, "mode": mode, "parts": "".join(parts) or "None"}
+    return _GPU.format(**{**gpu, **more})
 
 
 def nvidia_smi() -> Path:

@@ -87,7 +87,7 @@ def daemonset(
 
 def to_yaml(*documents: Document) -> str:
     """Return documents as one stream of YAML, each of them as JSON."""
-    # The line before the first one too: kubectl reads a file that begins with a brace as JSON alone.
+    # kubectl reads a file that begins with a brace as JSON alone.
     return "".join(f"---\n{_json(one)}\n" for one in documents)
 
 

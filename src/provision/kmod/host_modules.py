@@ -14,6 +14,7 @@ from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
+from provision.host.devices.nvidia import LIBRARY, PROGRAM, Smi
 from provision.host.devices.reading import VENDORS, Recorded, record_facts, recording, remove_facts
 from provision.kmod.load import (
     load,
@@ -32,7 +33,6 @@ from provision.store.layout import VENDOR_CONFIGS, Layout
 from provision.store.locks import changing, switching
 
 _NVIDIA = "nvidia"
-_LIBRARY = "libnvidia-ml.so.1"
 # The prefix of the vendor files that are shipped with oci-decorator.
 _SHIPPED = "oci-"
 
@@ -48,7 +48,7 @@ def record_loaded(root: Path, entry: Path, manifest: Manifest) -> tuple[str, ...
     name = manifest.pin.driver.name
     try:
         problems = record_facts(
-            root, name, source=_NVIDIA, libraries=_libraries(entry, manifest)
+            root, name, source=_NVIDIA, stored=_programs(entry, manifest)
         ).problems
     except (OSError, ProvisionError) as error:
         problems = (f"the facts of its devices could not be written: {error}",)
@@ -87,7 +87,7 @@ def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
             resolution=f"Name one of {', '.join(known)}, or none for all.",
         )
     found = [
-        record_facts(root, name, source=_NVIDIA, libraries=stored[name])
+        record_facts(root, name, source=_NVIDIA, stored=stored[name])
         if name in stored
         else record_facts(root, name, source=others[name])
         for name in known
@@ -106,26 +106,28 @@ def _shipped(root: Path) -> dict[str, str]:
     return {name: vendor for name, vendor in vendors.items() if vendor in VENDORS}
 
 
-def _stored(root: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
-    """Yield the drivers in a host's store that serve NVIDIA's GPUs, with their libraries."""
+def _stored(root: Path) -> Iterator[tuple[str, tuple[Smi, ...]]]:
+    """Yield the drivers in a host's store that serve NVIDIA's GPUs, with their programs."""
     for link in glob_in_root(root, f"{STORE}/*/current"):
         layout = Layout(root, link.parent.name)
         entries = [layout.linked(path) for path in (layout.current, layout.previous)]
-        found: list[Path] = []
+        found: list[Smi] = []
         serves = False
         for entry in entries:
             manifest = stored_manifest(entry) if entry is not None else None
             if entry is not None and manifest is not None:
                 serves = serves or _NVIDIA in (manifest.container.interfaces or ())
-                found += _libraries(entry, manifest)
+                found += _programs(entry, manifest)
         if serves:
             yield layout.driver, tuple(found)
 
 
-def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
-    paths = [PurePosixPath(file.path) for file in manifest.files]
+def _programs(entry: Path, manifest: Manifest) -> tuple[Smi, ...]:
     folder = in_root(entry, "driver")
-    return tuple(in_root(folder, path) for path in paths if path.name == _LIBRARY)
+    paths = {path.name: path for path in (PurePosixPath(file.path) for file in manifest.files)}
+    if PROGRAM not in paths or LIBRARY not in paths:
+        return ()
+    return (Smi(in_root(folder, paths[PROGRAM]), in_root(folder, paths[LIBRARY])),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 /*
  * A stand-in for NVIDIA's libnvidia-ml.so.1, checked by the compiler against NVIDIA's own nvml.h, and
- * used by NVIDIA's nvidia-smi, nvidia-ml-py and, for GPUs that are not divided, nvidia-ctk. `gpus.h` is made by `kit.gpus`.
+ * used by NVIDIA's nvidia-smi and, for GPUs that are not divided, nvidia-ctk. `gpus.h` is made by `kit.gpus`.
+ *
+ * nvidia-smi makes its reports of more than a header has, so the library prints them in its place.
  *
  * What is defined when it is compiled decides how it behaves: NODES has it know only GPUs whose nodes
  * this process may open, as the real one does; it misbehaves by HANGS, CRASHES, LOST=INDEX,
- * REFUSES=CODE, NOISY.
+ * REFUSES=CODE.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "nvml.h"
@@ -75,17 +78,65 @@ static int usable(const char *node)
 #endif
 }
 
+static int is_chosen(const struct gpu *gpu, const char *address)
+{
+    size_t all = strlen(gpu->pci), end = address ? strlen(address) : 0;
+    return end <= all && strcasecmp(gpu->pci + all - end, address ? address : "") == 0;
+}
+
+/* In place of `nvidia-smi -q -x [-i ADDRESS]` and `nvidia-smi --query-gpu=uuid,compute_cap ...`. */
+static void print_report(void)
+{
+    char words[4096] = "";
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t size = file ? fread(words, 1, sizeof words - 1, file) : 0;
+    if (file)
+        fclose(file);
+    const char *word[6] = {"", "", "", "", "", ""};
+    unsigned int count = 0;
+    for (size_t at = 0; at < size && count < 6; at += strlen(words + at) + 1)
+        word[count++] = words + at;
+    int is_report = !strcmp(word[1], "-q") && !strcmp(word[2], "-x");
+    const char *address = count == 5 && !strcmp(word[3], "-i") ? word[4] : NULL;
+    if (!is_report && strcmp(word[1], "--query-gpu=uuid,compute_cap"))
+        return;
+    if (REFUSES != NVML_SUCCESS) {
+        printf("Failed to initialize NVML: some error\n");
+        _exit(REFUSES);
+    }
+    for (unsigned int index = 0; index < GPUS; index++)
+        if (is_report && (int)index == LOST && is_chosen(&gpus[index], address)) {
+            printf("Unable to determine the device handle for GPU%s: GPU is lost\n",
+                   gpus[index].pci);
+            fflush(stdout);
+            _exit(15);
+        }
+    if (is_report)
+        fputs(report_parts[0], stdout);
+    for (unsigned int index = 0; index < GPUS; index++) {
+        const struct gpu *gpu = &gpus[index];
+        if (is_report && is_chosen(gpu, address))
+            fputs(report_parts[2 + index], stdout);
+        else if (!is_report && (int)index != LOST)
+            printf("%s, %d.%d\n", gpu->uuid, gpu->major_arch, gpu->minor_arch);
+    }
+    if (is_report)
+        fputs(report_parts[1], stdout);
+    fflush(stdout);
+    _exit(0);
+}
+
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     (void)flags;
-#ifdef NOISY
-    printf("{\"error\": \"a line of the library's own\"}\n");
-    fflush(stdout);
+#ifdef CRASHES
+    raise(SIGSEGV);
 #endif
 #ifdef HANGS
     for (;;)
         pause();
 #endif
+    print_report();
     if (!usable("nvidiactl"))
         return NVML_ERROR_DRIVER_NOT_LOADED;
     gpu_count = 0;
@@ -198,9 +249,6 @@ nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand)
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-#ifdef CRASHES
-    raise(SIGSEGV);
-#endif
     *major = device->gpu->major_arch;
     *minor = device->gpu->minor_arch;
     return NVML_SUCCESS;

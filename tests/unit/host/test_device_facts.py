@@ -1,41 +1,39 @@
-"""What is made of the texts of drivers and of NVML."""
+"""What is made of the texts of drivers and of nvidia-smi."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from kit.gpus import report
 from provision.errors import ProvisionError
-from provision.host.devices.device_facts import Facts
-from provision.host.devices.nvidia import (
-    parse_answer,
-    parse_information,
-    parse_version,
-)
+from provision.host.devices.device_facts import Facts, Mig
+from provision.host.devices.nvidia import parse_information, parse_reports, parse_version
 from provision.host.devices.reading import parse_unique_id
 from provision.host.facts import pci_address, pci_order
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"
-_GPU = {
-    "index": 0,
-    "minor": 0,
-    "uuid": "GPU-1",
+_UUID, _PART = "GPU-1", "MIG-1"
+_GPU: dict[str, Any] = {
     "pci": "00000000:01:00.0",
+    "minor": 0,
+    "uuid": _UUID,
     "name": "a GPU",
-    "brand": 2,
-    "arch": "8.0",
-    "mig": None,
+    "brand": "tesla",
+    "mig": [{"index": 0, "gpu_instance": 1, "compute_instance": 0}],
 }
 _DEVICE = {"index": 0, "minor": 0, "pci": "0000:01:00.0"}
 
 
-def _answer(**members: object) -> str:
-    return json.dumps({"driver_version": "535.1", "cuda_version": 12020, **members})
+def _reports(*gpus: dict[str, Any], **members: object) -> dict[int | None, str]:
+    head = {"driver_version": "535.1", "cuda_version": "12.2", **members}
+    return {None: report({**head, "devices": list(gpus)})}
 
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
@@ -144,59 +142,75 @@ def test_a_gpu_without_a_unique_id() -> None:
     assert parse_unique_id("") is None
 
 
-def test_an_answer_of_nvml() -> None:
-    facts = parse_answer(f"noise\n{_answer(devices=[_GPU, {**_GPU, 'index': 1, 'brand': 99}])}\n")
+def test_a_report_of_nvidia_smi() -> None:
+    other = {**_GPU, "uuid": "GPU-2", "brand": "nvidia", "mig": []}
+    facts = parse_reports(
+        _reports(_GPU, other),
+        capabilities=f"{_UUID}, 8.0\nGPU-2, [N/A]\n",
+        listing=f"GPU 0: a GPU (UUID: {_UUID})\n"
+        f"  MIG 3g.20gb     Device  0: (UUID: {_PART})\nGPU 1: a GPU (UUID: GPU-2)\n",
+    )
     assert (facts.driver_version, facts.cuda_version) == ("535.1", "12.2")
-    assert [gpu.brand for gpu in facts.devices] == ["tesla", None]
+    assert [(gpu.brand, gpu.arch) for gpu in facts.devices] == [("tesla", "8.0"), ("nvidia", None)]
     assert facts.devices[0].pci == "0000:01:00.0"
+    assert facts.devices[0].mig == (
+        Mig(index=0, uuid=_PART, gpu_instance=1, compute_instance=0, nodes=()),
+    )
+    assert facts.devices[1].mig is None
+    assert facts.problems == ()
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"minor": None}, "its node or its PCI address is not known"),
+        ({"minor": "N/A"}, "its node or its PCI address is not known"),
         ({"pci": "somewhere"}, "its node or its PCI address is not known"),
+        ({"minor": -1}, "its node or its PCI address is not known"),
         ({"uuid": "GPU 1"}, "what can't be true"),
-        ({"minor": -1}, "what can't be true"),
     ],
 )
 def test_a_gpu_that_can_not_be_chosen_is_left_out(change: dict[str, object], problem: str) -> None:
-    facts = parse_answer(_answer(devices=[{**_GPU, **change}, {**_GPU, "index": 1}]))
+    plain = {**_GPU, "mig": []}
+    facts = parse_reports(_reports({**plain, **change}, plain))
     assert [gpu.index for gpu in facts.devices] == [1]
     assert problem in facts.problems[0]
     assert facts.problems[0].startswith("GPU 0 is left out")
 
 
-def test_parts_that_are_not_known_are_left_out() -> None:
-    part = {"index": 0, "uuid": None, "gpu_instance": 1, "compute_instance": 0}
-    whole = {**part, "index": 1, "uuid": "MIG-1"}
-    facts = parse_answer(_answer(devices=[{**_GPU, "mig": [part, whole]}]))
+@pytest.mark.parametrize("part", [{}, {"gpu_instance": "N/A"}, {"index": "N/A"}])
+def test_parts_that_are_not_known_are_left_out(part: dict[str, Any]) -> None:
+    whole = _GPU["mig"][0]
+    listed = "".join(f"  MIG 1g Device {n}: (UUID: MIG-{n})\n" for n in ([0, 1] if part else [1]))
+    facts = parse_reports(
+        _reports({**_GPU, "mig": [{**whole, **part}, {**whole, "index": 1}]}),
+        listing=f"GPU 0: a GPU (UUID: {_UUID})\n{listed}",
+    )
     (gpu,) = facts.devices
-    assert [one.index for one in gpu.mig or ()] == [1]
-    assert "MIG device 0 is left out" in facts.problems[0]
+    assert [one.uuid for one in gpu.mig or ()] == ["MIG-1"]
+    assert "is left out" in facts.problems[0]
 
 
 @pytest.mark.parametrize(
-    ("printed", "message"),
+    "printed",
     [
-        ("", "can't be read"),
-        ("Killed\n", "can't be read"),
-        ('{"devices": 3}', "can't be read"),
-        ("[]", "can't be read"),
-        ('{"error": "nvmlInit: Driver\\nNot Loaded"}', "nvmlInit: Driver Not Loaded."),
-        (_answer(driver_version="5\x00"), "can't be used"),
-        (_answer(cuda_version=-5), "can't be used"),
+        "",
+        "Killed\n",
+        "<a>",
+        *_reports(driver_version="5\x00").values(),
+        *_reports(cuda_version="new").values(),
     ],
 )
-def test_what_is_no_answer(printed: str, message: str) -> None:
-    with pytest.raises(ProvisionError, match=message):
-        parse_answer(printed)
+def test_what_is_no_report(printed: str) -> None:
+    with pytest.raises(ProvisionError, match="can't be read"):
+        parse_reports({None: printed})
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4))
-def test_whatever_is_printed_is_an_answer_or_an_error(value: object) -> None:
+@given(st.text(), st.text(), st.text())
+def test_whatever_is_printed_is_a_report_or_an_error(uuid: str, name: str, printed: str) -> None:
     try:
-        facts = parse_answer(_answer(devices=[{**_GPU, "uuid": value}], problems=[str(value)]))
+        facts = parse_reports(
+            _reports({**_GPU, "uuid": uuid, "name": name}), capabilities=printed, listing=printed
+        )
     except ProvisionError:
         return
     assert Facts.model_validate_json(facts.text()) == facts

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import make_artifact, make_pin, write, write_manifest
+from kit.gpus import report
 from provision.build.workspace import load_settings
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
-from provision.host.devices.device_facts import Device, Facts, minor_number
+from provision.host.devices.device_facts import Facts, minor_number
 from provision.host.devices.reading import (
     AMD,
     drm_facts,
@@ -61,10 +62,16 @@ def _store(root: Path, *, interfaces: tuple[str, ...] | None = ("nvidia",)) -> M
     manifest = make_artifact(entry, pin=pin)
     container = manifest.container.model_copy(update={"interfaces": interfaces})
     library = "/usr/lib64/nvidia/libnvidia-ml.so.1"
-    files = (DriverFile(path=library, kind="library", link="libnvidia-ml.so.535"),)
+    files = (
+        DriverFile(path=library, kind="library", link="libnvidia-ml.so.535"),
+        DriverFile(path="/usr/bin/nvidia-smi", kind="binary"),
+    )
     manifest = manifest.model_copy(update={"container": container, "files": files})
     write_manifest(entry, manifest)
     write(entry / f"driver{library}", b"library")
+    gpu = {"pci": "0000:0a:00.0", "minor": 0, "uuid": _A, "name": "a GPU", "brand": "tesla"}
+    text = report({"driver_version": "N/A", "cuda_version": "12.2", "devices": [gpu]})
+    write(entry / "driver/usr/bin/nvidia-smi", f"#!/bin/sh\ncat <<END\n{text}END\n".encode(), 0o755)
     entry.with_name("current").symlink_to(entry.name)
     return manifest
 
@@ -130,22 +137,13 @@ def test_a_driver_of_the_store_has_facts_under_its_name(
 ) -> None:
     _nvidia(tmp_path)
     _store(tmp_path)
-    asked: list[Path | None] = []
-
-    def ask(library: Path | None, *, limit: float) -> Facts:
-        del limit
-        asked.append(library)
-        return Facts(source="nvml", devices=(Device(index=0, minor=0, pci="0000:0a:00.0"),))
-
-    monkeypatch.setattr(nvidia, "ask_nvml", ask)
     monkeypatch.setattr(nvidia, "has_this_boot", lambda _root: True)
     (gpu,) = refresh(tmp_path)
     assert gpu.vendor == "gpu"
-    (library,) = asked
-    assert library is not None
-    assert library.is_relative_to(tmp_path / "var/lib/provision/gpu")
     assert gpu.facts is not None
+    assert gpu.facts.source == "nvml"
     assert gpu.facts.driver_version == "535.261.03"
+    assert [device.uuid for device in gpu.facts.devices] == [_A]
 
 
 def test_loading_writes_facts_and_unloading_removes_them(

@@ -1,194 +1,209 @@
-"""Facts of NVIDIA's GPUs: by NVML where it can be asked, else from the driver's files in /proc.
-
-NVML is NVIDIA's own library; ``nvml_probe.py`` asks it, in a process of its own.
-"""
+"""Facts of NVIDIA's GPUs: by the driver's own nvidia-smi, else from the driver's files in /proc."""
 
 from __future__ import annotations
 
 import platform
 import re
-import signal
-import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree as ET
 
-from pydantic import Field
-
-from provision.documents import Frozen, parse_json
-from provision.errors import ConfigError, ProvisionError
+from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.devices.device_facts import Device, Facts, Mig, kernel_text, minor_number
 from provision.host.facts import pci_address, pci_order
 from provision.host.kernels import has_this_boot
-from provision.run import run
+from provision.run import Completed, run
 
 # Seconds. A driver without the persistence daemon wakes one GPU after the other, each in a second
 # or two; provision-boot.service has three minutes for everything.
 LIMIT_S = 40.0
-_PROBE = Path(__file__).with_name("nvml_probe.py")
-_WHY = "ask NVML about GPUs"
-_CHECK = "See whether the driver works: nvidia-smi"
-# nvmlBrandType_t of nvml.h, as the words of NVIDIA_REQUIRE_CUDA in NVIDIA's images.
-_BRANDS = (
-    "unknown",
-    "quadro",
-    "tesla",
-    "nvs",
-    "grid",
-    "geforce",
-    "titan",
-    "vapps",
-    "vpc",
-    "vcs",
-    "vws",
-    "cloudgaming",
-    "quadrortx",
-    "nvidiartx",
-    "nvidia",
-    "geforcertx",
-    "titanrtx",
+PROGRAM = "nvidia-smi"
+LIBRARY = "libnvidia-ml.so.1"
+_CHECK = f"See whether the driver works: {PROGRAM}"
+_CAPABILITY = re.compile(r"^(GPU-\S+), *([0-9]+\.[0-9]+)$", re.MULTILINE | re.ASCII)
+_LISTED = re.compile(
+    r"^GPU .*\(UUID: (\S+)\)$|^ +MIG .* Device +([0-9]+): \(UUID: (\S+)\)$",
+    re.MULTILINE | re.ASCII,
 )
+# The words of NVIDIA_REQUIRE_CUDA in NVIDIA's images, where they aren't those of nvidia-smi.
+_BRANDS = {
+    "nvidiavirtualapplications": "vapps",
+    "nvidiavirtualpc": "vpc",
+    "nvidiavirtualcomputeserver": "vcs",
+    "nvidiartxvirtualworkstation": "vws",
+    "nvidiacloudgaming": "cloudgaming",
+}
 
 
-class Part(Frozen):
-    """A part of a GPU, as the probe prints it."""
+@dataclass(frozen=True, slots=True)
+class Smi:
+    """A driver's nvidia-smi, and ``libnvidia-ml.so.1``, which it loads by its name.
 
-    index: int
-    uuid: str | None
-    gpu_instance: int | None
-    compute_instance: int | None
-
-
-class Gpu(Frozen):
-    """A GPU, as the probe prints it."""
-
-    index: int
-    minor: int | None
-    uuid: str | None
-    pci: str | None
-    name: str | None
-    brand: int | None
-    arch: str | None
-    mig: tuple[Part, ...] | None
-
-
-class Answer(Frozen):
-    """The output of the probe."""
-
-    error: str | None = None
-    driver_version: str | None = None
-    cuda_version: int | None = None
-    devices: tuple[Gpu, ...] = ()
-    problems: tuple[str, ...] = Field(default=())
-
-
-def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
-    """Return NVML's facts, without the nodes of parts of GPUs.
-
-    Args:
-        library: ``libnvidia-ml.so.1``; None for the one that the loader finds.
+    NVIDIA's library may hang or crash, which ends this program only.
     """
-    # -I: neither the caller's variables nor other folders of modules decide what root runs.
-    argv: list[str | Path] = [sys.executable, "-I", _PROBE, *([library] if library else [])]
-    done = run(argv, why=_WHY, check=False, timeout=limit)
-    if done.returncode != 0:
-        raise ProvisionError(
-            f"NVML can't be asked: {_ending(done.returncode)}.",
-            details=done.stderr.strip() or None,
-            resolution=_CHECK,
+
+    program: Path
+    library: Path
+
+    def facts(self, addresses: Sequence[str], *, limit: float = LIMIT_S) -> Facts:
+        """Return what it says, without the nodes of parts of GPUs.
+
+        Args:
+            addresses: PCI addresses of the GPUs, in their order.
+        """
+        deadline = time.monotonic() + limit
+
+        def say(*words: str) -> Completed:
+            # A search path would give it a C library too, where a whole distro lies beside it.
+            argv: list[str | Path] = ["env", f"LD_PRELOAD={self.library}", self.program, *words]
+            left = max(deadline - time.monotonic(), 0.1)
+            return run(argv, why="identify GPUs", check=False, timeout=left)
+
+        whole = say("-q", "-x")
+        reports: dict[int | None, str] = {}
+        problems: list[str] = []
+        if whole.returncode == 0:
+            reports[None] = whole.stdout
+        else:
+            # One GPU that is lost fails the report of all.
+            for place, address in enumerate(addresses):
+                one = say("-q", "-x", "-i", address)
+                if one.returncode == 0:
+                    reports[place] = one.stdout
+                else:
+                    problems.append(f"GPU {place} is left out: {_reason(one)}")
+        if not reports:
+            raise ProvisionError(f"{PROGRAM} says nothing: {_reason(whole)}", resolution=_CHECK)
+        return parse_reports(
+            reports,
+            capabilities=say("--query-gpu=uuid,compute_cap", "--format=csv,noheader").stdout,
+            listing=say("-L").stdout if any("<mig_device>" in r for r in reports.values()) else "",
+            problems=problems,
         )
-    return parse_answer(done.stdout)
 
 
-def parse_answer(printed: str) -> Facts:
-    """Return the facts in the output of the probe. Pure.
+def parse_reports(
+    reports: Mapping[int | None, str],
+    *,
+    capabilities: str = "",
+    listing: str = "",
+    problems: Sequence[str] = (),
+) -> Facts:
+    """Return the facts in what nvidia-smi prints. Pure.
 
     A device without a number or address can't be chosen, and is left out with a note.
 
     Args:
-        printed: The output; its last line is the answer, and libraries may print lines before it.
+        reports: Output of ``-q -x``, by the index of its GPU; None for all GPUs.
+        capabilities: Output of ``--query-gpu=uuid,compute_cap``.
+        listing: Output of ``-L``, which alone has the UUIDs of parts.
     """
+    noted = list(problems)
+    known = dict(_CAPABILITY.findall(capabilities))
+    parts = _listed_parts(listing)
+    devices = []
+    versions: dict[str, str | None] = {}
     try:
-        answer = parse_json(printed.strip().rpartition("\n")[2], Answer, name="NVML's answer")
-    except ConfigError as error:
-        raise ProvisionError(
-            "NVML's answer can't be read.", details=error.details, resolution=_CHECK
-        ) from error
-    if answer.error is not None:
-        raise ProvisionError(f"NVML can't be asked: {_line(answer.error)}.", resolution=_CHECK)
-    problems = list(map(_line, answer.problems))
-    devices = tuple(gpu for gpu in (_device(gpu, problems) for gpu in answer.devices) if gpu)
-    with_problems = tuple(dict.fromkeys(problems))
-    cuda = answer.cuda_version
-    try:
+        for place, text in reports.items():
+            log = ET.fromstring(text)  # noqa: S314 - of a driver that runs in the kernel
+            versions = {name: _value(log, f"{name}_version") for name in ("driver", "cuda")}
+            gpus = enumerate(log.iter("gpu"), place or 0)
+            devices += [_device(index, gpu, known, parts, noted) for index, gpu in gpus]
         return Facts(
             source="nvml",
-            driver_version=answer.driver_version or None,
-            # Thousands are the major version, tens the minor: cuDriverGetVersion() of cuda.h.
-            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
-            devices=devices,
-            problems=with_problems,
+            driver_version=versions["driver"],
+            cuda_version=versions["cuda"],
+            devices=tuple(device for device in devices if device is not None),
+            problems=tuple(dict.fromkeys(noted)),
         )
-    except ValueError as error:
+    except (ET.ParseError, ValueError) as error:
         raise ProvisionError(
-            "NVML's answer can't be used.", details=str(error), resolution=_CHECK
+            f"The report of {PROGRAM} can't be read.", details=str(error), resolution=_CHECK
         ) from error
 
 
-def _device(gpu: Gpu, problems: list[str]) -> Device | None:
-    address = pci_address(gpu.pci or "")
-    about = f"GPU {gpu.index}"
-    if gpu.minor is None or address is None:
+def _device(
+    index: int,
+    gpu: ET.Element,
+    capabilities: Mapping[str, str],
+    uuids: Mapping[tuple[str, int], str],
+    problems: list[str],
+) -> Device | None:
+    about = f"GPU {index}"
+    address = pci_address(gpu.get("id") or "")
+    minor = minor_number(_value(gpu, "minor_number") or "")
+    if minor is None or address is None:
         problems.append(f"{about} is left out: its node or its PCI address is not known")
         return None
-    known_brand = gpu.brand is not None and 0 <= gpu.brand < len(_BRANDS)
+    uuid = _value(gpu, "uuid")
+    brand = re.sub(r"[^a-z0-9]", "", (_value(gpu, "product_brand") or "").lower())
     try:
-        parts = None if gpu.mig is None else [_part(part, about, problems) for part in gpu.mig]
         return Device(
-            index=gpu.index,
-            minor=gpu.minor,
+            index=index,
+            minor=minor,
             pci=address,
-            uuid=gpu.uuid or None,
-            name=gpu.name or None,
-            brand=_BRANDS[gpu.brand] if known_brand and gpu.brand is not None else None,
-            arch=gpu.arch,
-            mig=None if parts is None else tuple(part for part in parts if part is not None),
+            uuid=uuid,
+            name=_value(gpu, "product_name"),
+            brand=_BRANDS.get(brand, brand) or None,
+            arch=capabilities.get(uuid or ""),
+            mig=_parts(gpu, about, uuids, problems),
         )
     except ValueError:
-        problems.append(f"{about} is left out: NVML says of it what can't be true")
+        problems.append(f"{about} is left out: {PROGRAM} says of it what can't be true")
         return None
 
 
-def _part(part: Part, about: str, problems: list[str]) -> Mig | None:
-    if part.uuid is None or part.gpu_instance is None or part.compute_instance is None:
-        problems.append(f"{about}: MIG device {part.index} is left out: its instances or its UUID")
+def _parts(
+    gpu: ET.Element, about: str, uuids: Mapping[tuple[str, int], str], problems: list[str]
+) -> tuple[Mig, ...] | None:
+    if _value(gpu, "mig_mode/current_mig") != "Enabled":
         return None
-    return Mig(
-        index=part.index,
-        uuid=part.uuid,
-        gpu_instance=part.gpu_instance,
-        compute_instance=part.compute_instance,
-        nodes=(),
-    )
+    parts = []
+    for part in gpu.iter("mig_device"):
+        numbers = [
+            minor_number(_value(part, name) or "")
+            for name in ("index", "gpu_instance_id", "compute_instance_id")
+        ]
+        index, instance, compute = numbers
+        uuid = uuids.get((_value(gpu, "uuid") or "", -1 if index is None else index))
+        if uuid is None or instance is None or compute is None:
+            problems.append(f"{about}: MIG device {index} is left out: its instances or its UUID")
+            continue
+        parts.append(
+            Mig(index=index, uuid=uuid, gpu_instance=instance, compute_instance=compute, nodes=())
+        )
+    return tuple(parts)
 
 
-def _ending(status: int) -> str:
-    if status >= 0:
-        return f"its process ended with exit status {status}"
-    try:
-        return f"its process crashed ({signal.Signals(-status).name})"
-    except ValueError:
-        return f"its process was ended by signal {-status}"
+def _listed_parts(listing: str) -> dict[tuple[str, int], str]:
+    """Return the UUIDs of parts, by the UUID of their GPU and their number on it."""
+    found: dict[tuple[str, int], str] = {}
+    gpu = ""
+    for whole, index, part in _LISTED.findall(listing):
+        if whole:
+            gpu = whole
+        else:
+            found[gpu, int(index)] = part
+    return found
 
 
-def _line(text: str) -> str:
-    """Return an untrusted text as one printable line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason"
+def _value(node: ET.Element, path: str) -> str | None:
+    text = (node.findtext(path) or "").strip()
+    # What a GPU or this version of the driver does not know.
+    return None if text in {"", "N/A", "None"} or text.startswith("[") else text
 
 
-LIBRARY = "libnvidia-ml.so.1"
+def _reason(done: Completed) -> str:
+    """Return the last line of a program that failed, as printable text."""
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    text = "".join(c if c.isprintable() else " " for c in lines[-1]) if lines else ""
+    return text.strip() or f"exit status {done.returncode}"
+
+
 _DRIVER = PurePosixPath("proc/driver/nvidia")
 _VERSION = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", re.MULTILINE)
 _LINE = re.compile(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -206,25 +221,25 @@ class Information:
     name: str | None
 
 
-def nvidia_facts(
-    root: Path, libraries: Sequence[Path] = (), *, limit: float = LIMIT_S
-) -> Facts | None:
+def nvidia_facts(root: Path, stored: Sequence[Smi] = (), *, limit: float = LIMIT_S) -> Facts | None:
     """Return the facts of NVIDIA's GPUs; None if their driver is not loaded.
 
     Args:
-        libraries: Paths of ``libnvidia-ml.so.1`` in the store.
+        stored: Those of drivers in the store.
     """
     version = loaded_version(root)
     if version is None:
         return None
+    by_proc = _from_proc(root, version)
     if not has_this_boot(root):
-        # This is a tree: this machine's NVML does not know it, and its own must not run here.
-        return _from_proc(root, version)
+        # This is a tree: this machine's programs do not know it, and its own must not run here.
+        return by_proc
     try:
-        facts = ask_nvml(_library(root, libraries, version), limit=limit)
+        smi = _smi(root, stored, version)
+        facts = smi.facts([gpu.pci for gpu in by_proc.devices], limit=limit)
     except ProvisionError as error:
         problem = f"{error.message} Facts come from /proc/driver/nvidia, which has fewer."
-        return _from_proc(root, version, problem)
+        return by_proc.model_copy(update={"problems": (problem, *by_proc.problems)})
     if facts.driver_version is None:
         facts = facts.model_copy(update={"driver_version": version})
     return _with_nodes(root, facts)
@@ -258,28 +273,37 @@ def parse_information(text: str) -> Information:
     )
 
 
-def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
+def _smi(root: Path, stored: Sequence[Smi], version: str) -> Smi:
     machine = platform.machine()
-    folders = (
-        f"usr/lib/{machine}-linux-gnu",
-        f"usr/lib/{machine}-linux-gnu/nvidia/current",
-        "usr/lib64",
-        "usr/lib64/nvidia",
-        "usr/lib",
-        "usr/local/nvidia/lib64",
-        "usr/local/nvidia/lib",
-        # Of a driver that NVIDIA's GPU Operator has installed.
-        f"run/nvidia/driver/usr/lib/{machine}-linux-gnu",
-        "run/nvidia/driver/usr/lib64",
-    )
-    own = [in_root(root, f"{folder}/{LIBRARY}") for folder in folders]
-    found = [path for path in [*stored, *own] if path.is_file()]
-    exact = [path for path in found if path.resolve().name.endswith(f".so.{version}")]
-    return next(iter([*exact, *found]), None)
+    # The driver of the distro, of a cloud, and of NVIDIA's GPU Operator.
+    places = {
+        "usr/bin": (
+            f"usr/lib/{machine}-linux-gnu",
+            f"usr/lib/{machine}-linux-gnu/nvidia/current",
+            "usr/lib64",
+            "usr/lib64/nvidia",
+            "usr/lib",
+        ),
+        "usr/local/nvidia/bin": ("usr/local/nvidia/lib64", "usr/local/nvidia/lib"),
+        "run/nvidia/driver/usr/bin": (
+            f"run/nvidia/driver/usr/lib/{machine}-linux-gnu",
+            "run/nvidia/driver/usr/lib64",
+        ),
+    }
+    own = [
+        Smi(in_root(root, f"{programs}/{PROGRAM}"), in_root(root, f"{folder}/{LIBRARY}"))
+        for programs, folders in places.items()
+        for folder in folders
+    ]
+    whole = [smi for smi in [*stored, *own] if smi.program.is_file() and smi.library.is_file()]
+    exact = [smi for smi in whole if smi.library.resolve().name.endswith(f".so.{version}")]
+    if not whole:
+        raise ProvisionError(f"The driver has no {PROGRAM}, or not its library.")
+    return [*exact, *whole][0]
 
 
-def _from_proc(root: Path, version: str, *problems: str) -> Facts:
-    said = list(problems)
+def _from_proc(root: Path, version: str) -> Facts:
+    said = []
     found = []
     for path in glob_in_root(root, f"{_DRIVER}/gpus/*/information"):
         information = parse_information(_read(root, path) or "")

@@ -12,12 +12,12 @@ from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import glob_in_root, in_root, lock, remove_drafts, write_atomic
 from provision.host.devices.device_facts import Device, Facts, kernel_text, minor_number
-from provision.host.devices.nvidia import nvidia_facts
+from provision.host.devices.nvidia import Smi, nvidia_facts
 from provision.host.facts import pci_address, pci_order
 
 FOLDER = PurePosixPath("run/oci-decorator/devices")
 _LOCK = PurePosixPath("run/provision/devices.lock")
-# Longer than its holder may wait for NVML, and for a process that can't be killed.
+# Longer than its holder may wait for nvidia-smi, and for a process that can't be killed.
 _WAIT_S = 90.0
 _NODE = re.compile(r"renderD([0-9]+)", re.ASCII)
 _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
@@ -83,12 +83,11 @@ def _text(path: Path) -> str | None:
     return None if text is None else "".join(c for c in text if c.isprintable()).strip()
 
 
-# The vendors whose devices any host may have, however their drivers were installed. The paths are
-# those of NVML's library.
-_SOURCES: Mapping[str, Callable[[Path, Sequence[Path]], Facts | None]] = {
+# The vendors whose devices any host may have, however their drivers were installed.
+_SOURCES: Mapping[str, Callable[[Path, Sequence[Smi]], Facts | None]] = {
     "nvidia": nvidia_facts,
-    "amd": lambda root, _libraries: drm_facts(root, AMD),
-    "intel": lambda root, _libraries: drm_facts(root, INTEL),
+    "amd": lambda root, _stored: drm_facts(root, AMD),
+    "intel": lambda root, _stored: drm_facts(root, INTEL),
 }
 VENDORS = tuple(_SOURCES)
 
@@ -107,7 +106,7 @@ def facts_path(root: Path, vendor: str) -> Path:
 def recording(root: Path) -> Iterator[None]:
     """Keep other processes from collecting facts, so that older facts never replace newer ones.
 
-    It is held for unloading a driver too: a process that asks NVML keeps the driver in use.
+    It is held for unloading a driver too: a process that identifies GPUs keeps the driver in use.
     """
     with lock(in_root(root, _LOCK), limit=_WAIT_S):
         yield
@@ -157,11 +156,11 @@ class Recorded:
 
 
 def record_facts(
-    root: Path, vendor: str, *, source: str | None = None, libraries: Sequence[Path] = ()
+    root: Path, vendor: str, *, source: str | None = None, stored: Sequence[Smi] = ()
 ) -> Recorded:
     """Collect the facts of a vendor's devices and write their file, or remove it."""
     with recording(root):
-        facts = _SOURCES[source or vendor](root, libraries)
+        facts = _SOURCES[source or vendor](root, stored)
         changed = remove_facts(root, vendor) if facts is None else write_facts(root, vendor, facts)
     return Recorded(vendor, facts, changed)
 

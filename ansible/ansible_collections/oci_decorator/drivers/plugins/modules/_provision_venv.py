@@ -128,11 +128,6 @@ def in_use(environment: Path, processes: Path = Path("/proc")) -> bool:
     return False
 
 
-def extras(wheels: Path) -> str:
-    """Return provision's extras: that for NVML if the constraints name its package."""
-    return "[nvml]" if any(wheels.glob("nvidia_ml_py-*.whl")) else ""
-
-
 def isolate(script: Path) -> None:
     """Let pip's script of a program start Python with -I.
 
@@ -155,7 +150,7 @@ def _install(module: AnsibleModule, environment: Path) -> None:
         made = [module.params["python"], "-I", "-m", "venv", "--without-pip", str(environment)]
         module.run_command(made, check_rc=True)
         pip = next(wheels.glob("pip-*.whl"))
-        wheel = f"{next(wheels.glob('provision-*.whl'))}{extras(wheels)}"
+        wheel = str(next(wheels.glob("provision-*.whl")))
         # Many hosts have no ensurepip, so pip runs from its wheel.
         words = [str(environment / "bin/python"), "-I", f"{pip}/pip", "install", "--quiet"]
         words += ["--no-index", "--no-cache-dir", f"--find-links={wheels}", wheel]
