@@ -14,9 +14,10 @@ from provision.catalogue.source_models import (
     GitReleases,
     RunfileReleases,
 )
-from provision.distros import find_distro, release_of, source_names
+from provision.distros import release_of, source_names
 from provision.documents import load_toml
 from provision.pin import (
+    FORMAT,
     BasePin,
     ClosurePackage,
     DistroPin,
@@ -61,7 +62,7 @@ def templates() -> Templates:
     return load_templates(REPOSITORY / "templates", "debian")
 
 
-def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
+def pin(driver: str, version: str, flavour: str) -> Pin:
     """The Pin of a driver for one kernel of Debian 12."""
     recipe_ = recipe(driver)
     contents = patches(driver)
@@ -95,7 +96,7 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
             if patch.applies_to(version=version, flavour=flavour, source=variant.label)
         ),
         recipe=_sha256("recipe"),
-        template=template,
+        format=FORMAT,
     )
 
 
@@ -112,13 +113,12 @@ def _whole(package: PackagePin) -> ClosurePackage:
     )
 
 
-def tree_templates(kind: str) -> Templates:
+def tree_templates() -> Templates:
     """The templates that the repository ships, for kernels whose headers are no packages."""
-    toolchain = None if kind == "image" else find_distro("debian:12")
-    return load_tree_templates(REPOSITORY / "templates", toolchain)
+    return load_tree_templates(REPOSITORY / "templates")
 
 
-def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: str) -> Pin:
+def tree_pin(driver: str, version: str, flavour: str, *, kind: str) -> Pin:
     """The Pin of a driver for a kernel of Flatcar.
 
     ``source``: compiled with Clang of Debian 12; ``prepared``: with its GCC; ``image``: with what
@@ -126,7 +126,7 @@ def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: st
     """
     debian = DistroPin(id="debian", version="12", codename="bookworm")
     has_packages = kind != "image"
-    packaged = pin(driver, version, flavour, template=template)
+    packaged = pin(driver, version, flavour)
     base = BasePin(image="flatcar-developer:4081.2.0", digest=f"sha256:{_sha256('developer')}")
     compiler = packaged.compiler
     if kind == "source":

@@ -9,13 +9,14 @@ import pytest
 
 from golden.pins import REPOSITORY
 from golden.pins import recipe as shipped
-from golden.test_golden import assert_is_kept, without_digests
+from golden.test_golden import assert_is_kept, without_digest
 from provision.build.dockerfile import load_templates, render
 from provision.catalogue import Recipe
 from provision.distros import find_distro
 from provision.documents import parse_json
 from provision.errors import NotFoundError
 from provision.pin import (
+    FORMAT,
     ArchiveSource,
     BasePin,
     ClosurePackage,
@@ -74,7 +75,7 @@ def package(name: str, version: str) -> ClosurePackage:
     )
 
 
-def pin(case: str, *, template: str) -> Pin:
+def pin(case: str) -> Pin:
     distro, kernel, compiler = CASES[case]
     version = _VERSIONS.get(compiler, "14.2.1-1.2.el9")
     return Pin(
@@ -91,11 +92,11 @@ def pin(case: str, *, template: str) -> Pin:
         ),
         patches=(FilePin(name="x.patch", sha256=hashlib.sha256(PATCH).hexdigest()),),
         recipe=sha256("recipe"),
-        template=template,
+        format=FORMAT,
     )
 
 
-def nvidia_pin(*, template: str) -> Pin:
+def nvidia_pin() -> Pin:
     source = RunfileSource(
         url="https://example.org/NVIDIA-Linux-x86_64-580.95.05.run",
         sha256=sha256("run"),
@@ -104,18 +105,18 @@ def nvidia_pin(*, template: str) -> Pin:
     )
     driver = DriverPin(name="nvidia", version="580.95.05", flavour="open")
     update = {"driver": driver, "sources": (source,), "patches": ()}
-    return pin("rocky", template=template).model_copy(update=update)
+    return pin("rocky").model_copy(update=update)
 
 
 def dockerfile(case: str) -> str:
     distro = CASES["rocky" if case == NVIDIA else case][0]
     templates = load_templates(REPOSITORY / "templates", distro.partition(":")[0])
     if case == NVIDIA:
-        pinned, recipe_ = nvidia_pin(template=templates.digest), shipped(case.partition("-")[0])
+        pinned, recipe_ = nvidia_pin(), shipped(case.partition("-")[0])
     else:
-        pinned, recipe_ = pin(case, template=templates.digest), recipe()
+        pinned, recipe_ = pin(case), recipe()
     context = render(pinned, recipe_, templates=templates, patches={"x.patch": PATCH})
-    return without_digests(context.dockerfile, pinned, templates)
+    return without_digest(context.dockerfile, pinned)
 
 
 def test_the_dockerfile_is_the_one_kept() -> None:
@@ -135,7 +136,7 @@ def test_a_dkms_conf_is_built_from_without_a_network() -> None:
     del data["kernels"], data["flavours"]["only"]["build"]
     recipe_ = parse_json(json.dumps(data), Recipe, name="driver.toml")
     templates = load_templates(REPOSITORY / "templates", "rocky")
-    pinned = pin("rocky", template=templates.digest)
+    pinned = pin("rocky")
     context = render(pinned, recipe_, templates=templates, patches={"x.patch": PATCH})
     steps = context.files["Dockerfile"].decode()
     assert "COPY dkms.bash /provision/\n" in steps
@@ -144,17 +145,9 @@ def test_a_dkms_conf_is_built_from_without_a_network() -> None:
     assert json.loads(context.files["build.json"])["modules"] == ["dkms-modules/*.ko"]
 
 
-def test_the_data_of_the_distro_are_part_of_the_templates_digest() -> None:
-    folder = REPOSITORY / "templates"
-    digests = {load_templates(folder, name).digest for name in ("rocky", "ol", "opensuse-leap")}
-    assert len(digests) == 3
-
-
 def test_another_compiler_than_the_distros_is_refused() -> None:
     templates = load_templates(REPOSITORY / "templates", "rocky")
-    odd = pin("rocky", template=templates.digest).model_copy(
-        update={"compiler": PackagePin(name="tcc", version="1.0")}
-    )
+    odd = pin("rocky").model_copy(update={"compiler": PackagePin(name="tcc", version="1.0")})
     with pytest.raises(NotFoundError, match="tcc"):
         render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
 
@@ -167,7 +160,7 @@ def test_commits_of_a_git_source_and_its_submodules_come_with_the_context() -> N
     source = GitSource(
         url="https://example.org/x.git", commit="1" * 40, sha256="2" * 64, submodules=(inner,)
     )
-    odd = pin("rocky", template=templates.digest).model_copy(update={"sources": (source,)})
+    odd = pin("rocky").model_copy(update={"sources": (source,)})
     text = render(odd, recipe(), templates=templates, patches={"x.patch": PATCH}).dockerfile
     assert "COPY git/ /provision/git/" in text
     assert "git fetch" not in text
@@ -179,7 +172,7 @@ def test_commits_of_a_git_source_and_its_submodules_come_with_the_context() -> N
 
 def test_a_base_image_that_has_everything_takes_no_packages() -> None:
     templates = load_templates(REPOSITORY / "templates", "rocky")
-    bare = pin("rocky", template=templates.digest).model_copy(update={"closure": ()})
+    bare = pin("rocky").model_copy(update={"closure": ()})
     context = render(bare, recipe(), templates=templates, patches={"x.patch": PATCH})
     assert "/provision/packages/" not in context.dockerfile
     assert not [name for name in context.downloads if name.startswith("packages/")]

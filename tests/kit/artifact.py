@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kit.files import write
 from provision.manifest import Container, ContainerFeature, DriverFile, Manifest, Module
-from provision.pin import BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
+from provision.pin import FORMAT, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.store.entries import adopt, drafted
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -44,7 +44,7 @@ def make_pin(
         packages=(),
         sources=(),
         recipe=recipe,
-        template="3" * 64,
+        format=FORMAT,
     )
 
 

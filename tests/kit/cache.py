@@ -31,6 +31,7 @@ __all__ = [
     "REPOSITORY",
     "cache_dir",
     "cached",
+    "code_of",
     "key_of",
     "prune",
     "shared_file",
@@ -41,8 +42,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _BUILD = REPOSITORY / "src/provision/build"
 # What makes a base image.
 BASES = (_BUILD / "base_image.py", _BUILD / "bootstrap.py")
-# What decides how an artifact is built, beside its Pin, which has the digest of the templates.
-BUILDS = (_BUILD / "dockerfile.py", _BUILD / "image.py")
+_TEMPLATES = REPOSITORY / "templates"
+# What decides how an artifact is built, beside its Pin.
+BUILDS = (
+    *sorted(_TEMPLATES.glob("Dockerfile.*.j2")),
+    *(_TEMPLATES / name for name in ("apt", "dkms", "loader", "macros", "rpm")),
+    *(_BUILD / f"{name}.py" for name in ("collector", "extras", "loader_script", "step")),
+    *(_BUILD / f"{name}.py" for name in ("dockerfile", "image", "unpack_source")),
+    REPOSITORY / "src/provision/distros/prepare_tree.py",
+)
 _LIMIT_BYTES = 3 << 30
 # Another run may be at what was used so lately.
 _IN_USE_S = 2 * 3600
@@ -127,17 +135,16 @@ def key_of(*inputs: object) -> str:
         if isinstance(one, Path):
             for path in [one] if one.is_file() else sorted(one.rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
-                    digest.update(_content(path))
+                    content = path.read_bytes()
+                    digest.update(code_of(content) if path.suffix == ".py" else content)
         else:
             digest.update(f"{one!r}\0".encode())
     return digest.hexdigest()[:12]
 
 
-def _content(path: Path) -> bytes:
-    """What a file makes: of Python, all but comments, docstrings and layout."""
-    if path.suffix != ".py":
-        return path.read_bytes()
-    tree = ast.parse(path.read_bytes())
+def code_of(program: bytes) -> bytes:
+    """A program in Python without comments, docstrings and layout."""
+    tree = ast.parse(program)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node

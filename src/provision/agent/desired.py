@@ -16,26 +16,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-import provision
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue
 from provision.catalogue.cards import AUTO, Card, cards_here
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
-from provision.distros import data_files, find_distro
+from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, open_regular, remove_drafts, write_atomic
 from provision.host import STORE
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
-from provision.shipped import templates_dir
+from provision.pin import FORMAT
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
 
-_PACKAGE = Path(provision.__file__).parent
-# Programs of ours that run in build containers.
-_IN_BUILDS = ("collector", "extras", "loader_script", "step", "unpack_source")
 _KEPT = STORE / ".provision.toml"
 
 
@@ -84,7 +80,7 @@ def _text(root: Path, name: PurePath) -> str:
 class Inputs:
     """The inputs that decide the artifacts of all drivers of a host."""
 
-    # Fingerprint of host, templates, configuration and program.
+    # Fingerprint of host and configuration, and the format of builds.
     shared: str
     desired: Desired
     # The cards that decide about a driver's version and flavour, by driver.
@@ -108,25 +104,15 @@ def setting_fingerprint(driver: str, setting: DriverConfig) -> str:
 
 def read_inputs(root: Path, desired: Desired) -> Inputs:
     """Read the inputs that decide the artifacts of a host's drivers."""
-    templates = templates_dir()
-    # The folder also has templates of units and configuration.
-    mains = sorted(templates.glob("Dockerfile.*.j2"))
-    folders = ["loader", "macros", *(path.name.split(".")[1] for path in mains)]
-    sources = [path for name in folders for path in sorted((templates / name).rglob("*"))]
     config = desired.config
     certificate = config.signing.certificate
     signing = in_root(root, certificate) if certificate else None
-    # The kernel's distro, and those whose packages compile in kernel trees.
-    named = [config.kernel_distro or _distro(root), *(tree.toolchain for tree in config.trees)]
     shared = [
-        provision.__version__,
+        str(FORMAT),
         _settings(config),
         _files(signing.parent, [signing]) if signing else "",
         machine(root),
         _distro(root),
-        _files(templates, [*mains, *sources]),
-        _files(_PACKAGE, [_PACKAGE / f"build/{name}.py" for name in _IN_BUILDS]),
-        _files(_PACKAGE, [_PACKAGE / "distros" / name for name in data_files(named)]),
     ]
     return Inputs(_digest(shared), desired, _deciding_cards(root, desired))
 

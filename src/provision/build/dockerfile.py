@@ -22,6 +22,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.manifest import ForeignRoot
 from provision.pin import (
+    FORMAT,
     ClosurePackage,
     DistroPin,
     GitSource,
@@ -56,13 +57,10 @@ _TREE_PROGRAM = "distros/prepare_tree.py"
 # The folder of scripts that only builds from a dkms.conf run, and that of what images run.
 _DKMS = "dkms"
 _LOADER = "loader"
-_DISTRO = "distro.json"
 # The template that serves a family of distros.
 _TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
 # The family whose script installs the packages of a kernel tree's toolchain.
 _SCRIPTS = {TREE: "apt"}
-# The parts of a distro's data that reach the Dockerfile.
-_REACHING = {"headers", "compilers"}
 
 
 def shell_word(text: str) -> str:
@@ -143,21 +141,6 @@ class Templates:
             if name not in self.special or name in scripts
         }
 
-    @property
-    def digest(self) -> str:
-        """Sha256 over the names and contents of all files, as 64 hexadecimal digits."""
-        return digest_of(self.sources, self.helpers)
-
-
-def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
-    """Return the sha256 over the names and contents of files, as 64 hexadecimal digits."""
-    contents = {name: text.encode() for name, text in sources.items()}
-    contents |= {f"context/{name}": data for name, data in helpers.items()}
-    total = hashlib.sha256()
-    for name, data in sorted(contents.items()):
-        total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
-    return total.hexdigest()
-
 
 def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:
     """Return the text of a template with values in it."""
@@ -201,22 +184,18 @@ def template_family(distro_id: str) -> str:
 
 def load_templates(directory: Path, distro_id: str) -> Templates:
     """Read the templates of a distro."""
-    return _load(directory, template_family(distro_id), distro_id)
+    return _load(directory, template_family(distro_id))
 
 
-def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templates:
+def load_tree_templates(directory: Path) -> Templates:
     """Read the templates of kernels whose headers are no packages."""
-    return _load(directory, TREE, toolchain.id if toolchain else None)
+    return _load(directory, TREE)
 
 
-def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
+def _load(directory: Path, family: str) -> Templates:
     main = directory / f"Dockerfile.{family}.j2"
     texts = [main, *sorted((directory / "macros").glob("*.j2"))]
     sources = {str(path.relative_to(directory)): path.read_text() for path in texts}
-    # The data of a distro that reach its Dockerfiles, so that the digest covers them.
-    distro = distro_named(distro_id) if distro_id else None
-    if distro is not None:
-        sources[_DISTRO] = distro.model_dump_json(include=_REACHING)
     folder = directory / _SCRIPTS.get(family, family)
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
     scripts += sorted((directory / _LOADER).glob("*"))
@@ -441,8 +420,8 @@ def render(
     patches: Mapping[str, bytes],
 ) -> RenderedContext:
     """Render the build context of a Pin."""
-    if templates.digest != pin.template:
-        raise _changed("templates are")
+    if pin.format != FORMAT:
+        raise _changed(f"format of builds, {FORMAT}, is")
     for patch in pin.patches:
         content = patches.get(patch.name)
         if content is None or hashlib.sha256(content).hexdigest() != patch.sha256:

@@ -65,6 +65,7 @@ from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.manifest import HostNeeds
 from provision.pin import (
+    FORMAT,
     PIN_LABEL,
     Architecture,
     BasePin,
@@ -155,7 +156,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     target = BuildTarget(
         entry,
         choice.toolchain or choice.distro,
-        load_tree_templates(templates_dir(), choice.toolchain),
+        load_tree_templates(templates_dir()),
         choice.distro,
         tree.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm}),
         toolchain,
@@ -328,7 +329,7 @@ def decide(
             if patch.applies_to(version=found.version, flavour=flavour, source=found.variant.label)
         ),
         "recipe": recipe_digest(recipe, found.variant),
-        "template": target.templates.digest,
+        "format": FORMAT,
         "tree": target.tree,
     }
     tools = tuple(sorted({*tools_of(found.variant), *pinned.libraries}))
@@ -475,7 +476,7 @@ def read_pin(settings: Settings, path: Path) -> Resolved:
     if pin.tree is None:
         templates = load_templates(templates_dir(), pin.distro.id)
         return Resolved(pin, entry, templates, urls=file.urls)
-    templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
+    templates = load_tree_templates(templates_dir())
     kept = kept_files(settings, pin, pin.tree)
     return Resolved(pin, entry, templates, attached=kept, urls=file.urls)
 

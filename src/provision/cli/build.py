@@ -70,7 +70,7 @@ def resolve_command(
                 "sources": lambda _: "\n".join(source.text for source in pin.sources),
                 "patches": lambda _: "\n".join(f"{p.name} {p.sha256}" for p in pin.patches) or None,
                 "recipe": lambda _: pin.recipe,
-                "template": lambda _: pin.template,
+                "format": lambda _: pin.format,
                 "signing key": lambda _: pin.signing_key,
                 "digest": lambda _: pin.digest,
                 "image": lambda _: pin.image,

@@ -19,7 +19,6 @@ from provision.distros.family import (
 from provision.distros.known import (
     all_distros,
     archive_of,
-    data_files,
     distro_named,
     find_distro,
     known_distros,
@@ -44,7 +43,6 @@ __all__ = [
     "Supply",
     "all_distros",
     "archive_of",
-    "data_files",
     "distro_named",
     "family_of",
     "find_distro",

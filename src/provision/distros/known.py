@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
@@ -106,22 +106,6 @@ def source_names(pin: DistroPin) -> tuple[str, ...]:
     """
     distro = distro_named(pin.id)
     return pin.id, pin.name, distro.family if distro else "tree"
-
-
-def data_files(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the data files of distros such as ``rocky:9``, with those of the ones they are like.
-
-    Of a distro whose kernels come as trees, any other may have the compiler.
-    """
-    found: set[str] = set()
-    for name in names:
-        distro = distro_named(name.partition(":")[0])
-        if distro is not None and distro.family == "tree":
-            found.update(f"{one}.toml" for one in _distros())
-        while distro is not None:
-            found.add(f"{distro.id}.toml")
-            distro = distro_named(distro.like) if distro.like else None
-    return tuple(sorted(found))
 
 
 @cache

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import StringConstraints, ValidationError
 
 from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, source_errors
-from provision.build.dockerfile import STEP, digest_of, fill_template, program_text
+from provision.build.dockerfile import STEP, fill_template, program_text
 from provision.build.image import BuildLog, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.provenance import is_built_here, record_built, with_own_cache
@@ -36,7 +36,7 @@ from provision.engine.stream import BuildStream
 from provision.engine.transfer import extract
 from provision.errors import NotFoundError, UsageError
 from provision.files import copy_output, lock, replacing, sha256_file
-from provision.pin import BasePin, ClosurePackage, Digested, DistroPin, Name, PackageVersion, Sha256
+from provision.pin import BasePin, ClosurePackage, Digested, DistroPin, Name, PackageVersion
 from provision.progress import Note, report
 from provision.shipped import templates_dir
 
@@ -68,7 +68,8 @@ class PythonPin(Digested):
     distro: DistroPin
     base: BasePin
     closure: tuple[ClosurePackage, ...]
-    template: Sha256
+    # Raised by hand when what we ship can give the same packages another tree.
+    format: Literal[1] = 1
 
     @property
     def image(self) -> str:
@@ -150,7 +151,6 @@ def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
             distro=distro,
             base=base,
             closure=closure.packages,
-            template=digest_of(_sources(), _programs()),
         )
     except ValidationError as error:
         raise UsageError(

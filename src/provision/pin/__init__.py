@@ -226,6 +226,10 @@ Source = Annotated[
 ]
 
 
+# Raised by hand when the templates, scripts and distros' data of provision can give the same inputs
+# another artifact; tests/golden holds it. Any other change of provision renews no Pin.
+FORMAT = 1
+
 # Label of an artifact image: its Pin, as canonical JSON.
 PIN_LABEL = "provision.pin"
 
@@ -367,8 +371,8 @@ class Pin(Digested):
     sources: tuple[Source, ...]
     patches: tuple[FilePin, ...] = ()
     recipe: Sha256
-    # Digest of the Dockerfile template, its macros and the collector.
-    template: Sha256
+    # `FORMAT` of the provision that made the Pin.
+    format: int = Field(ge=1)
     signing_key: None = None
     # The kernel tree, if the headers are not packaged; the distro is then the kernel's, and the
     # tree names the one whose packages compile.

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
+from provision import __version__
 from provision.documents import Frozen, mistakes_of
 from provision.errors import ProvisionError
 from provision.files import sync_directory, write_atomic
@@ -54,8 +55,10 @@ class Failure(_Remembered):
     resolution: str | None = None
     # The compiler's complaints, or a program's last lines.
     details: str | None = None
-    # Fingerprint of the inputs of this attempt.
+    # Fingerprint of the inputs of this attempt, and the version of provision that made it: another
+    # version may succeed with the same inputs.
     inputs: str
+    program: str = __version__
     # Unix time.
     time: _Number
     # How often in a row it failed with these inputs.
@@ -73,7 +76,8 @@ class Failure(_Remembered):
         # The exponent is bounded, because the file may have any number.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
         has_pause = self.reason in {"build", "compile", "load"}
-        return self.final or (has_pause and 0 <= now - self.time < pause)
+        is_over = self.program == __version__ and self.final
+        return is_over or (has_pause and 0 <= now - self.time < pause)
 
 
 class KernelState(_Remembered):

@@ -51,11 +51,12 @@ def test_what_is_asked_for_may_be_older(ready: Host) -> None:
 
 
 def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
-    ready: Host, monkeypatch: pytest.MonkeyPatch
+    ready: Host,
 ) -> None:
     ready.apply(update=True)
     # Something changed that artifacts are made from, and the chosen version is gone.
-    monkeypatch.setattr("provision.__version__", "another")
+    write(ready.root / f"srv/{DRIVER}/patches/fix.patch", b"+")
+    ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
     ready.newest = OLDER
     ready.is_gone = True
     artifact = ready.artifact()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,18 @@ def test_a_failed_build_is_tried_again_when_its_inputs_change(ready: Host) -> No
     ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
     ready.apply()
     assert ready.layout.kernel_link(NEXT).is_symlink()
+
+
+def test_a_failed_build_is_tried_again_by_another_version_of_provision(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.broken[NEXT] = _compile_error()
+    ready.apply()
+    state = json.loads(ready.layout.state.read_text())
+    failure = state["kernels"][NEXT]["failure"]
+    failure |= {"program": "0.0.1", "time": failure["time"] - 3600}
+    ready.layout.state.write_text(json.dumps(state))
+    assert ready.kinds() == [f"prepare {NEXT}"]
+    assert ready.kinds() == []
 
 
 def test_what_may_pass_is_asked_again_by_every_run(ready: Host) -> None:

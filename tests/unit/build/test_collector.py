@@ -265,7 +265,7 @@ def test_a_file_of_the_layer_is_not_placed_a_second_time(source: Path, tmp_path:
 
 def test_manifest_is_what_the_model_wants(source: Path, tmp_path: Path) -> None:
     recipe_ = recipe("v4l2loopback")
-    pinned = pin("v4l2loopback", "0.12.7", "dkms", template="0" * 64)
+    pinned = pin("v4l2loopback", "0.12.7", "dkms")
     wanted = json.loads(build_plan(pinned, recipe_, variant(recipe_)))
     built = source / wanted["directory"] / "dkms-modules"
     built.mkdir()

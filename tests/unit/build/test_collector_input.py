@@ -23,7 +23,7 @@ ARCHITECTURES = {
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_placeholder_of_a_recipe_has_a_value(architecture: str) -> None:
-    pinned = pin("nvidia", "535.261.03", "open", template="0" * 64)
+    pinned = pin("nvidia", "535.261.03", "open")
     kernel = pinned.kernel.model_copy(update={"architecture": architecture})
     values = placeholders(pinned.model_copy(update={"kernel": kernel}))
     # {jobs} is the build call's: it never changes the result.
@@ -37,7 +37,7 @@ def test_fill_leaves_other_braces_alone() -> None:
 
 def test_plan_has_no_placeholder_left() -> None:
     recipe_ = recipe("nvidia")
-    pinned = pin("nvidia", "535.261.03", "open", template="0" * 64)
+    pinned = pin("nvidia", "535.261.03", "open")
     text = build_plan(pinned, recipe_, variant(recipe_, "open")).decode()
     plan = json.loads(text)
     assert plan["directory"] == "modules/nvidia-open-kernel"

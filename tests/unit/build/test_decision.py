@@ -7,6 +7,7 @@ import pytest
 from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ProvisionError
 from provision.pin import (
+    FORMAT,
     ArchiveSource,
     GitSource,
 )
@@ -15,7 +16,6 @@ from unit.build.made_up_driver import (
     BASE,
     CLOSURE,
     KERNEL,
-    TEMPLATES,
     digest,
     packages,
     pin,
@@ -34,7 +34,7 @@ def test_everything_is_pinned(index: ArchiveIndex) -> None:
     )
     assert (found.kernel.release, found.kernel.architecture) == (KERNEL, "x86_64")
     assert found.distro.codename == "bookworm"
-    assert (found.base, found.template) == (BASE, TEMPLATES.digest)
+    assert (found.base, found.format) == (BASE, FORMAT)
     assert (found.compiler, found.headers) == (CLOSURE.compiler, CLOSURE.headers)
     assert (found.packages, found.closure) == (CLOSURE.tools, CLOSURE.packages)
     assert [(source.name, source.version) for source in found.sources if source.kind == "deb"] == [

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
-from provision.build.dockerfile import RenderedContext, Templates, render
+from provision.build.dockerfile import RenderedContext, load_templates, render
 from provision.catalogue import Recipe, load_entry
-from provision.errors import ProvisionError, UsageError
-from provision.pin import Pin
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import FORMAT, Pin
 from provision.sources.candidates import tools_of
 from unit.build.dockerfiles import Instruction, instructions
 from unit.recipes import variant
@@ -34,7 +34,7 @@ def rendered(
     driver: str, version: str, flavour: str, changes: Mapping[str, object] = MappingProxyType({})
 ) -> RenderedContext:
     sources = templates()
-    pinned = pin(driver, version, flavour, template=sources.digest)
+    pinned = pin(driver, version, flavour)
     recipe_ = changed(recipe(driver), dict(changes))
     return render(pinned, recipe_, templates=sources, patches=patches(driver))
 
@@ -60,7 +60,7 @@ def make_step(context: RenderedContext) -> Instruction:
 
 def test_summary_and_homepage_do_not_reach_the_context() -> None:
     sources = templates()
-    pinned = pin(*NVIDIA, template=sources.digest)
+    pinned = pin(*NVIDIA)
     other = recipe("nvidia").model_copy(
         update={"summary": "other", "vendor": "other", "homepage": "other"}
     )
@@ -87,7 +87,7 @@ def test_files_of_the_context() -> None:
 
 
 def test_the_context_names_the_files_that_it_lacks() -> None:
-    pinned = pin(*NVIDIA, template=templates().digest)
+    pinned = pin(*NVIDIA)
     context = rendered(*NVIDIA)
     gcc = next(package for package in pinned.closure if package.name == "gcc-12")
     assert context.downloads["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"] == gcc.sha256
@@ -103,7 +103,7 @@ def test_kernels_share_compiler_and_tools() -> None:
     """Nothing of a kernel is in the stage that the engine is to know from the last kernel."""
     context = rendered(*NVIDIA)
     tools, _, rest = context.dockerfile.partition("\nFROM tools AS toolchain\n")
-    release = pin(*NVIDIA, template=templates().digest).kernel.release
+    release = pin(*NVIDIA).kernel.release
     _, _, tools = tools.partition("AS tools\n")
     assert "packages.sha256" in tools
     assert release not in tools
@@ -127,7 +127,7 @@ def test_drivers_of_a_kernel_share_the_toolchain() -> None:
 
 
 def test_labels_carry_the_pin() -> None:
-    pinned = pin(*NVIDIA, template=templates().digest)
+    pinned = pin(*NVIDIA)
     label = instructions(rendered(*NVIDIA).dockerfile)[-1]
     labels = dict(word.split("=", 1) for word in shlex.split(label.text))
     assert json.loads(labels["provision.pin"]) == json.loads(pinned.canonical_json())
@@ -162,23 +162,28 @@ def test_a_line_end_is_refused(key: str) -> None:
         rendered(*NVIDIA, {key: (hostile,) if key == "command" else hostile})
 
 
-def test_changed_templates_are_refused() -> None:
-    pinned = pin(*NVIDIA, template="0" * 64)
-    with pytest.raises(ProvisionError, match="templates are not what the Pin was made from"):
+def test_a_pin_of_another_format_is_refused() -> None:
+    pinned = pin(*NVIDIA).model_copy(update={"format": FORMAT + 1})
+    with pytest.raises(ProvisionError, match="not what the Pin was made from"):
         render(pinned, recipe("nvidia"), templates=templates(), patches=patches("nvidia"))
+
+
+def test_a_distro_without_a_template_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="plan9"):
+        load_templates(REPOSITORY / "templates", "plan9")
 
 
 @pytest.mark.parametrize("contents", [{}, {"pci-resize-resource.patch": b"other"}])
 def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None:
     sources = templates()
-    pinned = pin(*NVIDIA, template=sources.digest)
+    pinned = pin(*NVIDIA)
     with pytest.raises(ProvisionError, match=r"patch 'pci-resize-resource\.patch' is not what"):
         render(pinned, recipe("nvidia"), templates=sources, patches=contents)
 
 
 def test_undefined_names_in_a_template_are_errors() -> None:
     sources = dataclasses.replace(templates(), sources={"Dockerfile.apt.j2": "FROM {{ pin.bse }}"})
-    pinned = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
+    pinned = pin("v4l2loopback", "0.12.7", "dkms")
     with pytest.raises(UndefinedError, match="bse"):
         render(pinned, recipe("v4l2loopback"), templates=sources, patches={})
 
@@ -199,7 +204,7 @@ def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
     (folder / "driver.toml").write_text(FROBNICATOR)
     made_up = load_entry(folder).recipe
     sources = templates()
-    pinned = made_up_pin(made_up, sources)
+    pinned = made_up_pin(made_up)
     context = render(pinned, made_up, templates=sources, patches={})
     [step] = [
         s.text for s in instructions(context.dockerfile) if "step.py unpack /provision/s" in s.text
@@ -210,8 +215,8 @@ def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
     assert json.loads(context.files["build.json"])["modules"] == ["src/frob.ko"]
 
 
-def made_up_pin(made_up: Recipe, sources: Templates) -> Pin:
-    other = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
+def made_up_pin(made_up: Recipe) -> Pin:
+    other = pin("v4l2loopback", "0.12.7", "dkms")
     driver = other.driver.model_copy(
         update={"name": "frobnicator", "version": "2.1", "flavour": "only"}
     )

@@ -14,7 +14,6 @@ import pytest
 from kit.fileserver import served
 from provision.build import context_files, image
 from provision.build.context_files import downloaded_files
-from provision.build.dockerfile import load_templates
 from provision.build.image import Built
 from provision.build.request import BuildSettings
 from provision.build.resolve import pin_document, read_pin, recipe_digest, render_context
@@ -24,6 +23,7 @@ from provision.config import Config
 from provision.distros import find_distro
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.pin import (
+    FORMAT,
     ArchiveSource,
     BasePin,
     ClosurePackage,
@@ -33,7 +33,6 @@ from provision.pin import (
     Pin,
 )
 from provision.progress import Event, Note, Tally
-from provision.shipped import templates_dir
 from unit.engine.fake_engine import FakeEngine, using
 from unit.recipes import variant
 
@@ -109,7 +108,7 @@ def case(tmp_path: Path) -> Case:
         closure=(package,),
         sources=_sources(recipe),
         recipe=recipe_digest(recipe, variant(recipe)),
-        template=load_templates(templates_dir(), "rocky").digest,
+        format=FORMAT,
     )
     return Case(settings, pin, tmp_path / "pin.json")
 

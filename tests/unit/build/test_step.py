@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> Path:
     """A folder to start programs in, which lie in ``provision`` as in a build container."""
     programs = tmp_path / "provision"
     programs.mkdir()
-    for name, content in load_tree_templates(templates_dir(), None).helpers.items():
+    for name, content in load_tree_templates(templates_dir()).helpers.items():
         (programs / name).write_bytes(content)
     return tmp_path
 

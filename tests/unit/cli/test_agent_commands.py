@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.cache import REPOSITORY
 from kit.host_tree import DRIVER, NEXT, HostTree
 from provision.build import package_store
 from provision.build.package_store import PackageStore
@@ -46,6 +50,31 @@ def test_the_journal_of_a_unit_keeps_failures_as_errors(
         output.seek(0)
         assert done.returncode == 3
         assert output.read().startswith(line)
+
+
+def test_an_upgrade_of_provision_alone_leaves_nothing_to_do(
+    ready: HostTree, tmp_path: Path
+) -> None:
+    def plan(python_path: Path) -> Any:  # noqa: ANN401 - JSON
+        argv = [sys.executable, "-m", "provision", "plan", "--json", "--root", str(ready.root)]
+        environment = {**os.environ, "PYTHONPATH": str(python_path)}
+        done = subprocess.run(argv, stdout=subprocess.PIPE, env=environment, check=False)
+        return json.loads(done.stdout)
+
+    program = tmp_path / "newer"
+    for name in ("src", "templates", "driver_images"):
+        shutil.copytree(REPOSITORY / name, program / name)
+    shutil.copy(REPOSITORY / "pyproject.toml", program)
+    for name, more in {
+        "src/provision/__init__.py": '__version__ = "9.9.9"',
+        "src/provision/build/collector.py": "# Another comment.",
+        "src/provision/distros/debian.toml": "# Another comment.",
+        "templates/Dockerfile.apt.j2": "{# Another comment. #}",
+    }.items():
+        path = program / name
+        path.write_text(f"{path.read_text()}{more}\n")
+    assert plan(program / "src") == plan(REPOSITORY / "src")
+    assert plan(program / "src")["actions"] == []
 
 
 def test_a_status_is_shown_again_and_again(ready: HostTree) -> None:

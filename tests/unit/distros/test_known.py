@@ -5,7 +5,6 @@ import re
 import pytest
 
 from provision.distros import (
-    data_files,
     distro_named,
     find_distro,
     known_distros,
@@ -71,22 +70,6 @@ def test_a_host_of_another_distro_has_two_ways_out(text: str) -> None:
     assert "Did you mean" not in said
     assert 'kernel_distro = "ID:VERSION"' in said
     assert "[[trees]]" in said
-
-
-@pytest.mark.parametrize(
-    ("names", "files"),
-    [
-        (["debian:12"], ["debian.toml"]),
-        (["rocky:9.4", "image"], ["rhel.toml", "rocky.toml"]),
-        (["plan9:4"], []),
-        (["flatcar:4081.2.0"], [f"{name}.toml" for name in IDS]),
-    ],
-)
-def test_a_hosts_artifacts_depend_on_the_data_of_its_own_distro(
-    names: list[str], files: list[str]
-) -> None:
-    """So that a correction to another distro's makes no host resolve again."""
-    assert list(data_files(names)) == files
 
 
 def test_a_misspelling_is_answered_with_the_nearest() -> None:

@@ -38,6 +38,7 @@ _failure = {
     "resolution": "r",
     "details": None,
     "inputs": "i",
+    "program": "0.1.0",
     "time": 5,
     "attempts": 3,
     "final": False,
