@@ -22,7 +22,6 @@ from provision.catalogue.fields import (
     InstalledFeature,
     KnownKernels,
     Patch,
-    PciMatch,
 )
 from provision.catalogue.recipe import Flavour
 from provision.catalogue.source_models import (
@@ -58,6 +57,7 @@ from provision.manifest import (
     DriverPod,
     ForeignRoot,
     HostNeeds,
+    PciMatch,
 )
 
 # What pages may ask for the table of.

@@ -62,6 +62,8 @@ NodeName = Annotated[
 DevicePattern = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*?\[][A-Za-z0-9._/*?\[\]!-]*$")
 ]
+PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
+PciClass = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{2}([0-9a-f]{2})?$")]
 # Foreign interfaces for requesting devices, which oci-decorator serves.
 Interface = Literal["nvidia", "amd"]
 LogLevel = Literal[
@@ -74,6 +76,28 @@ LogLevel = Literal[
     "LOG_INFO",
     "LOG_DEBUG",
 ]
+
+
+class PciMatch(Frozen):
+    """PCI devices that a driver is for, or drives: hexadecimal ids as ``lspci -n`` prints them.
+
+    Attributes:
+        vendor: Four hexadecimal digits, as ``lspci -n`` prints them.
+        devices: Device ids. Without it: any.
+        classes: Class and subclass, such as ``0300``, or a class, such as ``03``. Without it: any.
+    """
+
+    vendor: PciId
+    devices: tuple[PciId, ...] = ()
+    classes: tuple[PciClass, ...] = ()
+
+    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
+        """Return whether a device matches; an empty list of ids matches any."""
+        return (
+            vendor == self.vendor
+            and (not self.devices or device in self.devices)
+            and (not self.classes or device_class.startswith(self.classes))
+        )
 
 
 class Module(Frozen):
@@ -267,10 +291,12 @@ class HostNeeds(Frozen):
 class Manifest(Frozen):
     """The contents of an artifact.
 
-    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, so that the kernel loads its
-    own modules that they need; our agent never loads it. None if they need none. ``left_out`` has
-    what the build could not make of what only exports need, with the reasons: an ``Extra``, or
-    ``driver-pod/PROGRAM`` for a program of the driver that does not start in the pod.
+    ``cards`` is what its modules drive, as the driver itself says; empty if it says nothing.
+    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, so that the kernel loads
+    its own modules that they need; our agent never loads it. None if they need none.
+    ``left_out`` has what the build could not make of what only exports need, with the reasons:
+    an ``Extra``, or ``driver-pod/PROGRAM`` for a program of the driver that does not start in
+    the pod.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -281,6 +307,7 @@ class Manifest(Frozen):
     files: tuple[DriverFile, ...] = ()
     container: Container
     host: HostNeeds = HostNeeds()
+    cards: tuple[PciMatch, ...] = ()
     kmm: Module | None = None
     left_out: dict[str, str] = Field(default_factory=dict)
 

@@ -26,7 +26,7 @@ from kit.artifact import (
 from kit.files import BOOKWORM, HostFiles, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
-from provision.manifest import HostNeeds
+from provision.manifest import HostNeeds, PciMatch
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import Reference
@@ -230,6 +230,7 @@ class HostTree(HostFiles):
         kernel: str = KERNEL,
         signed: str = "fleet",
         conflicts: tuple[str, ...] = (),
+        cards: tuple[PciMatch, ...] = (),
     ) -> Pin:
         """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`."""
         pin = make_pin(version=version, kernel=kernel)
@@ -238,7 +239,7 @@ class HostTree(HostFiles):
             made = make_artifact(
                 Path(scratch), pin=pin, module=make_module(vermagic, version=version)
             )
-            write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts))
+            write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts), cards=cards)
             image = image_of(pin, [layer_of(Path(scratch))])
         layout = writable_layout(self.root / _IMAGES / "images" / DRIVER, Reference("", DRIVER))
         tag = f"{version}-open-{kernel}.debian12"
@@ -247,6 +248,12 @@ class HostTree(HostFiles):
             key = _KEY if signed == "fleet" else _STRANGER
             sign(layout, digest, facts_of(pin, _SERIAL), lambda data: key.sign(data, ECDSA))
         return pin
+
+    def plug_in(self, *devices: str) -> None:
+        """Put cards of the vendor 1234 into the host."""
+        for number, device in enumerate(devices, start=1):
+            for name, value in {"vendor": "1234", "device": device, "class": "030000"}.items():
+                self.write(f"sys/bus/pci/devices/0000:{number:02x}:00.0/{name}", f"0x{value}\n")
 
     def archive(self) -> Path:
         """The images of the folder as one file that can be carried."""

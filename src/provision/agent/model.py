@@ -102,6 +102,8 @@ class ObservedDriver:
     notes: tuple[str, ...] = ()
     # Cards that it is for, and to which none of its loaded modules is bound.
     unserved: tuple[Card, ...] = ()
+    # Cards that its active artifact does not drive, by its own list.
+    undriven: tuple[Card, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

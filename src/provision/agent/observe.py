@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision.agent.desired import cards_by_driver, read_inputs, setting_fingerprint
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
-from provision.catalogue.cards import Card, unserved
+from provision.catalogue.cards import Card, undriven, unserved
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
@@ -168,16 +168,18 @@ def _driver(
         for digest, manifest in manifests.items()
     }
     initramfs = initramfs_problem(layout)
+    active = manifests.get(current or "")
+    is_loaded = how.get(current or "") == "yes"
     lacking: tuple[Card, ...] = ()
-    if how.get(current or "") == "yes":
-        lacking = unserved(cards, (module.name for module in manifests[current or ""].modules))
+    if active is not None and is_loaded:
+        lacking = unserved(cards, (module.name for module in active.modules))
     return ObservedDriver(
         layout.driver,
         artifacts,
         current,
         is_active,
         loaded=how.get(mine or "", "no"),
-        serves=is_active and not lacking and (loaded is None or how.get(current or "") == "yes"),
+        serves=is_active and not lacking and (loaded is None or is_loaded),
         users=_users(manifests.values(), loaded or {}, layout.root),
         notes=(
             *(f"'{layout.state}': {problem}" for problem in state.problems),
@@ -189,6 +191,7 @@ def _driver(
             *recorded_problems(layout.root, layout.driver),
         ),
         unserved=lacking,
+        undriven=undriven(lacking if is_loaded else cards, active) if active else (),
     )
 
 

@@ -251,6 +251,9 @@ def _artifact(
         state = "failed"
         names = ", ".join(card.name for card in driver.unserved)
         reason = f"its modules are loaded, and none of them drives {names}"
+        if driver.undriven:
+            listed = ", ".join(card.device.address for card in driver.undriven)
+            reason += f"; the driver's own list of cards lacks {listed}"
         resolution = (
             "See why in the kernel's log: 'provision doctor' and dmesg. Another version or flavour"
             f" may serve it: provision drivers versions {driver.name}"

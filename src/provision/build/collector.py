@@ -12,13 +12,14 @@ that of user space has the same bytes for every kernel.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +31,10 @@ _EXECUTABLE = 0o755
 _PLAIN = 0o644
 # What a kernel's own build writes beside its modules.
 _KERNEL_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
+_PCI_ALIAS = re.compile(
+    r"pci:v(?P<vendor>\*|[0-9A-F]{8})d(?P<device>\*|[0-9A-F]{8})sv[^b]*"
+    r"bc(?P<base>\*|[0-9A-F]{2})sc(?P<sub>\*|[0-9A-F]{2})i"
+)
 _SONAME = re.compile(r"\(SONAME\)[^\[]*\[([^\]]*)\]")
 
 
@@ -54,7 +59,8 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
         CollectError: Modules or files are missing, clash, or are of another kernel.
     """
     problems: list[str] = []
-    modules = _modules(plan, source, out, tool, problems)
+    aliases: list[str] = []
+    modules = _modules(plan, source, out, tool, problems, aliases)
     files = _files(plan["files"], source, out, tool, problems)
     files += _listed(plan, {file["path"] for file in files}, problems)
     if plan["host"].get("root"):
@@ -71,11 +77,77 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
         "files": sorted(files, key=lambda file: str(file["path"])),
         "container": plan["container"],
         "host": plan["host"],
+        "cards": _supported(plan, source) or driven_by(aliases),
     }
 
 
+def _supported(plan: dict[str, Any], source: Path) -> list[dict[str, Any]]:
+    """Return the cards on the list that the source has of them; none if it has no such list."""
+    for path in (path for name in plan["cards"] for path in _matches(source, name)):
+        try:
+            text = path.read_bytes()
+            chips = json.loads(gzip.decompress(text) if path.suffix == ".gz" else text)["chips"]
+            ids = nvidia_ids(chips, is_open=plan["pin"]["driver"]["flavour"] == "open")
+        except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+            # Its modules are as good without it.
+            sys.stdout.write(f"collect: {path.name} is no list of cards: {error!r}\n")
+            continue
+        return [{"vendor": "10de", "devices": ids, "classes": []}]
+    return []
+
+
+def nvidia_ids(chips: list[dict[str, Any]], *, is_open: bool) -> list[str]:
+    """Return the ids of the devices that a flavour of NVIDIA's modules drives, by its own list.
+
+    Where the list says of any card that the proprietary modules drive it beside the open ones, they
+    drive only those; older lists say nothing of it. Source: nvidia-driver-assistant of
+    https://github.com/NVIDIA/nvidia-driver-assistant.
+    """
+    living = [chip for chip in chips if "legacybranch" not in chip]
+    has_both = any("gsp_proprietary_supported" in chip["features"] for chip in living)
+
+    def is_driven(features: list[str]) -> bool:
+        takes_open = "kernelopen" in features
+        if is_open:
+            return takes_open
+        return not (takes_open and has_both) or "gsp_proprietary_supported" in features
+
+    return sorted({f"{int(c['devid'], 16):04x}" for c in living if is_driven(c["features"])})
+
+
+def driven_by(aliases: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the PCI devices that modules drive by their aliases; none if they take any vendor's.
+
+    Source: file2alias.c of Linux, do_pci_entry(). What a subsystem restricts is not looked at.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for alias in aliases:
+        match = _PCI_ALIAS.match(alias)
+        if match is None:
+            continue
+        if match["vendor"] == "*":
+            return []
+        device, base, sub = match["device"], match["base"], match["sub"]
+        kind = "" if base == "*" else f"{base}{'' if sub == '*' else sub}".lower()
+        place = (match["vendor"][-4:].lower(), kind)
+        found.setdefault(place, set()).add("*" if device == "*" else device[-4:].lower())
+    return [
+        {
+            "vendor": vendor,
+            "devices": [] if "*" in devices else sorted(devices),
+            "classes": [kind] if kind else [],
+        }
+        for (vendor, kind), devices in sorted(found.items())
+    ]
+
+
 def _modules(
-    plan: dict[str, Any], source: Path, out: Path, tool: Tool, problems: list[str]
+    plan: dict[str, Any],
+    source: Path,
+    out: Path,
+    tool: Tool,
+    problems: list[str],
+    aliases: list[str],
 ) -> list[dict[str, Any]]:
     kernel = plan["kernel"]
     folder = out / "lib/modules" / kernel
@@ -87,7 +159,9 @@ def _modules(
         # Debug information is most of a module's size, and no use without a debug kernel.
         tool(["strip", "--strip-debug", "-o", str(module), str(built)])
         module.chmod(_PLAIN)
-        entry = _module_entry(module, out, tool)
+        information = tool(["modinfo", "-0", str(module)])
+        aliases += [f[6:] for f in information.split("\0") if f.startswith("alias=")]
+        entry = _module_entry(module, out, information)
         if str(entry["vermagic"]).split(" ", 1)[0] != kernel:
             problems.append(f"{name} is built for '{entry['vermagic']}', not for {kernel}")
         found.append(entry)
@@ -105,8 +179,8 @@ def _built(plan: dict[str, Any], source: Path, problems: list[str]) -> list[Path
     return built
 
 
-def _module_entry(module: Path, out: Path, tool: Tool) -> dict[str, Any]:
-    fields = parse_modinfo(tool(["modinfo", "-0", str(module)]))
+def _module_entry(module: Path, out: Path, information: str) -> dict[str, Any]:
+    fields = parse_modinfo(information)
     depends = fields.get("depends", "")
     return {
         "name": fields.get("name", module.stem.replace("-", "_")),

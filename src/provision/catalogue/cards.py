@@ -13,6 +13,7 @@ from provision.catalogue.fields import CardGeneration, version_matches
 from provision.catalogue.recipe import Recipe
 from provision.errors import NotFoundError
 from provision.host.facts import PciDevice, pci_devices
+from provision.manifest import Manifest
 
 # The flavour that a request without one has: the first that all cards take.
 AUTO = "auto"
@@ -102,3 +103,20 @@ def unserved(cards: Sequence[Card], modules: Iterable[str]) -> tuple[Card, ...]:
     """Return the cards to which none of a driver's modules is bound."""
     names = {name.replace("-", "_") for name in modules}
     return tuple(card for card in cards if card.device.module not in names)
+
+
+def undriven(cards: Sequence[Card], manifest: Manifest) -> tuple[Card, ...]:
+    """Return the cards that what was built does not drive, by its own list."""
+    return tuple(
+        card
+        for card in cards
+        if manifest.cards
+        and not any(
+            one.matches(
+                vendor=card.device.vendor,
+                device=card.device.device,
+                device_class=card.device.device_class,
+            )
+            for one in manifest.cards
+        )
+    )

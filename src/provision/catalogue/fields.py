@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
 from provision.errors import redact
-from provision.manifest import FeatureName, RelativePath
+from provision.manifest import FeatureName, PciMatch, RelativePath
 from provision.pin import Name, Url, is_address
 
 # Placeholders in a recipe's texts, which resolve and render fill in.
@@ -35,7 +35,6 @@ PLACEHOLDERS = frozenset(
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Characters that provision.build.dockerfile refuses.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 PciIds = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}(-[0-9a-f]{4})?$")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.
 DistroPattern = Annotated[
@@ -155,28 +154,6 @@ def version_matches(version: str, specifiers: str) -> bool:
         return False
 
 
-class PciMatch(Frozen):
-    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them.
-
-    Attributes:
-        vendor: Four hexadecimal digits, as ``lspci -n`` prints them.
-        devices: Device ids. Without it: any.
-        classes: Class and subclass, such as ``0300``. Without it: any.
-    """
-
-    vendor: PciId
-    devices: tuple[PciId, ...] = ()
-    classes: tuple[PciId, ...] = ()
-
-    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
-        """Return whether a device matches; an empty list of ids matches any."""
-        return (
-            vendor == self.vendor
-            and (not self.devices or device in self.devices)
-            and (not self.classes or device_class in self.classes)
-        )
-
-
 class CardGeneration(Frozen):
     """Cards that the same versions and flavours of a driver serve.
 
@@ -209,11 +186,15 @@ class Hardware(Frozen):
         cards: Which versions and flavours serve which of them.
         reviewed: The month or day on which ``cards`` was compared with what the vendor says. A year
             later, ``provision plan`` and ``provision doctor`` say that it is old.
+        supported: Files of the source that say which cards that version serves, in the format of
+            NVIDIA's ``supported-gpus.json``, plain or packed (``.gz``); the first that is there
+            decides. Without it: the PCI aliases of the modules.
     """
 
     pci: tuple[PciMatch, ...] = ()
     cards: tuple[CardGeneration, ...] = ()
     reviewed: Day | None = None
+    supported: tuple[SourcePath, ...] = ()
 
     def matches(self, vendor: str, device: str, device_class: str) -> bool:
         """Return whether the driver is for a device."""

@@ -15,7 +15,7 @@ import click
 
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import cards_by_driver, load_desired
-from provision.agent.model import Desired, Mode, Outcome, Run
+from provision.agent.model import Desired, Mode, Observed, Outcome, Run
 from provision.agent.package_manager import is_calm, wait_for_kernel
 from provision.agent.run import (
     Result,
@@ -219,6 +219,7 @@ def plan_command(
             "others": [
                 *_others(root, catalogues, run.desired),
                 *_without_card(root, run.desired),
+                *_undriven(observed),
             ],
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
@@ -286,6 +287,19 @@ def _without_card(root: Path, desired: Desired) -> list[dict[str, str]]:
                 }
             )
     return found
+
+
+def _undriven(observed: Observed) -> Iterator[dict[str, str]]:
+    """Yield the drivers in use that do not drive every card, by their own lists."""
+    for driver in observed.drivers.values():
+        if driver.undriven:
+            names = ", ".join(card.name for card in driver.undriven)
+            yield {
+                "driver": driver.name,
+                "message": f"the artifact in use does not drive {names}, by its own list of cards",
+                "resolution": f'Write version = "auto" and flavour = "auto" into [drivers.'
+                f"{driver.name}] of /etc/provision/provision.toml, then: provision apply",
+            }
 
 
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from provision.store.entries import kernel_entry
 from provision.store.install import (
     activate_entry,
     install_image,
+    require_card,
     unpacked_image,
     verify_entry,
 )
@@ -48,6 +49,7 @@ class _Way:
     again: bool
     replace: bool
     dry_run: bool
+    any_card: bool = False
 
 
 _way = options.group(
@@ -81,6 +83,7 @@ def install_command(
     Every other name is an image of the engine, which this user must have built here. FILE.tar, or a
     path that begins with / or ./, is the archive of an image and must be signed too.
     """
+    way = replace(way, any_card=target.force)
     with job(root, catalogues, network=target.network) as settings:
         if is_archive_name(what) or names_registry(what):
             pin, entry, changes = _pulled(settings, examined(settings, what, consent), consent, way)
@@ -169,6 +172,8 @@ def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done
         return None
     if not is_signed_for_host(entry, manifest, signing, root=root):
         return None
+    if not way.any_card:
+        require_card(settings, manifest)
     done = activate_entry(layout, entry, replace=way.replace, dry_run=way.dry_run)
     return manifest.pin, entry, done.changes
 
@@ -185,6 +190,8 @@ def _pulled(settings: Settings, trusted: ArtifactImage, consent: TrustOverride, 
         planned = activate_entry(layout, entry, replace=way.replace, dry_run=True)
         return pin, entry, planned.changes
     stored = store_pulled(settings, trusted, consent, replace=way.again)
+    if not way.any_card:
+        require_card(settings, load_manifest(stored.entry))
     done = activate_entry(layout, stored.entry, replace=way.replace)
     unpacked = (Change("unpack", stored.entry),) if stored.origin == "registry" else ()
     others = tuple(change for change in done.changes if change.kind != "unpack")
@@ -194,7 +201,13 @@ def _pulled(settings: Settings, trusted: ArtifactImage, consent: TrustOverride, 
 def _installed(settings: Settings, image: str, consent: TrustOverride, way: _Way) -> _Done:
     """Install an image of the engine."""
     done = install_image(
-        settings, image, consent, again=way.again, replace=way.replace, dry_run=way.dry_run
+        settings,
+        image,
+        consent,
+        again=way.again,
+        replace=way.replace,
+        dry_run=way.dry_run,
+        any_card=way.any_card,
     )
     return done.manifest.pin, done.entry, done.changes
 

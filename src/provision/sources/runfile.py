@@ -270,6 +270,8 @@ def _invalid(name: str, what: str, problems: list[str] | None = None) -> Provisi
 SOURCES = ("kernel-open", "kernel")
 LAYER = "layer"
 FILES = "files"
+# Which cards a version drives.
+CARDS = "supported-gpus/supported-gpus.json"
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"
@@ -312,12 +314,13 @@ def repack(
 
 
 def _source_parts(members: Members, folder: Path) -> dict[str, Path]:
-    """Write each folder with a flavour's source, prebuilt objects included."""
+    """Write each folder with a flavour's source, prebuilt objects included, and the cards' list."""
     parts = {}
     for top in SOURCES:
         paths = sorted(path for path in members.files if path.startswith(f"{top}/"))
         if not paths:
             continue
+        paths += [CARDS] if CARDS in members.files else []
         parts[top] = folder / top
         with tarfile.open(parts[top], mode="w", format=tarfile.GNU_FORMAT) as out:
             for path in paths:

@@ -10,11 +10,12 @@ from pathlib import Path
 from provision.build.image import pin_label
 from provision.build.provenance import is_built_here, require_built_here
 from provision.build.workspace import Settings
+from provision.catalogue.cards import cards_here, undriven
 from provision.documents import parse_json
 from provision.engine.docker_api import Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest, load_manifest
 from provision.progress import Note, report
@@ -64,14 +65,21 @@ def install_image(
     again: bool = False,
     replace: bool = False,
     dry_run: bool = False,
+    any_card: bool = False,
 ) -> Installed:
     """Put the artifact of an image of the engine into the store of a host, and activate it.
 
+    Args:
+        any_card: Whether the host's cards have no say.
+
     Raises:
+        NotFoundError: It drives no card of the host.
         ForeignImageError: It was not built here, and unsigned images are not accepted.
     """
     image = find_image(settings.engine(), reference)
     manifest = _manifest_of(settings, image, reference)
+    if not any_card:
+        require_card(settings, manifest)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
     if not (consent.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
@@ -106,6 +114,32 @@ def install_image(
                 changes.insert(0, Change("unpack", entry))
             _apply(layout, changes)
             return Installed(manifest, entry, tuple(changes))
+
+
+def require_card(settings: Settings, manifest: Manifest) -> None:
+    """Refuse an artifact that drives none of a host's cards, and name those that it does not drive.
+
+    Raises:
+        NotFoundError: It drives none.
+    """
+    driver = manifest.pin.driver
+    try:
+        recipe = settings.catalogue.entry(driver.name).recipe
+    except NotFoundError:
+        # Which devices it is for is not known here.
+        return
+    cards = cards_here(recipe, settings.root)
+    lacking = undriven(cards, manifest)
+    what = f"{driver.name} {driver.version} ({driver.flavour})"
+    if lacking and len(lacking) == len(cards):
+        raise NotFoundError(
+            f"{what} drives no card of this host, by its own list.",
+            resolution=f"Install what they need: provision install {driver.name}. To install this"
+            " all the same, add --force.",
+            details="\n".join(f"{card.name}: {card.needs}" for card in lacking),
+        )
+    for card in lacking:
+        report(Note(f"{what} does not drive {card.name}, by its own list of cards"))
 
 
 def _is_distrusted(settings: Settings, layout: Layout, entry: Path) -> bool:

@@ -26,7 +26,7 @@ from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
-from provision.manifest import HostNeeds, Manifest
+from provision.manifest import HostNeeds, Manifest, PciMatch
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by
 from provision.store.layout import Layout
@@ -54,6 +54,8 @@ class Host:
     is_gone: bool = False
     # What the driver needs of its host.
     needs: HostNeeds = field(default_factory=HostNeeds)
+    # What the driver says that it drives.
+    drives: tuple[PciMatch, ...] = ()
     # What was resolved.
     wanted: list[DriverRequest] = field(default_factory=list)
     # What was said.
@@ -159,7 +161,7 @@ class Host:
 
         def fill(partial: Path) -> None:
             manifest = make_artifact(partial, pin=pin, module=module)
-            made.append(manifest.model_copy(update={"host": self.needs}))
+            made.append(manifest.model_copy(update={"host": self.needs, "cards": self.drives}))
             write_manifest(partial, made[0])
 
         add(layout, pin.short_digest, fill, replace=True)

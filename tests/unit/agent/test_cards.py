@@ -6,6 +6,7 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from provision.agent.desired import read_inputs
+from provision.manifest import PciMatch
 from unit.agent.host import DRIVER, Host
 from unit.recipes import RECIPE
 
@@ -68,6 +69,19 @@ def test_a_driver_that_drives_no_card_is_not_ready(
     assert (artifact.state == "ready") == is_ready
     assert ("0000:01:00.0" in (artifact.reason or "")) == (not is_ready)
     assert bool(status.exit_code) == (not is_ready)
+
+
+def test_a_card_that_the_driver_does_not_list_is_said_to_be_one(host: Host) -> None:
+    host.drives = (PciMatch(vendor="1234", devices=("0002",)),)
+    plug_in(host)
+    (found,) = host.apply().status.drivers
+    assert not found.is_ready
+    reasons = [artifact.reason or "" for artifact in found.kernels if artifact.release == KERNEL]
+    # By its name, and once more among those that the list lacks.
+    assert reasons[0].count("0000:01:00.0") == 2
+    # The kernel has the last word.
+    bind(host, "demo-pci", "demo")
+    assert host.apply().status.is_ready
 
 
 def test_devices_that_it_is_not_for_have_no_say(host: Host) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -28,9 +29,10 @@ READELF = " 0x0e (SONAME)             Library soname: [{}]\n"
 class Tools:
     """Stands in for strip, modinfo, readelf and depmod, and keeps what it was asked for."""
 
-    def __init__(self, kernel: str = KERNEL) -> None:
+    def __init__(self, *aliases: str, kernel: str = KERNEL) -> None:
         self.calls: list[list[str]] = []
         self.kernel = kernel
+        self.aliases = "".join(f"alias={alias}\0" for alias in aliases)
 
     def __call__(self, arguments: Sequence[str]) -> str:
         self.calls.append(list(arguments))
@@ -38,7 +40,7 @@ class Tools:
             case "strip":
                 shutil.copyfile(arguments[-1], arguments[-2])
             case "modinfo":
-                return MODINFO.format(self.kernel)
+                return MODINFO.format(self.kernel) + self.aliases
             case "readelf":
                 name = Path(arguments[-1]).name
                 return READELF.format(f"{name.split('.so')[0]}.so.1")
@@ -80,6 +82,7 @@ def plan(*files: dict[str, Any], modules: Sequence[str] = ("toy.ko",)) -> dict[s
         "files": list(files),
         "container": {},
         "host": {},
+        "cards": ["supported.json", "usr/share/supported.json.gz"],
     }
 
 
@@ -285,6 +288,72 @@ def test_parse_modinfo_takes_the_first_of_each_field() -> None:
     assert parse_modinfo(output) == {"filename:\t/a": "b.ko", "version": "1=2", "alias": "pci:a"}
 
 
+# As drivers of NVIDIA's have them: 550 and 590, shortened.
+_CHIPS: list[dict[str, Any]] = [
+    {"devid": "0x1004", "name": "GTX 780", "legacybranch": "470.xx", "features": []},
+    {"devid": "0x1C81", "name": "GTX 1050", "features": ["hdmi4k"]},
+    {"devid": "0x2204", "name": "RTX 3090", "features": ["kernelopen"]},
+]
+_NEWER = [
+    {"devid": "0x1C81", "name": "GTX 1050", "legacybranch": "580.xx", "features": []},
+    {"devid": "0x2204", "subdevid": "0x1", "features": ["kernelopen", "gsp_proprietary_supported"]},
+    {"devid": "0x2204", "subdevid": "0x2", "features": ["kernelopen", "gsp_proprietary_supported"]},
+    {"devid": "0x2B85", "name": "RTX 5090", "features": ["kernelopen"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("chips", "flavour", "devices"),
+    [
+        (_CHIPS, "open", ["2204"]),
+        # It says of no card that the proprietary modules leave it to the open ones.
+        (_CHIPS, "proprietary", ["1c81", "2204"]),
+        (_NEWER, "open", ["2204", "2b85"]),
+        (_NEWER, "proprietary", ["2204"]),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_which_cards_it_drives_is_on_the_drivers_own_list(
+    source: Path,
+    tmp_path: Path,
+    chips: list[dict[str, Any]],
+    flavour: str,
+    devices: list[str],
+    *,
+    is_packed: bool,
+) -> None:
+    text = json.dumps({"chips": chips}).encode()
+    (source / "usr/share").mkdir()
+    name = "usr/share/supported.json.gz" if is_packed else "supported.json"
+    (source / name).write_bytes(gzip.compress(text) if is_packed else text)
+    wanted = {**plan(), "pin": {"driver": {"flavour": flavour}}}
+    made = collect(wanted, source, tmp_path / "out", Tools("pci:v000010DEd*sv*sd*bc03sc00i00*"))
+    assert made["cards"] == [{"vendor": "10de", "devices": devices, "classes": []}]
+
+
+_OF_TWO = [{"vendor": "1e60", "devices": ["2864", "45c4"], "classes": []}]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "cards"),
+    [
+        (["pci:v00001E60d000045C4sv*sd*bc*sc*i*", "pci:v00001E60d00002864sv*sd*bc*sc*i*"], _OF_TWO),
+        (["pci:v000010DEd*sv*sd*bc03sc02i00*"], [{"vendor": "10de", "classes": ["0302"]}]),
+        (["pci:v000010DEd*sv*sd*bc03sc*i*"], [{"vendor": "10de", "classes": ["03"]}]),
+        (["usb:v1D6Bp0104d*dc*", "char-major-195-*"], []),
+        # For what any vendor makes, it says nothing.
+        (["pci:v*d*sv*sd*bc01sc08i02*", "pci:v000010DEd*sv*sd*bc03sc02i00*"], []),
+    ],
+)
+def test_which_cards_it_drives_is_said_by_the_aliases_of_its_modules(
+    source: Path, tmp_path: Path, aliases: list[str], cards: list[dict[str, Any]]
+) -> None:
+    # A list that can't be read is no reason to have no driver.
+    (source / "supported.json").write_text('{"chips": [{"devid": 1}]}')
+    made = collect(plan(), source, tmp_path / "out", Tools(*aliases))
+    assert made["cards"] == [{"devices": [], "classes": [], **one} for one in cards]
+
+
 @pytest.mark.parametrize(
     ("output", "soname"),
     [
@@ -309,7 +378,7 @@ def test_user_space_has_the_same_bytes_for_every_kernel(
         (folder / "build.json").write_text(json.dumps({**plan(*rules), "kernel": kernel}))
         out, userspace = folder / "modules/opt", folder / "userspace/opt"
         words = [str(path) for path in (folder / "build.json", source, out, userspace)]
-        main(words, Tools(kernel))
+        main(words, Tools(kernel=kernel))
         manifest = json.loads((out / "driver/manifest.json").read_text())
         assert [file["path"] for file in manifest["files"]] == (
             ["/usr/lib64/libtoy.so.1", "/usr/lib64/libtoy.so.2.0"] if has_userspace else []

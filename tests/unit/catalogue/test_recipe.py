@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from provision.build.resolve import recipe_digest
 from provision.catalogue import Recipe, version_matches
-from provision.catalogue.fields import PciMatch
 from provision.catalogue.source_models import ArchiveRelease, GitRelease
 from provision.errors import ConfigError
+from provision.manifest import PciMatch
 from unit.recipes import RECIPE, recipe, variant
 
 BUILD = {"command": ["make"], "modules": ["tool.ko"]}

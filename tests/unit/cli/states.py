@@ -10,6 +10,7 @@ from kit.kept_host import have_kept_host
 from provision.fleet.matrix import results
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
+from provision.manifest import PciMatch
 
 __all__ = ["STATES"]
 
@@ -321,8 +322,24 @@ def _foreign_archive(host: HostTree, run: Run) -> None:
 def _device(host: HostTree, run: Run) -> None:
     del run
     host.want(vendor="1234")
-    for name, value in {"vendor": "0x1234", "device": "0x0001", "class": "0x030000"}.items():
-        host.write(f"sys/bus/pci/devices/0000:01:00.0/{name}", f"{value}\n")
+    host.plug_in("0001")
+
+
+def _for_other_cards(host: HostTree, run: Run) -> None:
+    """The driver lists other cards than the host has."""
+    _device(host, run)
+    host.offer(cards=(PciMatch(vendor="1234", devices=("0002",)),))
+    host.archive()
+
+
+def _with_other_cards(host: HostTree, run: Run) -> None:
+    _for_other_cards(host, run)
+    run("install", str(host.folder / "driver.tar"), "--force")
+
+
+def _for_one_of_the_cards(host: HostTree, run: Run) -> None:
+    _for_other_cards(host, run)
+    host.plug_in("0001", "0002")
 
 
 def _broken_recipe(host: HostTree, run: Run) -> None:
@@ -394,6 +411,9 @@ STATES: dict[str, State] = {
     "archive, installed, damaged": _archive_installed_and_damaged,
     "archive of something else": _foreign_archive,
     "device": _device,
+    "device, driver for others": _for_other_cards,
+    "devices, driver for one": _for_one_of_the_cards,
+    "device, driver for others in use": _with_other_cards,
     "broken recipe": _broken_recipe,
     "units": lambda _host, run: run("units", "install"),
     "units of a package": _packaged_units,

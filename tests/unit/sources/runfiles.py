@@ -38,6 +38,7 @@ ROWS = (
     "firmware/gsp_ga10x.bin 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:gsp",
     "libOpenCL.so.1.0.0 0755 OPENCL_WRAPPER_LIB NATIVE MODULE:opencl",
     "html/index.html 0644 DOCUMENTATION INHERIT_PATH_DEPTH:1 MODULE:installer",
+    "supported-gpus/supported-gpus.json 0644 DOCUMENTATION INHERIT_PATH_DEPTH:1 MODULE:installer",
 )
 
 
@@ -63,6 +64,7 @@ def contents(*rows: str, text: str | None = None) -> dict[str, bytes | Path]:
         "firmware/gsp_ga10x.bin",
         "libOpenCL.so.1.0.0",
         "html/index.html",
+        "supported-gpus/supported-gpus.json",
     ):
         files[name] = name.encode()
     return files

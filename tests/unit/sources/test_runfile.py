@@ -82,7 +82,9 @@ def test_the_source_of_the_modules_has_its_prebuilt_objects(whole: Path, tmp_pat
     parts = taken_apart(whole, tmp_path)
     assert "kernel" not in parts
     with tarfile.open(parts["kernel-open"]) as tar:
-        assert tar.getnames() == ["kernel-open/Makefile", "kernel-open/nvidia/nv-kernel.o_binary"]
+        names = ["kernel-open/Makefile", "kernel-open/nvidia/nv-kernel.o_binary"]
+        # And which cards they drive.
+        assert tar.getnames() == [*names, "supported-gpus/supported-gpus.json"]
 
 
 def test_the_same_file_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
