@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -236,6 +237,20 @@ class TreeConfig(Frozen):
         if (self.url is None) != (self.sha256 is None):
             raise ValueError("url and sha256 belong together")
         return self
+
+    @staticmethod
+    def filled(path: str, kernel: str) -> str:
+        """Return a path of the tree for a kernel."""
+        return path.replace("{kernel}", kernel)
+
+    def read_from(self, kernel: str) -> tuple[str, ...]:
+        """Return the paths of the host that the tree of a kernel is read from."""
+        paths = (
+            self.path,
+            self.config or f"/boot/config-{kernel}",
+            self.symvers or f"/boot/symvers-{kernel}.gz",
+        )
+        return tuple(self.filled(path, kernel) for path in paths if path)
 
 
 _SCHEME = "pkcs11:"
@@ -615,6 +630,10 @@ class Config(Frozen):
     def distro(self, distro_id: str) -> DistroConfig:
         """Return the settings of a distro, defaults where the file has none."""
         return self.distros.get(distro_id, DistroConfig())
+
+    def tree_of(self, kernel: str) -> TreeConfig | None:
+        """Return the tree for a kernel: the first of those that name it."""
+        return next((tree for tree in self.trees if fnmatchcase(kernel, tree.kernels)), None)
 
 
 def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:

@@ -83,6 +83,30 @@ def settled_path(root: Path, name: str | PurePath) -> Path:
     return path
 
 
+def state_of(path: Path) -> str:
+    """Return a fingerprint of the state of a folder or file, without reading any content.
+
+    It covers name, kind, size, inode, mtime and ctime of each file. Each change of the content sets
+    ctime, which no program can set back.
+    """
+    top = path.resolve()
+    digest = hashlib.sha256()
+
+    def add(file: str | Path) -> None:
+        of = os.lstat(file)
+        times = f"{of.st_mtime_ns} {of.st_ctime_ns}"
+        line = f"{os.path.relpath(file, top)} {of.st_mode} {of.st_size} {of.st_ino} {times}\n"
+        # Names of files may be other bytes than UTF-8.
+        digest.update(line.encode("utf-8", "surrogateescape"))
+
+    add(top)
+    for folder, folders, files in os.walk(top):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            add(f"{folder}/{name}")
+    return digest.hexdigest()
+
+
 def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
     """Return the paths of a host that match a pattern, sorted, relative to its root.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -23,7 +23,7 @@ from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import in_root, open_regular, remove_drafts, write_atomic
+from provision.files import in_root, open_regular, remove_drafts, state_of, write_atomic
 from provision.host import STORE
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
@@ -80,11 +80,14 @@ def _text(root: Path, name: PurePath) -> str:
 class Inputs:
     """The inputs that decide the artifacts of all drivers of a host."""
 
+    root: Path
     # Fingerprint of host and configuration, and the format of builds.
     shared: str
     desired: Desired
     # The cards that decide about a driver's version and flavour, by driver.
     cards: Mapping[str, str] = field(default_factory=dict)
+    # What modules are built against, by kernel.
+    _kernels: dict[str, str] = field(default_factory=dict)
 
     def of(self, driver: str, release: str) -> str:
         """Return the fingerprint of the inputs of a driver's artifact for a kernel."""
@@ -93,7 +96,10 @@ class Inputs:
         folder = next(filter(Path.is_dir, folders), None)
         recipe = _files(folder, sorted(folder.rglob("*"))) if folder else "none"
         cards = self.cards.get(driver)
-        return _digest([self.shared, setting, recipe, release, *([cards] if cards else [])])
+        if release not in self._kernels:
+            self._kernels[release] = _kernel(self.root, self.desired.config, release)
+        kernel = self._kernels[release]
+        return _digest([self.shared, setting, recipe, kernel, *([cards] if cards else [])])
 
 
 def setting_fingerprint(driver: str, setting: DriverConfig) -> str:
@@ -114,7 +120,29 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         machine(root),
         _distro(root),
     ]
-    return Inputs(_digest(shared), desired, _deciding_cards(root, desired))
+    return Inputs(root, _digest(shared), desired, _deciding_cards(root, desired))
+
+
+def _kernel(root: Path, config: Config, release: str) -> str:
+    """Return a fingerprint of what modules for a kernel are built against, and not only its name.
+
+    A kernel may be built again under the same release.
+    """
+    tree = config.tree_of(release)
+    if tree is not None:
+        return _digest([release, tree.model_dump_json(), *_states(root, tree.read_from(release))])
+    modules = f"/lib/modules/{release}"
+    symvers = (f"{modules}/build/Module.symvers", f"/boot/symvers-{release}.gz")
+    paths = [path for name in symvers if (path := in_root(root, name)).is_file()]
+    return _digest([release, _files(paths[0].parent, paths[:1]) if paths else ""])
+
+
+def _states(root: Path, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        try:
+            yield state_of(in_root(root, name))
+        except OSError:
+            yield "none"
 
 
 def _deciding_cards(root: Path, desired: Desired) -> dict[str, str]:
@@ -168,18 +196,21 @@ def _settings(config: Config) -> str:
 
 
 def _distro(root: Path) -> str:
-    """Return the host's release as builds know it (9.4 and 9.5 of an EL are both 9), if they do."""
-    named = ""
+    """Return the host's release as builds know it (9.4 and 9.5 of an EL are both 9), if they do.
+
+    Distros that number their builds may have other kernels of one release in each.
+    """
+    named = build = ""
     for name in ("etc/os-release", "usr/lib/os-release"):
         with suppress(OSError):
             lines = in_root(root, name).read_text().splitlines()
             fields = dict(line.split("=", 1) for line in lines if "=" in line)
             named = ":".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+            build = fields.get("BUILD_ID", "").strip("\"'")
             break
-    try:
-        return find_distro(named).name
-    except NotFoundError:
-        return named
+    with suppress(NotFoundError):
+        named = find_distro(named).name
+    return f"{named} {build}"
 
 
 def _files(folder: Path, paths: Iterable[Path]) -> str:

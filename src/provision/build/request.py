@@ -8,7 +8,6 @@ packages. This module loads nothing that builds.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -213,9 +212,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     """Return the tree in which modules for a kernel are built; None: its headers are packages."""
     named = name or settings.config.kernel_distro
     distro, build_id = _distro(settings, named)
-    trees = settings.config.trees
-    # The first one counts.
-    configured = next((t for t in trees if fnmatch.fnmatchcase(kernel, t.kernels)), None)
+    configured = settings.config.tree_of(kernel)
     if configured is not None:
         if configured.toolchain == _IMAGE:
             return TreeChoice(distro, configured, None, image=_developer(distro))

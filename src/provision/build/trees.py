@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from provision.distros.kernel_tree import read_config, release_address, require_
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download, download_summed
-from provision.files import in_root, lock, mark_used, settled_path, write_atomic
+from provision.files import in_root, lock, mark_used, settled_path, state_of, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Pin, Sha256, TreePin
@@ -96,30 +95,6 @@ def _remember(
 
 def _record(store: PackageStore, origin: str) -> Path:
     return store.trees / f"{hashlib.sha256(origin.encode()).hexdigest()}.json"
-
-
-def fingerprint(path: Path) -> str:
-    """Return the fingerprint of a folder or file, without reading any content.
-
-    It covers name, kind, size, inode, mtime and ctime of each file. Each change of the content sets
-    ctime, which no program can set back.
-    """
-    top = path.resolve()
-    digest = hashlib.sha256()
-
-    def add(file: str | Path) -> None:
-        of = os.lstat(file)
-        times = f"{of.st_mtime_ns} {of.st_ctime_ns}"
-        line = f"{os.path.relpath(file, top)} {of.st_mode} {of.st_size} {of.st_ino} {times}\n"
-        # Names of files may be other bytes than UTF-8.
-        digest.update(line.encode("utf-8", "surrogateescape"))
-
-    add(top)
-    for folder, folders, files in os.walk(top):
-        folders.sort()
-        for name in sorted([*folders, *files]):
-            add(f"{folder}/{name}")
-    return digest.hexdigest()
 
 
 def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path]:
@@ -218,7 +193,7 @@ def ensure_tree(
     store = PackageStore(settings.state)
     has_config = tree_config.kind == "prepared" and tree_config.config is None
     origin = _Origin(settings, kernel, has_config, update)
-    name = filled(str(tree_config.url or tree_config.path), kernel)
+    name = tree_config.filled(str(tree_config.url or tree_config.path), kernel)
     seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
     files = {"tree.tar": seen.tree}
     if has_config:
@@ -298,7 +273,7 @@ def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -
 
 def _config_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> Path:
     if tree_config.config is not None:
-        names = [filled(tree_config.config, kernel)]
+        names = [tree_config.filled(tree_config.config, kernel)]
     else:
         runs = kernel == kernel_release(settings.root)
         names = [*(["proc/config.gz"] if runs else []), f"boot/config-{kernel}"]
@@ -319,7 +294,7 @@ def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> P
     if tree_config.symvers is None:
         path = in_root(settings.root, f"boot/symvers-{kernel}.gz")
         return path if path.is_file() else None
-    path = settled_path(settings.root, filled(tree_config.symvers, kernel))
+    path = settled_path(settings.root, tree_config.filled(tree_config.symvers, kernel))
     if not path.is_file():
         raise NotFoundError(
             f"There is no '{path}', which [[trees]] names as the Module.symvers of {kernel}.",
@@ -372,7 +347,7 @@ class _Origin:
         return found
 
     def _packed(self, path: Path) -> SeenTree:
-        origin, state = str(path), fingerprint(path)
+        origin, state = str(path), state_of(path)
         if seen := self._seen(origin, state):
             return seen
         with self._store.draft() as draft:
@@ -405,8 +380,3 @@ class _Origin:
     def _taken(self, origin: str, state: str, draft: Path) -> SeenTree:
         tree = self._store.take(draft)
         return _remember(self._store, origin, state, tree, has_config=self.has_config)
-
-
-def filled(text: str, kernel: str) -> str:
-    """Put a kernel's release in place of ``{kernel}``."""
-    return text.replace("{kernel}", kernel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterator
 
@@ -190,8 +189,7 @@ def matrix(host: Observation) -> Iterator[Finding]:
 
 def distro(host: Observation) -> Iterator[Finding]:
     """Drivers can be built for the kernels of this distro and release."""
-    running = host.facts.kernel or ""
-    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in host.config.trees):
+    if host.config.tree_of(host.facts.kernel or "") is not None:
         return
     known = distro_named(_kernel_distro(host))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import struct
 import tomllib
@@ -18,7 +19,8 @@ from provision.agent.actions import shutdown_delayed
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired
 from provision.agent.package_manager import wait_for_kernel
-from provision.config import Config, DriverConfig
+from provision.config import Config
+from provision.documents import parse_json
 from provision.errors import ConfigError
 
 TEXT = b"""
@@ -70,8 +72,8 @@ def desired(tmp_path: Path) -> Desired:
 
 
 def _config(driver: str = "demo", more: str = "", **setting: object) -> Config:
-    drivers = {driver: DriverConfig.model_validate(setting)}
-    return Config.model_validate({**tomllib.loads(more), "drivers": drivers})
+    text = json.dumps({**tomllib.loads(more), "drivers": {driver: setting}})
+    return parse_json(text, Config, name="provision.toml")
 
 
 def _inputs(root: Path, desired: Desired, config: Config | None = None) -> str:
@@ -118,6 +120,48 @@ def test_so_do_settings_and_kernels_but_not_the_options_of_modules(
     assert _inputs(tmp_path, desired, _config(options={"demo": {"devices": "2"}})) in found
     mirror = '[distros.debian.archive]\nmirror = "https://mirror.example/debian"\n'
     assert _inputs(tmp_path, desired, _config(more=mirror)) in found
+
+
+_TREE = """\
+[[trees]]
+kernels = "*-amd64"
+kind = "prepared"
+path = "/usr/src/{name}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("trees", "name"),
+    [
+        (_TREE.format(name="a"), "usr/src/a/include/linux/module.h"),
+        (_TREE.format(name="{kernel}"), f"usr/src/{KERNEL}/Module.symvers"),
+        (_TREE.format(name="a.tar"), "usr/src/a.tar"),
+        (_TREE.format(name="a"), f"boot/config-{KERNEL}"),
+        (f'{_TREE.format(name="a")}symvers = "/srv/symvers"\n', "srv/symvers"),
+        ("", f"lib/modules/{KERNEL}/build/Module.symvers"),
+        ("", f"boot/symvers-{KERNEL}.gz"),
+    ],
+)
+def test_a_kernel_that_was_built_again_is_another(
+    tmp_path: Path, desired: Desired, trees: str, name: str
+) -> None:
+    config = _config(more=trees)
+    before = _inputs(tmp_path, desired, config)
+    write(tmp_path / name, b"0x1\tmodule_layout")
+    first = _inputs(tmp_path, desired, config)
+    assert first == _inputs(tmp_path, desired, config)
+    write(tmp_path / name, b"0x2\tmodule_layout")
+    assert len({before, first, _inputs(tmp_path, desired, config)}) == 3
+
+
+def test_so_is_one_with_another_tree(tmp_path: Path, desired: Desired) -> None:
+    trees = [_TREE.format(name=name) for name in ("a", "b")]
+    found = {_inputs(tmp_path, desired, _config(more=more)) for more in trees}
+    assert len(found) == 2
+    # A tree of other kernels is none of this one's inputs.
+    other = '[[trees]]\nkernels = "5.*"\nkind = "prepared"\npath = "/x"\n'
+    same = {_inputs(tmp_path, desired, _config(more=more)) for more in ("", other)}
+    assert len(same) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from provision.build.context_files import downloaded_files
 from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore
 from provision.build.resolve import Resolved
-from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, fingerprint
+from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import state_of
 from provision.pin import DriverPin, KernelPin, Pin
 
 _KERNEL = "6.6.74-mine"
@@ -135,19 +136,19 @@ def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
         lambda folder: (folder / "link").symlink_to("Makefile"),
     ],
 )
-def test_every_change_of_a_folder_changes_its_fingerprint(makefile: Path, change: object) -> None:
-    before = fingerprint(makefile.parent)
-    assert fingerprint(makefile.parent) == before
+def test_every_change_of_a_folder_changes_its_state_of(makefile: Path, change: object) -> None:
+    before = state_of(makefile.parent)
+    assert state_of(makefile.parent) == before
     assert callable(change)
     change(makefile.parent)
-    assert fingerprint(makefile.parent) != before
+    assert state_of(makefile.parent) != before
 
 
 def test_a_fingerprint_is_of_what_a_link_leads_to(makefile: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(makefile.parent)
-    before = fingerprint(tmp_path / "link")
+    before = state_of(tmp_path / "link")
     makefile.write_text("all: more")
-    assert fingerprint(tmp_path / "link") != before
+    assert state_of(tmp_path / "link") != before
 
 
 def test_what_changes_while_it_is_packed_is_packed_again(
