@@ -5,12 +5,10 @@ from __future__ import annotations
 import calendar
 import re
 from datetime import date
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
-from packaging.version import Version as PepVersion
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
@@ -42,12 +40,24 @@ DistroPattern = Annotated[
 ]
 
 
+# One of a list of conditions: ``>=6.1``, ``==535.*``.
+_SPECIFIER = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*([0-9]+(?:\.[0-9]+)*)(\.\*)?\s*")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+
+
 def _specifiers(text: str) -> str:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier as error:
-        raise ValueError(f"'{text}' is no version specifier such as '>=5.4,<6.13'") from error
+    for one in text.split(",") if text.strip() else ():
+        match = _SPECIFIER.fullmatch(one)
+        if match is None or (match[3] and match[1] not in {"==", "!="}):
+            raise ValueError(f"'{text}' is no version specifier such as '>=5.4,<6.13' or '==535.*'")
     return text
+
+
+def _numbers(text: str, length: int) -> list[int]:
+    """Return dotted numbers, with zeros up to a length."""
+    numbers = [int(number) for number in text.split(".")]
+    return numbers + [0] * (length - len(numbers))
 
 
 def _one_line(text: str) -> str:
@@ -142,16 +152,23 @@ PublicUrl = Annotated[Url, AfterValidator(public)]
 
 
 def version_matches(version: str, specifiers: str) -> bool:
-    """Return whether a version satisfies specifiers; a version that has no PEP 440 form does not.
+    """Return whether a version, or a kernel's release, satisfies all of some specifiers.
 
-    Source: https://packaging.python.org/en/latest/specifications/version-specifiers/
+    The dotted numbers at its beginning are compared: ``7.0.20`` of ``7.0.20_OSE``, ``6.1.112`` of
+    ``6.1.112+``. A version that begins with no number satisfies none.
     """
-    if not specifiers:
-        return True
-    try:
-        return SpecifierSet(specifiers).contains(PepVersion(version), prereleases=True)
-    except InvalidVersion:
-        return False
+    found = _NUMBERS.match(version)
+    for match in _SPECIFIER.finditer(specifiers):
+        if found is None:
+            return False
+        operator, wanted, is_prefix = match[1], match[2], match[3]
+        length = max(found[0].count("."), wanted.count(".")) + 1
+        own, limit = _numbers(found[0], length), _numbers(wanted, length)
+        if is_prefix:
+            own, limit = own[: wanted.count(".") + 1], limit[: wanted.count(".") + 1]
+        if not _COMPARE[operator](own, limit):
+            return False
+    return True
 
 
 class CardGeneration(Frozen):
@@ -237,11 +254,10 @@ class KnownKernels(Frozen):
     Where a kernel is in rows of both kinds, the one with ``fails`` counts.
 
     Attributes:
-        versions: Driver versions that the row is about, as [version
-            specifiers](https://packaging.python.org/en/latest/specifications/version-specifiers/):
-            ``"==535.*"``. Without it: all of them.
-        works: Kernels that it builds on, by the base versions of their releases (``6.1.0`` of
-            ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
+        versions: Driver versions that the row is about, as conditions on the dotted numbers that
+            they begin with: ``"==535.*"``, ``">=9.0,<10"``. Without it: all of them.
+        works: Kernels that it builds on, by the numbers that their releases begin with (``6.1.0``
+            of ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
         fails: Kernels that it does not build on, or does not run on, in the same form.
         by: Who tried it, or whose word it is: ``"built here"``, ``"release notes"``.
         day: The month or day of that (``"2026-11"``).
@@ -282,7 +298,7 @@ class KnownKernels(Frozen):
         return ", ".join(filter(None, (self.by, self.day)))
 
     def is_about(self, *, version: str, kernel: str) -> bool:
-        """Return whether the row is about a version on a kernel, given by its base version."""
+        """Return whether the row is about a version on a kernel."""
         return version_matches(version, self.versions) and version_matches(kernel, self.kernels)
 
 

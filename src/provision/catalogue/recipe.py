@@ -120,8 +120,7 @@ class Recipe(Frozen):
 
     def standing(self, *, version: str, kernel_release: str) -> Standing:
         """Return what is known of a version on a kernel."""
-        base = kernel_release.split("-", 1)[0].split("+", 1)[0]
-        rows = [row for row in self.kernels if row.is_about(version=version, kernel=base)]
+        rows = [row for row in self.kernels if row.is_about(version=version, kernel=kernel_release)]
         failing = next((row for row in rows if row.fails is not None), None)
         if failing is not None:
             return Standing("fails", failing)

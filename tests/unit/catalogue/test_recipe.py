@@ -87,20 +87,34 @@ def test_a_row_says_that_it_works_or_why_it_fails(row: dict[str, str]) -> None:
     assert "kernels.0" in mistakes(kernels=[row])
 
 
+_VERSIONS = [
+    "535.261.03",
+    "550.1",
+    "9.0.2.140",
+    "2.0rc1",
+    "7.0.20_OSE",
+    "6.1.112+",
+    "whatever-it-is",
+]
+
+
 @pytest.mark.parametrize(
     ("specifiers", "matching"),
     [
-        ("", ["535.261.03", "550.1", "9.0.2.140", "2.0rc1", "whatever-it-is"]),
+        ("", _VERSIONS),
         ("==535.*", ["535.261.03"]),
         (">=535.261.3", ["535.261.03", "550.1"]),
         (">=9,<10", ["9.0.2.140"]),
         ("<2", []),
         ("<=2", ["2.0rc1"]),
+        ("==7.0.*", ["7.0.20_OSE"]),
+        # A kernel of Container-Optimized OS.
+        (">=6.1.112,<6.2", ["6.1.112+"]),
+        ("!=535.*,>=500", ["550.1"]),
     ],
 )
 def test_versions_are_compared_by_their_numbers(specifiers: str, matching: list[str]) -> None:
-    versions = ["535.261.03", "550.1", "9.0.2.140", "2.0rc1", "whatever-it-is"]
-    assert [v for v in versions if version_matches(v, specifiers)] == matching
+    assert [v for v in _VERSIONS if version_matches(v, specifiers)] == matching
 
 
 def test_patches_are_chosen_by_version_and_flavour() -> None:
