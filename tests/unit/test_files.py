@@ -222,7 +222,7 @@ def test_a_wait_for_a_lock_has_an_end(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with (
         lock(path),
-        pytest.raises(InUseError, match=f"Another process has held '{path}'") as caught,
+        pytest.raises(InUseError) as caught,
         lock(path, limit=0.1),
     ):
         pass

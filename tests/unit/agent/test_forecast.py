@@ -162,18 +162,9 @@ def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
 
 
 @pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize(
-    ("lacking", "said"),
-    [
-        ("engine", "No container engine"),
-        ("mirror", "mirror"),
-        ("version", "9.9"),
-        ("flavour", "has no flavour 'opne'"),
-        ("kernel", "strlcpy() is gone"),
-    ],
-)
+@pytest.mark.parametrize("lacking", ["engine", "mirror", "version", "flavour", "kernel"])
 def test_what_could_not_be_found_out_is_no_build(
-    host: Host, monkeypatch: pytest.MonkeyPatch, lacking: str, said: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     match lacking:
         case "engine":
@@ -186,7 +177,6 @@ def test_what_could_not_be_found_out_is_no_build(
             configure(host, driver=f'{lacking} = "{"9.9" if lacking == "version" else "opne"}"')
     found = look(host)["9.9.0-1-amd64" if lacking == "kernel" else KERNEL]
     assert (found.source, found.version) == ("missing", None)
-    assert said in str(found)
     assert found.resolution
 
 

@@ -199,7 +199,7 @@ def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(
 
 def test_a_root_without_kernels_loses_nothing(layout: Layout) -> None:
     (layout.root / f"lib/modules/{KERNEL}/modules.dep").unlink()
-    with pytest.raises(NotFoundError, match="no kernel"):
+    with pytest.raises(NotFoundError):
         remove_unneeded(layout.root, Desired())
 
 

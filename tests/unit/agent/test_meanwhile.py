@@ -131,7 +131,7 @@ def test_of_two_rollbacks_at_once_the_second_does_nothing(
         return switching(*given, **more)
 
     monkeypatch.setattr("provision.agent.run.switching", switching_late)
-    with pytest.raises(InUseError, match="switched"):
+    with pytest.raises(InUseError):
         rollback(twice.root, twice.desired(), DRIVER)
     assert twice.current() == NEWEST
 

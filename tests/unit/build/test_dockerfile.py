@@ -158,18 +158,18 @@ def test_values_of_a_recipe_stay_in_their_place(
 @pytest.mark.parametrize("key", ["command", "directory", "archive"])
 def test_a_line_end_is_refused(key: str) -> None:
     hostile = "x\nRUN rm -rf /"
-    with pytest.raises(UsageError, match="control character"):
+    with pytest.raises(UsageError):
         rendered(*NVIDIA, {key: (hostile,) if key == "command" else hostile})
 
 
 def test_a_pin_of_another_format_is_refused() -> None:
     pinned = pin(*NVIDIA).model_copy(update={"format": FORMAT + 1})
-    with pytest.raises(ProvisionError, match="not what the Pin was made from"):
+    with pytest.raises(ProvisionError):
         render(pinned, recipe("nvidia"), templates=templates(), patches=patches("nvidia"))
 
 
 def test_a_distro_without_a_template_is_refused() -> None:
-    with pytest.raises(NotFoundError, match="plan9"):
+    with pytest.raises(NotFoundError):
         load_templates(REPOSITORY / "templates", "plan9")
 
 
@@ -177,7 +177,7 @@ def test_a_distro_without_a_template_is_refused() -> None:
 def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None:
     sources = templates()
     pinned = pin(*NVIDIA)
-    with pytest.raises(ProvisionError, match=r"patch 'pci-resize-resource\.patch' is not what"):
+    with pytest.raises(ProvisionError):
         render(pinned, recipe("nvidia"), templates=sources, patches=contents)
 
 

@@ -103,7 +103,7 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
         raise error
 
     monkeypatch.setattr(resolve, "solve", fail)
-    with pytest.raises(NotFoundError, match="No headers are packaged") as caught:
+    with pytest.raises(NotFoundError) as caught:
         resolve_pin(
             using(settings, engine),
             replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
@@ -111,8 +111,9 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     assert "6.1.0-47-amd64" in str(caught.value.details)
     assert index == [("linux-headers-*",)]
     # Its headers are there: what went wrong is something else.
-    with pytest.raises(ProvisionError, match=error.message):
+    with pytest.raises(ProvisionError) as caught:
         resolve_pin(using(settings, engine), REQUEST)
+    assert caught.value is error
 
 
 def test_an_archive_that_cannot_be_reached_is_not_asked_again(
@@ -141,7 +142,7 @@ def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
 
     monkeypatch.setattr(resolve, "solve", other)
     wanted = replace(REQUEST, driver="onload", kernel=KERNEL.removesuffix("4"), force=True)
-    with pytest.raises(NotFoundError, match="No headers are packaged"):
+    with pytest.raises(NotFoundError):
         resolve_pin(using(settings, engine), wanted)
 
 
@@ -190,7 +191,7 @@ def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
     wanted = replace(REQUEST, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
     write_apt_sources(settings.root, distro="ubuntu", codename="jammy")
     engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
-    with pytest.raises(NotFoundError, match="No headers are packaged"):
+    with pytest.raises(NotFoundError):
         resolve_pin(using(settings, engine), wanted)
     token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
     token.parent.mkdir(parents=True)
@@ -272,7 +273,7 @@ def test_an_image_that_was_not_built_here_says_nothing_about_packages(
     made: Callable[..., Pin],
 ) -> None:
     assert made()
-    with pytest.raises(NotFoundError, match="no base image to solve in"):
+    with pytest.raises(NotFoundError):
         made(is_own=False)
 
 
@@ -284,10 +285,10 @@ def test_an_image_of_another_decision_or_with_a_damaged_label_does_not_count(
     text = pin.canonical_json()
     label = text.replace(change, f'{change[:-1]}x"') if change else "{"
     assert label != text
-    with pytest.raises(NotFoundError, match="no base image to solve in"):
+    with pytest.raises(NotFoundError):
         made(label=label)
 
 
 def test_what_is_to_be_solved_again_is_not_taken_from_an_image(made: Callable[..., Pin]) -> None:
-    with pytest.raises(NotFoundError, match="no base image to solve in"):
+    with pytest.raises(NotFoundError):
         made(update=True)

@@ -97,7 +97,7 @@ def test_a_file_comes_from_the_first_address_that_has_it(
         store.fetch("1" * 64, ("http://gone/b.rpm",), name="b.rpm")
     assert "http://gone/b.rpm" in str(caught.value.details)
     assert f"packages/sha256/{'1' * 64}" in str(caught.value.resolution)
-    with pytest.raises(NotFoundError, match="no address of it is known"):
+    with pytest.raises(NotFoundError):
         store.fetch("1" * 64, (), name="b.rpm")
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
     path.write_bytes(b"other")
     assert store.whole(sha256(b"rpm")) is None
-    with pytest.raises(NotFoundError, match="damaged there"):
+    with pytest.raises(NotFoundError):
         store.fetch(sha256(b"rpm"), (), name="a.rpm")
     assert store.fetch(sha256(b"rpm"), ("http://there/a.rpm",), name="a.rpm") == path
     assert path.read_bytes() == b"rpm"

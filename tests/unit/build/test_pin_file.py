@@ -189,7 +189,7 @@ def test_another_recipe_is_refused(case: Case) -> None:
     recipe = case.settings.catalogue.entry("hello").folder / "driver.toml"
     for old, new in (('"make"', '"make", "V=1"'), ("flavours.only", "flavours.other")):
         recipe.write_text(_RECIPE.replace(old, new))
-        with pytest.raises(ProvisionError, match="is not what the Pin"):
+        with pytest.raises(ProvisionError):
             read_pin(case.settings, case.file)
 
 

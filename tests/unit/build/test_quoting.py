@@ -49,7 +49,7 @@ def test_shell_command_keeps_its_words(words: list[str]) -> None:
 def test_control_characters_are_refused(character: str) -> None:
     assert unicodedata.category(character) in {"Cc", "Zl", "Zp"}
     for quote in (shell_word, label_value):
-        with pytest.raises(UsageError, match="control character"):
+        with pytest.raises(UsageError):
             quote(f"a{character}b")
 
 

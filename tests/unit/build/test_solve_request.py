@@ -159,7 +159,7 @@ def test_repositories_of_ones_own_are_asked_and_no_archive_unless_it_is_named(
     own = (Repository("own", ("http://m",)),)
     wish = request(tmp_path, "fedora:43", kernel=_FEDORA, repositories=own)
     engine = SolvingEngine(FakeContainer([(1, _GONE, "")]))
-    with pytest.raises(NotFoundError, match="no headers of the kernel"):
+    with pytest.raises(NotFoundError):
         solve(lambda: engine, wish, PackageStore(tmp_path))
     assert asked == []
     engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "31645531\n"), *GOOD]))
@@ -172,7 +172,7 @@ def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
     tmp_path: Path, asked: list[str]
 ) -> None:
     engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
-    with pytest.raises(NotFoundError, match="no headers of the kernel") as caught:
+    with pytest.raises(NotFoundError) as caught:
         solve(
             lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
         )
@@ -185,7 +185,7 @@ def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("provision.build.solve.download_any", download_any)
     engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
-    with pytest.raises(UnreachableError, match=r"koji.* can't be reached") as caught:
+    with pytest.raises(UnreachableError) as caught:
         solve(
             lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
         )

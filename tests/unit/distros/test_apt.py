@@ -80,7 +80,7 @@ def test_the_source_of_debians_kernels_is_the_shared_folder() -> None:
 
 @pytest.mark.parametrize("kernel", ["6.10.0-061000-generic", "6.11.0-061100rc3-lowlatency"])
 def test_a_mainline_build_is_refused(kernel: str) -> None:
-    with pytest.raises(NotFoundError, match="flavour 'mainline'"):
+    with pytest.raises(NotFoundError):
         APT.headers(UBUNTU, kernel, "x86_64")
 
 

@@ -164,13 +164,13 @@ def test_a_key_in_a_deb822_field_is_indented_with_dots_for_empty_lines() -> None
 
 @pytest.mark.parametrize("text", ["", "no key", f"{BEGIN}\n\n{END}\n"])
 def test_a_text_without_a_key_is_an_error(text: str) -> None:
-    with pytest.raises(ProvisionError, match="no OpenPGP key in 'f'"):
+    with pytest.raises(ProvisionError):
         dearmor(text, name="f")
 
 
 @pytest.mark.parametrize("body", ["AA!A", "AAA", "ÄÄÄÄ"])
 def test_a_damaged_key_is_an_error(body: str) -> None:
-    with pytest.raises(ProvisionError, match="'f' is damaged"):
+    with pytest.raises(ProvisionError):
         dearmor(f"{BEGIN}\n\n{body}\n{END}\n", name="f")
 
 

@@ -72,5 +72,5 @@ def test_what_is_installed_and_in_no_archive_is_left_out() -> None:
 @pytest.mark.parametrize(("old", "new"), [(b"Size: 1", b"Size: much"), (b"1.9-1", b"1.9_1")])
 def test_a_broken_entry_is_refused(old: bytes, new: bytes) -> None:
     said = answer({("bookworm", "main"): stanza("tool", "1.9-1")}, ("tool",))
-    with pytest.raises(ProvisionError, match="bookworm has a broken entry: 'tool'"):
+    with pytest.raises(ProvisionError):
         parse_packages(said.replace(old, new))

@@ -35,7 +35,7 @@ def test_where_releases_and_builds_are() -> None:
     assert place.endswith("/arm64-usr/4081.2.0")
     assert release_address("cos", "18613.164.68", "x86_64", mirror=None).endswith("/18613.164.68")
     assert release_address("cos", "b1", "x86_64", mirror="http://m/") == "http://m/b1"
-    with pytest.raises(NotFoundError, match="not known where 'debian'"):
+    with pytest.raises(NotFoundError):
         release_address("debian", "12", "x86_64", mirror=None)
 
 

@@ -58,7 +58,7 @@ def test_a_distro_with_trees_has_any_version_and_keeps_it(version: str) -> None:
     assert distro.family == "tree"
     assert release.version
     for text in ("flatcar:", "flatcar:../x", "flatcar:1 2"):
-        with pytest.raises(NotFoundError, match="is not supported"):
+        with pytest.raises(NotFoundError):
             find_distro(text)
 
 

@@ -44,7 +44,7 @@ def test_no_dependencies_are_none() -> None:
 
 
 def test_what_is_no_relation_is_an_error() -> None:
-    with pytest.raises(ProvisionError, match="no package relation"):
+    with pytest.raises(ProvisionError):
         parse_depends("gcc-12, what is this (")
 
 

@@ -202,13 +202,12 @@ def test_keys_that_are_not_the_distros_come_along(
 
 
 @pytest.mark.parametrize(
-    ("distro", "sources", "config", "message", "resolution", "details"),
+    ("distro", "sources", "config", "resolution", "details"),
     [
         (
             "debian:12",
             "",
             {},
-            r"No mirror of debian 12 \(bookworm\)",
             "[distros.debian.archive] mirror",
             "etc/apt/sources.list.d",
         ),
@@ -216,7 +215,6 @@ def test_keys_that_are_not_the_distros_come_along(
             "debian:12",
             BOOKWORM,
             {},
-            "keys that sign the archive of debian",
             "debian-archive-keyring",
             KEYRING,
         ),
@@ -224,7 +222,6 @@ def test_keys_that_are_not_the_distros_come_along(
             "ubuntu:22.04",
             "",
             {"mirror": OWN},
-            "keys that sign the archive of ubuntu",
             "'ubuntu-keyring'",
             UBUNTU_KEYRING,
         ),
@@ -235,14 +232,13 @@ def test_without_a_mirror_or_its_keys_it_says_where_to_get_them(
     distro: str,
     sources: str,
     config: dict[str, object],
-    message: str,
     resolution: str,
     details: str,
 ) -> None:
-    if "keys" in message:
+    if sources or config:
         for path in (root / "usr/share/keyrings").iterdir():
             path.unlink()
-    with pytest.raises(NotFoundError, match=message) as caught:
+    with pytest.raises(NotFoundError) as caught:
         suites(root, distro, sources, ArchiveConfig.model_validate(config))
     assert resolution in (caught.value.resolution or "")
     assert details in (caught.value.details or "")

@@ -158,7 +158,7 @@ def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_of_a_container_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_MAX_FILE", 4)
     assert TalkingClient(content=b"1234").container().read("/file") == b"1234"
-    with pytest.raises(ProvisionError, match="more than"):
+    with pytest.raises(ProvisionError):
         TalkingClient(content=b"12345").container().read("/file")
 
 

@@ -95,10 +95,10 @@ def test_a_kernel_without_an_image_is_named(
     source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     tags(registry, tmp_path, ("1.2", "open", KERNEL, "debian:12"))
-    with pytest.raises(NotFoundError, match=rf"no image of demo \(open\) for {_OTHER}") as raised:
+    with pytest.raises(NotFoundError) as raised:
         images(source, replace(ANY, kernels=(KERNEL, _OTHER)))
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
-    with pytest.raises(NotFoundError, match=r"no image of demo 3 \(open\) for any kernel"):
+    with pytest.raises(NotFoundError):
         images(source, replace(ANY, version="3"))
 
 
@@ -141,7 +141,7 @@ def test_one_module_serves_one_distro(
 ) -> None:
     names = [("1.2", "open", KERNEL, distro) for distro in ("debian:12", "ubuntu:24.04")]
     tags(registry, tmp_path, *names)
-    with pytest.raises(UsageError, match="several distros"):
+    with pytest.raises(UsageError):
         images(source, ANY)
     (tag,) = images(source, replace(ANY, distro="ubuntu:24.04"))
     assert tag.distro == "ubuntu24.04"
@@ -158,7 +158,7 @@ def test_an_image_of_the_registry_is_looked_into(
         assert KERNEL in str(files)
     others = kmm_files(source, "demo", ANY, KmmOptions(regexp="^6"))
     assert "literal" not in str(others)
-    with pytest.raises(UsageError, match="holds demo, not other"):
+    with pytest.raises(UsageError):
         kmm_files(source, "other", ANY, KmmOptions(), image=image)
     assert not list((tmp_path / "state").rglob("artifact"))
 
@@ -181,7 +181,7 @@ def test_an_image_that_was_built_without_it_is_refused_with_the_reason(
         have(registry, tmp_path, pin, signed=False)
 
     build(**{extra: "demod needs libdemo.so.1"})
-    with pytest.raises(NotFoundError, match="demod needs libdemo") as raised:
+    with pytest.raises(NotFoundError) as raised:
         exported()
     assert "provision build demo " in str(raised.value.resolution)
     # What another export lacks is no reason.
@@ -202,7 +202,7 @@ def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Pa
     assert (tmp_path / "out" / made.modules[0].path).is_file()
     # What a host has added is no part of the artifact.
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["driver", "lib"]
-    with pytest.raises(NotFoundError, match=f"no artifact of demo for {_OTHER}") as raised:
+    with pytest.raises(NotFoundError) as raised:
         source.artifact(DriverRequest("demo", kernel=_OTHER), tmp_path / "other")
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     assert not (tmp_path / "other").exists()
@@ -232,6 +232,6 @@ def test_what_one_command_allowed_is_not_exported_from_the_store(
 
 def test_without_a_registry_a_cluster_has_nothing_to_pull(source: ArtifactSource) -> None:
     source = replace(source, settings=replace(source.settings, config=Config()))
-    with pytest.raises(UsageError, match="no registry"):
+    with pytest.raises(UsageError):
         source.repository("demo", None)
     assert str(source.repository("demo", "other.example/x").with_tag("")) == "other.example/x/demo"

@@ -112,18 +112,16 @@ def test_the_agent_may_do_no_more_than_it_has_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    "changes",
     [
-        ({"pull_secret": "a..b"}, "secret's name, ''"),
-        ({"image": "a b"}, "'a b' is not the name of an image"),
-        ({"image": ""}, "'' is not the name of an image"),
+        {"pull_secret": "a..b"},
+        {"image": "a b"},
+        {"image": ""},
     ],
 )
-def test_what_kubernetes_would_refuse_is_refused_before(
-    changes: dict[str, Any], match: str
-) -> None:
+def test_what_kubernetes_would_refuse_is_refused_before(changes: dict[str, Any]) -> None:
     agent = Agent(**{"image": "registry.example/agent:1", "config": _CONFIG, **changes})
-    with pytest.raises(UsageError, match=match):
+    with pytest.raises(UsageError):
         documents(agent)
 
 
@@ -152,19 +150,19 @@ def test_names_belong_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "match"),
+    ("old", "new"),
     [
-        ('build = "never"', 'build = "fallback"', "has no container engine"),
-        ('address = "registry.example/drivers"\n', "", "names no registry"),
-        ('keys = "/etc/provision/trust.d"', "insecure = true", "does not trust the keys"),
+        ('build = "never"', 'build = "fallback"'),
+        ('address = "registry.example/drivers"\n', ""),
+        ('keys = "/etc/provision/trust.d"', "insecure = true"),
     ],
 )
-def test_settings_that_a_pod_cannot_work_by(tmp_path: Path, old: str, new: str, match: str) -> None:
+def test_settings_that_a_pod_cannot_work_by(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "provision.toml"
     path.write_text(_CONFIG)
     assert read_config(path, has_keys=True) == _CONFIG
     path.write_text(_CONFIG.replace(old, new))
-    with pytest.raises(UsageError, match=match):
+    with pytest.raises(UsageError):
         read_config(path, has_keys=True)
 
 
@@ -198,7 +196,7 @@ def test_keys_are_public_ones(tmp_path: Path) -> None:
     spaces = tmp_path / "of the site.pub"
     spaces.write_text(public)
     for paths in ((good, good), (spaces,)):
-        with pytest.raises(UsageError, match="a name that Kubernetes refuses"):
+        with pytest.raises(UsageError):
             read_keys(paths)
     with pytest.raises(NotFoundError):
         read_keys((tmp_path / "none",))
@@ -208,7 +206,7 @@ def test_a_configuration_that_trusts_no_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "provision.toml"
     text = _CONFIG.replace('keys = "/etc/provision/trust.d"', "")
     path.write_text(text)
-    with pytest.raises(UsageError, match="whose signatures count"):
+    with pytest.raises(UsageError):
         read_config(path, has_keys=False)
     path.write_text(text.replace("[trust]", "[trust]\ninsecure = true"))
     assert read_config(path, has_keys=False)

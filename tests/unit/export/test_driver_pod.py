@@ -101,5 +101,5 @@ def test_the_operator_takes_the_image_from_our_registry() -> None:
 
 def test_what_cannot_be_a_pod_is_refused(root: ForeignRoot) -> None:
     for without in (None, root.model_copy(update={"pod": None})):
-        with pytest.raises(NotFoundError, match="no driver pod"):
+        with pytest.raises(NotFoundError):
             pod_of("demo", without)

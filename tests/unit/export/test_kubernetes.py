@@ -33,7 +33,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     check_output(tmp_path / "new")
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(UsageError, match="is not empty"):
+        with pytest.raises(UsageError):
             check_output(path)
 
 

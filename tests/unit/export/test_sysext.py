@@ -90,16 +90,14 @@ def test_a_manifest_puts_no_commands_into_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "version", "match"),
+    ("kernel", "version"),
     [
-        (KERNEL, "1.2", "Two artifacts are for the kernel"),
-        (_OTHER, "1.3", "several versions: 1.2, 1.3"),
+        (KERNEL, "1.2"),
+        (_OTHER, "1.3"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    tmp_path: Path, kernel: str, version: str, match: str
-) -> None:
+def test_what_does_not_go_together_is_refused(tmp_path: Path, kernel: str, version: str) -> None:
     both = [artifact(tmp_path / "a"), artifact(tmp_path / "b", kernel=kernel, version=version)]
-    with pytest.raises(UsageError, match=match):
+    with pytest.raises(UsageError):
         lay_out(tmp_path / "tree", both, Hosts())
     assert not (tmp_path / "tree").exists()

@@ -287,7 +287,7 @@ def test_a_base_image_of_a_bundle_brings_no_name_along(
     host = using(host_of(tmp_path), engine)
     bundle = open_bundle(host, folder, DEFAULT)
     check_files(bundle)
-    with pytest.raises(ProvisionError, match="is refused"):
+    with pytest.raises(ProvisionError):
         store_bundle(reaching(host), bundle, (), Loaded(), with_bases=True)
     assert engine.loaded == []
 
@@ -302,6 +302,6 @@ def test_a_medium_that_changes_after_it_was_checked_is_refused(make: Make, tmp_p
     bundle = open_bundle(host, folder, DEFAULT)
     check_files(bundle)
     write(base, saved_image(index=[{**_OWN, "Config": "another.json"}]))
-    with pytest.raises(ProvisionError, match="is not what is signed"):
+    with pytest.raises(ProvisionError):
         store_bundle(reaching(host), bundle, (), Loaded(), with_bases=True)
     assert engine.loaded == []

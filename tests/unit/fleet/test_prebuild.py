@@ -215,7 +215,7 @@ def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegist
     place = publisher(lab, registry)
     built = lab.build(None, _resolved("1.2"), None)  # type: ignore[arg-type] # not read
     engine: Engine = lab.engine
-    with pytest.raises(ProvisionError, match="the tag of the built image is"):
+    with pytest.raises(ProvisionError):
         place.publish(cell("2.0", KERNELS[0]), engine, built, PINS["1.2", KERNELS[0]])
     assert registry.manifests == {}
 

@@ -201,7 +201,7 @@ def test_parts_that_are_not_known_are_left_out(part: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_no_report(printed: str) -> None:
-    with pytest.raises(ProvisionError, match="can't be read"):
+    with pytest.raises(ProvisionError):
         parse_reports({None: printed})
 
 

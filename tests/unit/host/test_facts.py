@@ -70,7 +70,7 @@ def test_os_release_may_lie_in_usr(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no os-release under") as caught:
+    with pytest.raises(NotFoundError) as caught:
         read_facts(tmp_path)
     assert f"{tmp_path}/etc/os-release" in (caught.value.details or "")
 

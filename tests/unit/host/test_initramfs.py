@@ -70,7 +70,7 @@ def test_a_host_that_can_not_make_one_is_told(
 def test_a_program_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _programs(tmp_path, monkeypatch, ("lsinitrd", "dracut"))
     (tmp_path / "bin/dracut").write_text("#!/bin/sh\necho no space >&2; exit 1\n")
-    with pytest.raises(ProvisionError, match="initramfs"):
+    with pytest.raises(ProvisionError):
         make_again([OLD], ["sfc"])
 
 

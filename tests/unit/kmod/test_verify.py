@@ -145,14 +145,14 @@ def test_all_findings_are_reported_together(tmp_path: Path) -> None:
     _alter(tmp_path / _LIBRARY)
     (tmp_path / MODULE).unlink()
     write(tmp_path / "driver/extra", b"x")
-    with pytest.raises(ProvisionError, match="3 findings") as caught:
+    with pytest.raises(ProvisionError) as caught:
         verify_artifact(tmp_path).require_whole("The entry")
     details = caught.value.details or ""
     assert all(name in details for name in (_LIBRARY, MODULE, "driver/extra"))
 
 
 def test_a_missing_artifact_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no artifact"):
+    with pytest.raises(NotFoundError):
         verify_artifact(tmp_path / "missing")
 
 

@@ -100,19 +100,19 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfi
     return member
 
 
-# What else a hostile archive has, and what is said about it.
-HOSTILE: dict[str, tuple[tarfile.TarInfo, str]] = {
-    "a symbolic link": (_member("blobs/x", tarfile.SYMTYPE, "/etc/shadow"), "no plain file"),
-    "a link of the usual name": (_member("index.json", tarfile.SYMTYPE, "x"), "no plain file"),
-    "a hard link": (_member("blobs/x", tarfile.LNKTYPE, "index.json"), "no plain file"),
-    "a device": (_member("blobs/x", tarfile.CHRTYPE), "no plain file"),
-    "a block device": (_member("blobs/x", tarfile.BLKTYPE), "no plain file"),
-    "a FIFO": (_member("blobs/x", tarfile.FIFOTYPE), "no plain file"),
-    "an absolute name": (_member("/etc/passwd"), "lies outside"),
-    "a way out": (_member("blobs/../../etc/passwd"), "lies outside"),
-    "a name twice": (_member("index.json"), "is there twice"),
-    "a name twice, in other words": (_member("./index.json"), "is there twice"),
-    "a file without an end": (_member("blobs/x"), "no tar archive"),
+# What else a hostile archive has.
+HOSTILE: dict[str, tarfile.TarInfo] = {
+    "a symbolic link": _member("blobs/x", tarfile.SYMTYPE, "/etc/shadow"),
+    "a link of the usual name": _member("index.json", tarfile.SYMTYPE, "x"),
+    "a hard link": _member("blobs/x", tarfile.LNKTYPE, "index.json"),
+    "a device": _member("blobs/x", tarfile.CHRTYPE),
+    "a block device": _member("blobs/x", tarfile.BLKTYPE),
+    "a FIFO": _member("blobs/x", tarfile.FIFOTYPE),
+    "an absolute name": _member("/etc/passwd"),
+    "a way out": _member("blobs/../../etc/passwd"),
+    "a name twice": _member("index.json"),
+    "a name twice, in other words": _member("./index.json"),
+    "a file without an end": _member("blobs/x"),
 }
 
 
@@ -120,14 +120,14 @@ HOSTILE: dict[str, tuple[tarfile.TarInfo, str]] = {
 def test_an_archive_with_what_no_image_has_is_refused(
     layout: Path, tmp_path: Path, case: str
 ) -> None:
-    member, said = HOSTILE[case]
+    member = HOSTILE[case]
     data = bytearray(tar_with(member, files_in(layout)))
     if case == "a file without an end":
         member.size = 8 << 30
         head = member.tobuf(tarfile.GNU_FORMAT)
         data = bytearray(tar_of(files_in(layout))).rstrip(b"\0")
         data += bytes(-len(data) % 512) + head
-    with pytest.raises(ProvisionError, match=said) as caught:
+    with pytest.raises(ProvisionError) as caught:
         open_files(written(tmp_path, bytes(data)))
     assert caught.value.resolution
 
@@ -162,48 +162,21 @@ def nothing(files: Files) -> None:
     files["x"] = b""
 
 
-DAMAGED: dict[str, tuple[Callable[[Files], object], str]] = {
-    "no index": (lambda f: f.pop("index.json"), "has no 'index.json'"),
-    "an index that is no JSON": (lambda f: f.update({"index.json": b"{"}), "is not JSON"),
-    "an index that nests too deep": (
-        lambda f: f.update({"index.json": b"[" * 100_000}),
-        "is not JSON",
-    ),
-    "an index that is an image": (
-        lambda f: f.update({"index.json": f[image_of(f)]}),
-        "is no index",
-    ),
-    "two images of one name": (other_image, "two images in it are called"),
-    "an index of a hundred megabytes": (
-        lambda f: f.update({"index.json": bytes(5 << 20)}),
-        "larger than",
-    ),
-    "another version": (
-        lambda f: f.update({"oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}),
-        "of version 2.0.0",
-    ),
-    "an invalid marker": (lambda f: f.update({"oci-layout": b"[]"}), "is not valid"),
-    "an index that names what is missing": (
-        lambda f: f.pop(image_of(f)),
-        "which is not in it",
-    ),
-    "a manifest that names what is missing": (
-        lambda f: f.pop(layer_in(f)),
-        "which is not in it",
-    ),
-    "a manifest of another digest": (
-        lambda f: f.update({image_of(f): f[image_of(f)] + b" "}),
-        "is damaged",
-    ),
-    "a layer of another digest": (
-        lambda f: f.update({layer_in(f): f[layer_in(f)][:-1] + b"\xff"}),
-        "is damaged",
-    ),
-    "a layer that is longer": (
-        lambda f: f.update({layer_in(f): f[layer_in(f)] + b"\0"}),
-        "is damaged",
-    ),
-    "nothing of an image": (nothing, "no file 'oci-layout'"),
+DAMAGED: dict[str, Callable[[Files], object]] = {
+    "no index": lambda f: f.pop("index.json"),
+    "an index that is no JSON": lambda f: f.update({"index.json": b"{"}),
+    "an index that nests too deep": lambda f: f.update({"index.json": b"[" * 100_000}),
+    "an index that is an image": lambda f: f.update({"index.json": f[image_of(f)]}),
+    "two images of one name": other_image,
+    "an index of a hundred megabytes": lambda f: f.update({"index.json": bytes(5 << 20)}),
+    "another version": lambda f: f.update({"oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}),
+    "an invalid marker": lambda f: f.update({"oci-layout": b"[]"}),
+    "an index that names what is missing": lambda f: f.pop(image_of(f)),
+    "a manifest that names what is missing": lambda f: f.pop(layer_in(f)),
+    "a manifest of another digest": lambda f: f.update({image_of(f): f[image_of(f)] + b" "}),
+    "a layer of another digest": lambda f: f.update({layer_in(f): f[layer_in(f)][:-1] + b"\xff"}),
+    "a layer that is longer": lambda f: f.update({layer_in(f): f[layer_in(f)] + b"\0"}),
+    "nothing of an image": nothing,
 }
 
 
@@ -212,9 +185,8 @@ DAMAGED: dict[str, tuple[Callable[[Files], object], str]] = {
 def test_a_layout_that_lies_is_refused(
     layout: Path, tmp_path: Path, case: str, *, as_folder: bool
 ) -> None:
-    change, said = DAMAGED[case]
     files = files_in(layout)
-    change(files)
+    DAMAGED[case](files)
     path = tmp_path / "medium"
     if as_folder:
         for name, data in files.items():
@@ -222,14 +194,14 @@ def test_a_layout_that_lies_is_refused(
             (path / name).write_bytes(data)
     else:
         path.write_bytes(tar_of(files))
-    with pytest.raises(ProvisionError, match=said):
+    with pytest.raises(ProvisionError):
         pulled(path, tmp_path / "a")
     assert list((tmp_path / "a").rglob("*")) in ([], [tmp_path / "a/entry"])
 
 
 def test_a_compressed_archive_is_refused(layout: Path, tmp_path: Path) -> None:
     compressed = written(tmp_path, gzip.compress(tar_of(files_in(layout))))
-    with pytest.raises(ProvisionError, match="compressed"):
+    with pytest.raises(ProvisionError):
         open_files(compressed)
     with pytest.raises(NotFoundError):
         open_files(tmp_path / "none.tar")
@@ -247,7 +219,7 @@ def test_no_link_of_a_folder_is_followed(layout: Path, tmp_path: Path, kind: str
             (layout / "index.json").symlink_to(tmp_path / "secret")
         else:
             os.mkfifo(layout / "index.json")
-    with pytest.raises(ProvisionError, match=r"can't be read|no regular file"):
+    with pytest.raises(ProvisionError):
         pulled(layout, tmp_path / "a")
 
 
@@ -275,5 +247,5 @@ def test_a_header_does_not_fill_the_memory(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.write(member.tobuf(tarfile.USTAR_FORMAT))
         stream.truncate(4 << 30)
-    with pytest.raises(ProvisionError, match="headers of more than 65536 bytes"):
+    with pytest.raises(ProvisionError):
         open_files(path)

@@ -109,7 +109,7 @@ def test_the_rules_of_another_driver_do_not_count(
 def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
     have(registry, tmp_path)
     host = configured(tmp_path, TrustConfig())
-    with pytest.raises(ProvisionError, match="does not say whose signatures count") as caught:
+    with pytest.raises(ProvisionError) as caught:
         found(host, registry)
     for way in ("[trust] keys", 'build = "always"', "insecure = true"):
         assert way in (caught.value.resolution or "")

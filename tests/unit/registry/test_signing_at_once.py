@@ -91,7 +91,7 @@ def test_the_tag_of_a_pin_that_moves_while_its_image_is_signed_is_said(
 ) -> None:
     digest = have(registry, tmp_path, PIN, signed=False)
     after_put(registry, signature_tag(digest), lambda: another_build(registry))
-    with pytest.raises(PinTagConflictError, match="never moved"):
+    with pytest.raises(PinTagConflictError):
         sign(settings, registry)
 
 

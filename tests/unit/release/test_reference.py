@@ -53,7 +53,7 @@ def test_a_stale_page_is_found_and_an_unknown_part_refused(tmp_path: Path) -> No
     page.write_text(text)
     assert pages.stale(tmp_path) == {}
     page.write_text(part.format("provision gone"))
-    with pytest.raises(NotFoundError, match=r"page\.md.*command provision gone"):
+    with pytest.raises(NotFoundError):
         pages.stale(tmp_path)
 
 

@@ -194,7 +194,7 @@ def test_a_version_without_a_file_is_passed_over_and_that_is_said(day: Day) -> N
         assert day.version(settings, "nvidia", "625") == "625.22.02"
     assert any("625.31.04" in note for note in notes)
     # One that is named is not replaced.
-    with pytest.raises(NotFoundError, match=r"625\.31\.04"):
+    with pytest.raises(NotFoundError):
         day.version(settings, "nvidia", "625.31.04")
 
 

@@ -184,7 +184,7 @@ def test_another_version_or_architecture_is_named(whole: Path, tmp_path: Path) -
 
 def test_a_content_above_the_limit_is_refused(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
-    with pytest.raises(ProvisionError, match="more than 0 MiB"):
+    with pytest.raises(ProvisionError):
         repack(whole, pinned(), tmp_path / "parts", limit=4096)
 
 
@@ -193,7 +193,7 @@ def test_a_list_that_multiplies_a_file_is_refused(tmp_path: Path) -> None:
     files = {**contents(*rows), "nvidia_icd.json": bytes(4000)}
     run = write_runfile(tmp_path / "a.run", VERSION, files)
     (tmp_path / "parts").mkdir()
-    with pytest.raises(ProvisionError, match="user space has more than 0 MiB"):
+    with pytest.raises(ProvisionError):
         repack(run, pinned(), tmp_path / "parts", limit=500_000)
 
 

@@ -64,7 +64,7 @@ def test_a_latest_txt_names_one_version_and_its_file() -> None:
     ],
 )
 def test_what_is_no_latest_txt_is_refused(content: bytes, why: str) -> None:
-    with pytest.raises(ProvisionError, match="not as expected") as refused:
+    with pytest.raises(ProvisionError) as refused:
         formats.latest_text(content, url=URL)
     assert why in (refused.value.details or "")
     assert URL in (refused.value.resolution or "")
@@ -326,11 +326,11 @@ def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_list_of_packages_lies_in_its_repository(href: str) -> None:
     content = data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href.encode())
-    with pytest.raises(ProvisionError, match="not as expected"):
+    with pytest.raises(ProvisionError):
         formats.primary_of(content, url=URL)
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "_MOST", 4)
-    with pytest.raises(ProvisionError, match="not as expected"):
+    with pytest.raises(ProvisionError):
         nvidia(data("releases.json"))

@@ -140,7 +140,7 @@ def test_the_file_of_a_newer_provision_is_left_alone(layout: Layout) -> None:
     write(layout.state, json.dumps(newer).encode())
     state = load_state(layout)
     assert (state.is_newer, state.activated) == (True, "a")
-    with pytest.raises(NewerStateError, match=r"state\.json"):
+    with pytest.raises(NewerStateError):
         store_state(layout, DriverState())
     with pytest.raises(NewerStateError):
         update_state(layout, lambda s: s.updated(KERNEL, KernelState(inputs="x")))

@@ -72,7 +72,7 @@ def test_a_damaged_copy_is_replaced(tmp_path: Path, folder: Path) -> None:
 
 def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
     write_toml(tmp_path)
-    with pytest.raises(UsageError, match="has other files"):
+    with pytest.raises(UsageError):
         check_output(tmp_path)
     (tmp_path / CONFIG).write_text("{}")
     check_output(tmp_path)

@@ -506,7 +506,7 @@ def test_the_result_of_a_newer_provision_ends_the_run_before_anything_is_built(l
     path = lab.results.path(cells()[-1].cell)
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
     lab.builds.clear()
-    with pytest.raises(ProvisionError, match="newer"):
+    with pytest.raises(ProvisionError):
         lab.run()
     assert lab.builds == []
 
