@@ -107,7 +107,7 @@ gpu-kit: build ## What a machine with an NVIDIA GPU needs for our checks there, 
 	@$(PYTHON) -m kit.gpu_kit build/gpu-kit
 
 mutants: build ## Mutants of the agent, the store, modules and the crate's boundaries, and which the tests let live
-	@$(PYTHON) -m kit.mutants
+	@$(PYTHON) -m bench.mutants
 	@hooks/mutants.sh
 
 build: setup ## The virtual environment, and the hook as build/oci-decorator
@@ -151,7 +151,7 @@ diagrams: ## The pictures of docs/diagrams, from their text (after a change; roo
 recording: nightly-setup build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
 	rm -f build/life.jsonl
 	$(PYTEST) tests/vm/test_kernel_upgrade.py --numprocesses=0 --record=build/life.jsonl
-	@$(PYTHON) -m kit.screencast build/life.jsonl docs/diagrams/life.svg
+	@PYTHONPATH=release .venv/bin/python -m screencast build/life.jsonl docs/diagrams/life.svg
 
 clean: ## Remove everything that was made in this folder
 	rm -rf .venv build hooks/target .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

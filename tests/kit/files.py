@@ -46,7 +46,7 @@ def unmount_all(folder: Path) -> None:
             run(["umount", "--lazy", mount], check=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class HostFiles:
     """The files of a host, below a folder."""
 

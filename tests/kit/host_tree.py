@@ -13,7 +13,7 @@ import stat
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kit.artifact import (
     KERNEL,
@@ -23,7 +23,7 @@ from kit.artifact import (
     make_pin,
     write_manifest,
 )
-from kit.files import BOOKWORM, HostFiles, write_all
+from kit.files import BOOKWORM, HostFiles, write, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from provision.manifest import HostNeeds, PciMatch
@@ -33,6 +33,8 @@ from provision.registry.names import Reference
 from provision.registry.signatures import sign
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from provision.pin import Pin
 
 __all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
@@ -79,40 +81,54 @@ keys = "/etc/provision/trust.d"
 [policy]
 build = "never"
 """
-# Words of kmod 30's tools/modprobe.c and tools/rmmod.c; tests/vm runs the real programs.
+# Words of kmod 30's tools/modprobe.c and tools/rmmod.c; tests/vm runs the real programs. Beside the
+# root, refused/NAME (or NAME-VERSION) is a module that the kernel refuses, with what modprobe says
+# and what is logged, and opened/NAME one that someone opens a moment before it would go.
 _MODPROBE = """\
 #!/bin/sh
 # Stand-in made from the messages of kmod 30; the guests of tests/vm run the real modprobe.
-root={root} entry=
-while [ $# -gt 0 ]; do
+root={root} folder= kernel=
+echo "modprobe $*" >>"$root/../calls"
+add() {{
+    version=
+    file=$folder/lib/modules/$kernel/$1.ko
+    [ -z "$kernel" ] || version=$(tr '\\0' '\\n' 2>/dev/null <"$file" | sed -n 's/^version=//p')
+    for refused in "$root/../refused/$1" "$root/../refused/$1-$version"; do
+        [ -f "$refused" ] || continue
+        echo "6,1,1,-;$(sed 1d "$refused")" >>"$root/dev/kmsg"
+        echo >&2 "modprobe: ERROR: could not insert '$1': $(sed -n 1p "$refused")"
+        exit 1
+    done
+    grep -q "^$1 " "$root/proc/modules" && return
+    echo "$1 16384 0 - Live 0x0000000000000000 (OE)" >>"$root/proc/modules"
+    mkdir -p "$root/sys/module/$1"
+    echo live >"$root/sys/module/$1/initstate"
+    [ -z "$version" ] || echo "$version" >"$root/sys/module/$1/version"
+}}
+while :; do
     case $1 in
-        -d) entry=$2; shift 2 ;;
-        -S) shift 2 ;;
+        -d) folder=$2; shift 2 ;;
+        -S) kernel=$2; shift 2 ;;
         -*) shift ;;
         *) break ;;
     esac
 done
-[ $# -gt 0 ] || exit 0
-if [ -e "$root/../refused/$1" ]; then
-    echo "6,1,1,-;$1: no" >> "$root/dev/kmsg"
-    echo "modprobe: ERROR: could not insert '$1': Invalid argument" >&2
-    exit 1
-fi
-echo "$1 16384 0 - Live 0x0000000000000000 (OE)" >> "$root/proc/modules"
-mkdir -p "$root/sys/module/$1"
-echo live > "$root/sys/module/$1/initstate"
-file=$(find "$entry/lib/modules" -name "$1.ko" | head -n 1)
-modinfo -F version "$file" > "$root/sys/module/$1/version"
+if [ -n "$kernel" ]; then add "$1"; else for name; do add "$name"; done; fi
 """
 _RMMOD = """\
 #!/bin/sh
 # Stand-in made from the messages of kmod 30; the guests of tests/vm run the real rmmod.
 root={root}
-if ! grep -q "^$1 [0-9]* 0 " "$root/proc/modules"; then
+echo "rmmod $*" >>"$root/../calls"
+if [ -e "$root/../opened/$1" ] || ! grep -q "^$1 [0-9]* 0 " "$root/proc/modules"; then
     echo "rmmod: ERROR: Module $1 is in use" >&2
     exit 1
 fi
-sed -i "/^$1 /d" "$root/proc/modules"
+awk -v gone="$1" '
+    $1 == gone {{ next }}
+    index("," $4, "," gone ",") {{ sub(gone ",", "", $4); $3--; if ($4 == "") $4 = "-" }}
+    {{ print }}' "$root/proc/modules" >"$root/proc/new"
+mv "$root/proc/new" "$root/proc/modules"
 rm -r "$root/sys/module/$1"
 """
 # What guests print, by the scripts in templates/guest; whether a kernel boots is never asked here.
@@ -149,8 +165,6 @@ echo "@ended 0"
 class HostTree(HostFiles):
     """A Debian 12 host whose kernel runs; beside its root lies what is not the host's."""
 
-    __slots__ = ()
-
     @property
     def folder(self) -> Path:
         """That has both."""
@@ -166,7 +180,7 @@ class HostTree(HostFiles):
         }
 
     @classmethod
-    def make(cls, folder: Path) -> HostTree:
+    def make(cls, folder: Path) -> Self:
         """Make a host on which nothing is configured."""
         host = cls(folder / "root")
         host.write("etc/os-release", BOOKWORM)
@@ -183,21 +197,58 @@ class HostTree(HostFiles):
         write_all(folder / "programs", programs, 0o755)
         return host
 
-    def boot(self, release: str) -> None:
+    def boot(self, release: str = KERNEL) -> None:
         """Let a kernel run, with nothing loaded."""
         HostFiles.boot(self, release)
         self.write("proc/modules", "")
         shutil.rmtree(self.root / "sys/module", ignore_errors=True)
 
-    def use(self) -> None:
-        """Let a process have a device of the loaded module open."""
-        path = self.root / "proc/modules"
-        path.write_text(path.read_text().replace(f"{DRIVER} 16384 0", f"{DRIVER} 16384 1"))
+    def have(
+        self, name: str, references: int = 0, users: Sequence[str] = (), *, version: str = ""
+    ) -> None:
+        """Load a module that others use; one of the driver's is another build, or a version."""
+        with (self.root / "proc/modules").open("a") as stream:
+            stream.write(f"{_held(name, references, users)} Live 0x0\n")
+        self.write(f"sys/module/{name}/initstate", "live\n")
+        if version:
+            self.write(f"sys/module/{name}/version", f"{version}\n")
 
-    def refuse(self, module: str = DRIVER) -> None:
-        """Let the kernel refuse a module."""
-        (self.folder / "refused").mkdir(exist_ok=True)
-        (self.folder / "refused" / module).touch()
+    def hold(self, name: str, *users: str, references: int = 0) -> None:
+        """Let others use a loaded module: modules that depend on it, and whoever has it open."""
+        path = self.root / "proc/modules"
+        held = f"{_held(name, references, users)} Live 0x0"
+        lines = [held if row.split()[0] == name else row for row in path.read_text().splitlines()]
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+    def use(self, module: str = DRIVER) -> None:
+        """Let a process have a device of the loaded module open."""
+        self.hold(module, references=1)
+
+    def refuse(
+        self, module: str = DRIVER, said: str = "Invalid argument", logged: str | None = None
+    ) -> None:
+        """Let the kernel refuse a module (`NAME-VERSION`: one version); what it says and logs."""
+        text = f"{said}\n{f'{module}: no' if logged is None else logged}\n"
+        write(self.folder / "refused" / module, text)
+
+    def accept(self) -> None:
+        """Refuse nothing any more."""
+        shutil.rmtree(self.folder / "refused", ignore_errors=True)
+
+    def open(self, module: str) -> None:
+        """Let someone open a module's device a moment before it is taken out."""
+        write(self.folder / "opened" / module, "")
+
+    def loaded(self) -> set[str]:
+        """The loaded modules."""
+        return {row.split()[0] for row in (self.root / "proc/modules").read_text().splitlines()}
+
+    def calls(self) -> list[str]:
+        """How kmod's programs were called since the last time."""
+        path = self.folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
 
     def refuse_next(self, module: str = DRIVER) -> None:
         """Let the next kernel refuse a module, in a trial."""
@@ -277,6 +328,11 @@ class HostTree(HostFiles):
             elif stat.S_ISREG(mode) and not path.name.endswith(".lock"):
                 found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         return found
+
+
+def _held(name: str, references: int, users: Sequence[str]) -> str:
+    holders = "".join(f"{user}," for user in users) or "-"
+    return f"{name} 16384 {references + len(users)} {holders}"
 
 
 def _boot_id() -> str:

@@ -120,7 +120,7 @@ def test_what_a_command_says(call: Call, host_tree: HostTree, state: str, words:
 def test_what_doctor_finds(tmp_path: Path, name: str) -> None:
     need(is_root(), "root", "only root can set labels")
     check, broken, state = _FINDINGS[name]
-    host = DoctorHost(tmp_path / "root")
+    host = DoctorHost.make(tmp_path)
     broken(host)
     found = [result for result in host.results(check) if result.state == state]
     assert found, host.results(check)

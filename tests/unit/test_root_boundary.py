@@ -43,7 +43,7 @@ _MINE = "the running host"
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[DoctorHost]:
     """A host that works, whose folders are absolute links to other folders of its own."""
-    made = DoctorHost(tmp_path / "root")
+    made = DoctorHost.make(tmp_path)
     canary = tmp_path / "canary"
     for name in _LINKED:
         folder = made.root / name

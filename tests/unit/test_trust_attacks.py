@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin
+from kit.host_tree import DRIVER
 from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public_pem
 from provision.agent.boot import boot
 from provision.agent.run import rollback
@@ -53,7 +54,7 @@ from provision.store.layout import Layout
 from provision.store.obtain import store_pulled
 from unit.agent.conftest import host as host  # noqa: PLC0414 - a fixture
 from unit.agent.conftest import ready as ready  # noqa: PLC0414 - a fixture
-from unit.agent.host import DRIVER, NEWEST, Host
+from unit.agent.host import NEWEST, Host
 from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import (
     ADDRESS,
@@ -313,7 +314,7 @@ def test_status_says_that_the_key_of_a_driver_in_use_is_gone(ready: Host) -> Non
     assert ready.artifact(may_prepare=False).state == "ready"
     (ready.root / KEYS / "fleet.pub").write_bytes(public_pem(OTHER))
     # A boot says so, and does not take the driver away: a changed key is no defect of it.
-    ready.reboot()
+    ready.boot()
     artifact = boot(ready.root).status.drivers[0].kernels[0]
     assert ready.layout.current.resolve() == entry
     assert (artifact.state, artifact.is_ready) == ("pending", True)

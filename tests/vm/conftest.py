@@ -19,8 +19,8 @@ from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
 from kit.released import EARLIER, earlier, make_debian_packages
-from kit.screencast import Recording
 from kit.two_part_driver import duo_catalogue
+from screencast import Recording
 from vm.managed import CONFLICT, LIST_OURS, METRICS, ManagedGuest, put_packages
 from vm.next_kernel import next_kernel_catalogue
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kit.guest import IMAGE
 from kit.process import wait_for
 from kit.released import compiled_modules
-from kit.screencast import Recording
 from kit.two_part_driver import DUO
+from screencast import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

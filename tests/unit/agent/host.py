@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kit.artifact import (
-    KERNEL,
-    VERMAGIC,
-    add,
-    make_artifact,
-    make_module,
-    make_pin,
-    write,
-    write_manifest,
-)
-from provision.agent import actions, observe
+from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin, write_manifest
+from kit.host_tree import DRIVER, HostTree
+from provision.agent import actions
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import Result, apply
@@ -31,21 +23,14 @@ from provision.pin import Pin
 from provision.progress import Event, Note, heard_by
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
-from unit.kmod import kernel as kernels
 
-NEXT = "6.1.0-56-amd64"
 OLDER, NEWEST = "1.2", "2.0"
-DRIVER = "demo"
 
 
 @dataclass
-class Host:
+class Host(HostTree):
     """A host that should have the driver ``demo``."""
 
-    # Its root.
-    root: Path
-    # Its running kernel.
-    kernel: kernels.Kernel
     # What is raised instead of making an artifact, by kernel or driver.
     broken: dict[str, ProvisionError] = field(default_factory=dict)
     # The version that ``auto``, ``latest`` and ``production`` are.
@@ -66,10 +51,6 @@ class Host:
         """The driver's places."""
         return Layout(self.root, DRIVER)
 
-    def configure(self, text: str) -> None:
-        """Write provision.toml."""
-        write(self.root / "etc/provision/provision.toml", text.encode())
-
     def ask_for(self, version: str) -> None:
         """Write a provision.toml that names a version."""
         self.configure(f'[drivers.{DRIVER}]\nversion = "{version}"\n')
@@ -78,13 +59,10 @@ class Host:
         """What provision.toml says."""
         return load_desired(self.root)
 
-    def add_kernel(self, release: str) -> None:
-        """Install a kernel."""
-        write(self.root / f"lib/modules/{release}/modules.dep", b"")
-
     def remove_kernel(self, release: str) -> None:
         """Remove a kernel."""
-        (self.root / f"lib/modules/{release}/modules.dep").unlink()
+        for name in (f"lib/modules/{release}/modules.dep", f"boot/vmlinuz-{release}"):
+            (self.root / name).unlink()
 
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
@@ -104,19 +82,6 @@ class Host:
         """Run the agent once; what it says of a kernel."""
         (driver,) = self.apply(**mode).status.drivers
         return next(artifact for artifact in driver.kernels if artifact.release == release)
-
-    def reboot(self, release: str = KERNEL) -> None:
-        """Boot a kernel: nothing is loaded."""
-        self.kernel.clear()
-        write(self.root / "proc/sys/kernel/osrelease", f"{release}\n".encode())
-
-    def use(self) -> None:
-        """Let someone have a device of the driver open."""
-        self.kernel.hold(DRIVER, references=1)
-
-    def refuse(self, version: str, said: str, logged: str = "") -> None:
-        """Refuse a version's module: what modprobe and the kernel's log say."""
-        self.kernel.refuse(f"{DRIVER}-{version}", said, logged)
 
     def hear(self, event: Event) -> None:
         """Note what is said."""
@@ -169,16 +134,15 @@ class Host:
 
 
 def make_host(
-    root: Path, monkeypatch: pytest.MonkeyPatch, *, releases: Sequence[str] = (KERNEL,)
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, releases: Sequence[str] = (KERNEL,)
 ) -> Host:
     """Make a host whose kernel runs."""
-    host = Host(root, kernels.start(root, monkeypatch))
-    write(root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\n')
+    host = Host.make(folder)
+    for name, value in host.environment.items():
+        monkeypatch.setenv(name, value)
     for release in releases:
         host.add_kernel(release)
     host.configure(f"[drivers.{DRIVER}]\n")
-    is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
-    monkeypatch.setattr(observe, "is_running_host", is_live)
     monkeypatch.setattr(actions, "resolve_pin", host.resolve)
     monkeypatch.setattr(actions, "obtain", host.obtain)
     return host

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, write
+from kit.host_tree import DRIVER, NEXT
 from provision.agent import actions
 from provision.store.obtain import Stored
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 
 
 def test_a_new_kernel_is_prepared_before_it_runs(ready: Host) -> None:

@@ -14,6 +14,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 )
 
 from kit.artifact import KERNEL, write
+from kit.host_tree import DRIVER, NEXT
 from provision.agent import actions
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
@@ -25,7 +26,7 @@ from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
 from provision.store.obtain import Stored
 from provision.store.state import load_state
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 from unit.engine.fake_engine import FakeEngine
 
 
@@ -198,9 +199,9 @@ def test_a_driver_that_works_is_not_missing_because_its_surroundings_changed(
         # It says what could not be had, and what to do about it.
         assert failure.message in (artifact.reason or "")
         assert artifact.resolution == failure.resolution
-    ready.reboot()
+    ready.boot()
     assert ready.apply().status.state == state
-    assert ready.kernel.loaded()
+    assert ready.loaded()
     ready.broken.clear()
     ready.apply(retry=True)
     assert ready.artifact().reason is None
@@ -211,7 +212,7 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     host: Host, ends: str
 ) -> None:
     host.needs = HostNeeds(conflicts=("nouveau",))
-    host.kernel.have("nouveau", references=1)
+    host.have("nouveau", references=1)
     for _ in range(2):
         result = host.apply()
         assert (result.status.state, result.status.exit_code) == ("reboot-required", 4)
@@ -222,19 +223,19 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     # It does not come back, because activation has blacklisted it.
     assert "blacklist nouveau" in host.layout.modprobe_config.read_text()
     if ends == "reboot":
-        host.reboot()
+        host.boot()
     elif ends == "the user goes":
-        host.kernel.hold("nouveau")
+        host.hold("nouveau")
     else:
-        host.kernel.clear()
-        host.kernel.have(DRIVER, version=NEWEST)
+        host.boot()
+        host.have(DRIVER, version=NEWEST)
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("ready", 0)
-    assert list(host.kernel.loaded()) == [DRIVER]
+    assert list(host.loaded()) == [DRIVER]
 
 
 def test_a_module_that_someone_else_has_loaded_is_replaced(host: Host) -> None:
-    host.kernel.have(DRIVER, version=OLDER)
+    host.have(DRIVER, version=OLDER)
     assert host.apply().status.state == "ready"
     assert (host.root / f"sys/module/{DRIVER}/version").read_text().strip() == NEWEST
 
@@ -318,12 +319,12 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
 
 def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
     ready.ask_for(NEWEST)
-    ready.kernel.refuse(DRIVER, "Invalid argument", "demo: no")
+    ready.refuse(DRIVER, "Invalid argument", "demo: no")
     result = ready.apply()
     kinds = [o.action.kind for o in result.outcomes]
     assert kinds == ["prepare", "unload", "activate", "load", "activate", "load"]
     assert ready.current() == OLDER
-    ready.kernel.accept()
+    ready.accept()
     assert ready.kinds() == [f"load {KERNEL}"]
     result = ready.apply()
     assert (result.outcomes, result.status.state) == ((), "failed")

@@ -8,12 +8,13 @@ import time
 import pytest
 
 from kit.artifact import KERNEL
+from kit.host_tree import DRIVER, NEXT
 from provision.agent.boot import boot
 from provision.agent.run import rollback, would_roll_back
 from provision.errors import ConfigError
 from provision.kmod.loader import LOADER
 from provision.store.state import load_state
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 
 
 def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
@@ -64,7 +65,7 @@ def test_a_rollback_that_waits_for_the_boot_does_not_go_back_further(ready: Host
         rollback(ready.root, ready.desired(), DRIVER)
         assert ready.layout.current.readlink().name == third
         assert ready.layout.kernel_link(KERNEL).readlink().name == second
-    ready.reboot()
+    ready.boot()
     boot(ready.root)
     assert ready.layout.current.readlink().name == second
     # It is in use now, and may be gone back from.
@@ -92,7 +93,7 @@ def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> N
     data = bytearray(ready.module().read_bytes())
     data[-1] ^= 1
     ready.module().write_bytes(bytes(data))
-    ready.reboot()
+    ready.boot()
     boot(ready.root)
     assert ready.current() == OLDER
     assert ready.kinds()[0] == f"prepare {KERNEL}"
@@ -102,22 +103,22 @@ def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> N
 def test_a_boot_takes_up_an_entry_that_was_being_replaced(ready: Host) -> None:
     entry = ready.layout.current.resolve()
     entry.rename(entry.with_name(f".replaced-{entry.name}"))
-    ready.reboot()
+    ready.boot()
     assert boot(ready.root).status.state == "ready"
     assert ready.layout.current.resolve() == entry
 
 
 def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> None:
-    ready.reboot()
+    ready.boot()
     ready.configure("[drivers\n")
     with pytest.raises(ConfigError):
         boot(ready.root)
-    assert list(ready.kernel.loaded()) == [DRIVER]
+    assert list(ready.loaded()) == [DRIVER]
     (ready.root / "var/lib/provision/.provision.toml").unlink(missing_ok=True)
-    ready.reboot()
+    ready.boot()
     with pytest.raises(ConfigError):
         boot(ready.root)
-    assert list(ready.kernel.loaded()) == [DRIVER]
+    assert list(ready.loaded()) == [DRIVER]
 
 
 def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
@@ -137,10 +138,10 @@ def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
 
 
 def test_what_the_loader_has_loaded_is_not_loaded_again(ready: Host) -> None:
-    ready.kernel.calls()
+    ready.calls()
     result = boot(ready.root)
     assert (result.outcomes, result.status.state) == ((), "ready")
-    assert ready.kernel.calls() == []
+    assert ready.calls() == []
 
 
 _MAGIC = "demo: version magic 'a' should be 'b'"
@@ -167,16 +168,16 @@ def test_only_what_is_wrong_with_an_artifact_rejects_it(
     ready.ask_for(NEWEST)
     ready.apply()
     failing = ready.layout.kernel_link(KERNEL).readlink().name
-    ready.refuse(NEWEST, said, logged)
-    ready.reboot()
+    ready.refuse(f"{DRIVER}-{NEWEST}", said, logged)
+    ready.boot()
     boot(ready.root)
     # The driver serves, whatever it was.
-    assert (ready.current(), list(ready.kernel.loaded())) == (OLDER, [DRIVER])
+    assert (ready.current(), list(ready.loaded())) == (OLDER, [DRIVER])
     assert load_state(ready.layout).of(KERNEL).rejected == ((failing,) if is_rejected else ())
     # What works is not taken out at once for what has just failed.
     assert ready.kinds() == []
     assert ready.apply().status.state == "failed"
-    ready.kernel.accept()
+    ready.accept()
     later = time.time() + 24 * 3600
     monkeypatch.setattr("time.time", lambda: later)
     ready.apply()
@@ -187,7 +188,7 @@ def test_only_what_is_wrong_with_an_artifact_rejects_it(
 def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
     ready: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready.refuse(NEWEST, "Device or resource busy", "")
+    ready.refuse(f"{DRIVER}-{NEWEST}", "Device or resource busy", "")
     ready.ask_for(NEWEST)
     ready.apply()
     for attempts in (2, 3):
@@ -201,11 +202,11 @@ def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
 
 
 def test_a_rejected_artifact_that_loads_after_all_is_rejected_no_more(ready: Host) -> None:
-    ready.refuse(NEWEST, "Exec format error", _MAGIC)
+    ready.refuse(f"{DRIVER}-{NEWEST}", "Exec format error", _MAGIC)
     ready.ask_for(NEWEST)
     ready.apply()
     assert ready.current() == OLDER
-    ready.kernel.accept()
+    ready.accept()
     ready.apply(retry=True)
     assert ready.current() == NEWEST
     known = load_state(ready.layout).of(KERNEL)

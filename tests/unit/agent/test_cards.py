@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kit.artifact import KERNEL, write
+from kit.host_tree import DRIVER
 from provision.agent.desired import read_inputs
 from provision.manifest import PciMatch
-from unit.agent.host import DRIVER, Host
+from unit.agent.host import Host
 from unit.recipes import RECIPE
 
 CARD = "sys/bus/pci/devices/0000:01:00.0"

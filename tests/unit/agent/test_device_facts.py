@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kit.host_tree import DRIVER
 from provision.host.devices.device_facts import Facts
 from provision.host.devices.reading import recorded, write_facts
-from unit.agent.host import DRIVER, Host
+from unit.agent.host import Host
 
 
 def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, add, make_artifact, make_pin, write
+from kit.host_tree import DRIVER, NEXT
 from provision.agent import actions
 from provision.agent.actions import Forecast, forecast
 from provision.agent.model import Mode, Run
@@ -24,7 +25,7 @@ from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import DowngradeError, MissingArtifactError
 from provision.store.state import Failure, load_state, update_state
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import RECIPE
@@ -172,7 +173,7 @@ def test_what_could_not_be_found_out_is_no_build(
         case "mirror":
             write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
         case "kernel":
-            host.reboot("9.9.0-1-amd64")
+            host.boot("9.9.0-1-amd64")
         case _:
             configure(host, driver=f'{lacking} = "{"9.9" if lacking == "version" else "opne"}"')
     found = look(host)["9.9.0-1-amd64" if lacking == "kernel" else KERNEL]

@@ -10,11 +10,12 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from kit.artifact import KERNEL, write
-from provision.agent import actions, package_manager
+from provision.agent import actions
 from provision.agent.actions import shutdown_delayed
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired
@@ -216,24 +217,29 @@ def test_a_host_that_is_calm_is_not_waited_for(tmp_path: Path) -> None:
     assert clock.slept == 0
 
 
-def test_a_package_manager_at_work_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
-) -> None:
+def _dpkg_at_work(root: Path) -> BinaryIO:
+    """Hold dpkg's lock until the file is closed, as another process does."""
+    write(root / "var/lib/dpkg/lock", b"")
+    stream = (root / "var/lib/dpkg/lock").open("wb")
+    # A lock of an open file belongs to no process: fcntl(2), open file description locks.
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)
+    return stream
+
+
+def test_a_package_manager_at_work_is_waited_for(tmp_path: Path, notes: list[str]) -> None:
     _kernel(tmp_path, complete=False)
-    busy = [tmp_path / "var/lib/dpkg/lock"]
-    monkeypatch.setattr(package_manager, "_busy", lambda _root: busy[0] if busy else None)
-    clock = _Clock(40, busy.clear)
-    assert wait_for_kernel(tmp_path, sleep=clock.sleep)
+    with _dpkg_at_work(tmp_path) as working:
+        clock = _Clock(40, working.close)
+        assert wait_for_kernel(tmp_path, sleep=clock.sleep)
     assert clock.slept >= 42
     assert len(notes) == 1
 
 
-def test_no_wait_lasts_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
-) -> None:
-    monkeypatch.setattr(package_manager, "_busy", lambda root: root / "var/lib/dpkg/lock")
+def test_no_wait_lasts_for_ever(tmp_path: Path, notes: list[str]) -> None:
     clock = _Clock()
-    assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep)
+    with _dpkg_at_work(tmp_path):
+        assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep)
     assert clock.slept == 30
     assert "dpkg/lock" in notes[-1]
 
@@ -243,18 +249,6 @@ def test_a_folder_that_stays_incomplete_is_given_up(tmp_path: Path) -> None:
     clock = _Clock()
     assert wait_for_kernel(tmp_path, sleep=clock.sleep)
     assert 0 < clock.slept < 10
-
-
-def test_a_lock_that_another_process_holds_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "var/lib/dpkg/lock"
-    write(path, b"")
-    clock = _Clock()
-    # A lock of an open file belongs to no process: fcntl(2), open file description locks.
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    with path.open("wb") as stream:
-        fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)
-        assert not wait_for_kernel(tmp_path, limit=5, sleep=clock.sleep)
-    assert wait_for_kernel(tmp_path, sleep=clock.sleep)
 
 
 def test_a_shutdown_is_delayed_where_logind_is(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, make_pin
+from kit.host_tree import DRIVER, NEXT
 from provision.agent import actions
 from provision.agent.garbage import remove_unneeded
 from provision.agent.run import rollback
@@ -19,7 +20,7 @@ from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
 from provision.store.obtain import Stored
 from provision.store.state import load_state
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 
 THIRD = "3.0"
 
@@ -66,7 +67,7 @@ def test_a_rollback_during_a_build_waits_for_nothing_and_holds(
     assert "rolled back meanwhile" in result.outcomes[0].result
     assert [o.action.kind for o in result.outcomes] == ["prepare"]
     assert twice.current() == OLDER
-    assert list(twice.kernel.loaded()) == [DRIVER]
+    assert list(twice.loaded()) == [DRIVER]
     assert twice.kinds() == []
     assert twice.kinds(retry=True)[0] == f"prepare {KERNEL}"
     assert twice.current() == THIRD
@@ -150,9 +151,9 @@ def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
     assert remove_unneeded(ready.root, ready.desired()) == []
     # It runs, and another one after it: now it is a kernel like any other.
     ready.add_kernel(NEXT)
-    ready.reboot(NEXT)
+    ready.boot(NEXT)
     ready.apply()
-    ready.reboot("6.1.0-100-amd64")
+    ready.boot("6.1.0-100-amd64")
     ready.remove_kernel(NEXT)
     gone = [one.kernel for one in remove_unneeded(ready.root, ready.desired())]
     assert gone == ["6.1.0-99-amd64"]

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import KERNEL, write
+from kit.host_tree import DRIVER, NEXT
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
 from provision.agent.run import rollback
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
-from unit.agent.host import DRIVER, NEXT, Host, make_host
+from unit.agent.host import Host, make_host
 from unit.killing import KILLER
 
 pytestmark = pytest.mark.tier(2)
@@ -85,7 +86,7 @@ def test_a_killed_run_costs_no_driver_and_leaves_nothing(
         had = host.layout.current.is_symlink()
         with KILLER.at(number):
             doing(host)
-        host.reboot()
+        host.boot()
         boot(host.root)
         _check_whole(host, expected=had and doing is not _retired)
         host.apply()
@@ -110,7 +111,7 @@ def _check_whole(host: Host, *, expected: bool) -> None:
         return
     manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())
     version = manifest.pin.driver.version
-    assert host.kernel.loaded() == {DRIVER}
+    assert host.loaded() == {DRIVER}
     assert (host.root / f"sys/module/{DRIVER}/version").read_text().strip() == version
     assert f'"version": "{version}"' in host.layout.vendor_config.read_text()
     assert current.readlink().name == host.layout.kernel_link(KERNEL).readlink().name
@@ -130,7 +131,7 @@ def test_a_boot_that_is_killed_is_finished_by_the_next(
         host.apply()
         host.add_kernel(NEXT)
         host.apply()
-        host.reboot(NEXT)
+        host.boot(NEXT)
         return host
 
     counted = prepared("count")
@@ -140,9 +141,9 @@ def test_a_boot_that_is_killed_is_finished_by_the_next(
         host = prepared(str(number))
         with KILLER.at(number):
             boot(host.root)
-        host.reboot(NEXT)
+        host.boot(NEXT)
         boot(host.root)
-        assert host.kernel.loaded() == {DRIVER}
+        assert host.loaded() == {DRIVER}
         assert host.layout.current.resolve() == host.layout.kernel_link(NEXT).resolve()
         host.apply()
         _check_clean(host)

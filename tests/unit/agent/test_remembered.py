@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL
+from kit.host_tree import DRIVER, NEXT
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
 from provision.agent.run import plan_host, rollback
 from provision.errors import ProvisionError
 from provision.store.state import NewerStateError, copies_of, load_state
-from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_what_a_newer_provision_remembers_is_left_alone_and_serves(back: Host) -
         rollback(back.root, back.desired(), DRIVER)
     assert remove_unneeded(back.root, back.desired()) == []
     # A boot follows the links, which every version understands.
-    back.reboot()
+    back.boot()
     assert [o.action.kind for o in boot(back.root).outcomes] == ["load"]
     assert back.current() == OLDER
     assert back.layout.state.read_text() == text
@@ -98,15 +99,15 @@ def test_a_boot_into_another_kernel_needs_no_state(ready: Host) -> None:
     ready.add_kernel(NEXT)
     ready.apply()
     _edit(ready, schema=2)
-    ready.reboot(NEXT)
+    ready.boot(NEXT)
     assert [o.action.kind for o in boot(ready.root).outcomes] == ["activate", "load"]
-    assert list(ready.kernel.loaded()) == [DRIVER]
+    assert list(ready.loaded()) == [DRIVER]
     assert boot(ready.root).outcomes == ()
 
 
 def test_a_driver_that_a_newer_provision_knows_is_not_taken_out_of_use(ready: Host) -> None:
     _edit(ready, schema=2)
-    ready.kernel.clear()
+    ready.boot()
     ready.configure("[policy]\n")
     result = ready.apply()
     assert isinstance(result.outcomes[-1].error, ProvisionError)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, write
+from kit.host_tree import DRIVER
 from provision.agent import actions
 from provision.build.diagnosis import BuildError, SourceError
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
-from unit.agent.host import DRIVER, NEWEST, OLDER, Host
+from unit.agent.host import NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]
@@ -28,7 +29,7 @@ def _in_use(host: Host) -> tuple[str, str, str]:
     """The version of the user space, of the kernel's link, and of the loaded module."""
     linked = host.layout.kernel_link(KERNEL).resolve() == host.layout.current.resolve()
     loaded = (host.root / f"sys/module/{DRIVER}/version").read_text().strip()
-    assert list(host.kernel.loaded()) == [DRIVER]
+    assert list(host.loaded()) == [DRIVER]
     return host.current(), host.current() if linked else "another", loaded
 
 
@@ -68,7 +69,7 @@ def _watched(host: Host, seen: list[tuple[str, str, str]]) -> Build:
 
 def _timer(call: Call, host: Host, *words: str) -> Outcome:
     """Run what the timer runs, and return how it ended."""
-    host.kernel.calls()
+    host.calls()
     return call("apply", "--timer", *words, "--root", host.root)
 
 
@@ -82,7 +83,7 @@ def test_a_timers_update_that_does_not_build_leaves_what_runs_in_use(
     assert "it does not compile" in done.out + done.err
     assert _in_use(ready) == _all(OLDER)
     # It was not even taken out and put back.
-    assert not ready.kernel.calls()
+    assert not ready.calls()
     # The next run, of a boot too, has the version before.
     assert call("apply", "--boot", "--root", ready.root).code == 0
     assert _in_use(ready) == _all(OLDER)
@@ -98,7 +99,7 @@ def test_a_timers_update_is_switched_to_when_it_is_whole(
     monkeypatch.setattr(actions, "obtain", _watched(ready, seen))
     assert _timer(call, ready, "--retry").code == 0
     assert seen == [_all(OLDER), _all(OLDER)]
-    assert [call.split()[0] for call in ready.kernel.calls()] == ["rmmod", "modprobe"]
+    assert [call.split()[0] for call in ready.calls()] == ["rmmod", "modprobe"]
     assert _in_use(ready) == _all(NEWEST)
     # What serves is whole: that of the version before it is what a rollback finds.
     assert (ready.layout.previous / "driver/manifest.json").is_file()
@@ -110,7 +111,7 @@ def test_a_timers_update_of_a_driver_in_use_waits_for_a_reboot(ready: Host, call
     assert _timer(call, ready).code == 4
     current, _, loaded = _in_use(ready)
     assert (current, loaded) == (OLDER, OLDER)
-    ready.reboot()
+    ready.boot()
     assert call("apply", "--boot", "--root", ready.root).code == 0
     assert _in_use(ready) == _all(NEWEST)
 

@@ -11,8 +11,9 @@ import pytest
 import requests
 
 from kit.artifact import KERNEL
+from kit.host_tree import DRIVER, NEXT
 from provision.agent import actions, run
-from unit.agent.host import DRIVER, NEXT, Host
+from unit.agent.host import Host
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]

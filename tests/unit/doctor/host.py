@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
+from kit.host_tree import HostTree
 from provision.doctor import Finding, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.shipped import templates_dir
@@ -18,47 +20,50 @@ from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_
 NEXT_KERNEL = "6.1.0-50-amd64"
 DRIVER = "v4l2loopback"
 FIRMWARE = "/lib/firmware/demo/fw.bin"
+_PIN = make_pin(driver=DRIVER, version="0.12.7")
 
 
 @dataclass
-class DoctorHost:
-    """A host's root with a driver of the catalogue that is loaded, with units and an engine."""
+class DoctorHost(HostTree):
+    """A host with a driver of the catalogue that is loaded, with units and an engine."""
 
-    root: Path
-    environment: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    manifest: Manifest = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.file("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
-        self.file("proc/sys/kernel/osrelease", f"{KERNEL}\n")
-        self.file("proc/version", "Linux version 6 (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld)\n")
-        self.file("usr/bin/skopeo", "")
-        self.file("proc/modules", "demo 16384 0 - Live 0x0 (OE)\n")
-        self.file("sys/module/demo/taint", "OE\n")
-        self.file("dev/kmsg", "6,1,1,-;Linux version 6.1.0\n")
-        self.file("usr/bin/dockerd", "")
-        self.listen("/run/docker.sock")
-        self.file(f"lib/modules/{KERNEL}/modules.dep", "")
-        (self.root / "var/lib/dpkg").mkdir(parents=True)
-        pin = make_pin(driver=DRIVER, version="0.12.7")
-        self.layout = Layout(self.root, DRIVER)
-        self.entry = self.layout.entry(pin.short_digest)
-        self.manifest = make_artifact(self.entry, pin=pin)
-        self.install()
+    @classmethod
+    def make(cls, folder: Path) -> Self:
+        """Make a host on which nothing is wrong."""
+        host = super().make(folder)
+        host.have("demo")
+        host.write("sys/module/demo/taint", "OE\n")
+        host.write("dev/kmsg", "6,1,1,-;Linux version 6.1.0\n")
+        for program in ("skopeo", "dockerd"):
+            host.write(f"usr/bin/{program}", "")
+        host.listen("/run/docker.sock")
+        (host.root / "var/lib/dpkg").mkdir(parents=True)
+        host.manifest = make_artifact(host.entry, pin=_PIN)
+        host.install()
         files = unit_files(
             templates_dir(),
             UnitSettings(program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS),
         )
-        apply_units(self.root, plan_units(self.root, files), on_change=lambda _change: None)
+        apply_units(host.root, plan_units(host.root, files), on_change=lambda _change: None)
+        return host
+
+    @property
+    def layout(self) -> Layout:
+        """The driver's places."""
+        return Layout(self.root, DRIVER)
+
+    @property
+    def entry(self) -> Path:
+        """The driver in the store."""
+        return self.layout.entry(_PIN.short_digest)
 
     def install(self) -> None:
         """Put the artifact to use."""
         apply(self.layout, plan(self.layout, self.manifest), on_change=lambda _change: None)
         link_kernel(self.layout, KERNEL, self.entry.name)
-
-    def file(self, name: str, content: str) -> Path:
-        """Write a file of the host."""
-        write(self.root / name, content.encode())
-        return self.root / name
 
     def need(
         self,
@@ -98,13 +103,13 @@ class DoctorHost:
         rows = [f"0000000000000000: 00000002 00000000 00010000 0001 01 1 {path}" for path in paths]
         head = "Num       RefCount Protocol Flags    Type St Inode Path"
         client = "0000000000000000: 00000003 00000000 00000000 0001 03 2 /run/podman/podman.sock"
-        self.file("proc/net/unix", "\n".join([head, *rows, client, ""]))
+        self.write("proc/net/unix", "\n".join([head, *rows, client, ""]))
 
     def next_kernel(self) -> None:
         """Install a newer kernel."""
-        self.file(f"lib/modules/{NEXT_KERNEL}/modules.dep", "")
+        self.add_kernel(NEXT_KERNEL)
 
     def results(self, check: str) -> list[Finding]:
         """What one check says."""
-        scene = replace(observe(self.root), environment=self.environment)
+        scene = replace(observe(self.root), environment=self.variables)
         return [result for result in diagnose(scene) if result.check == check]

@@ -29,7 +29,7 @@ _PROXY = "http://me:secret@proxy.example:3128"
 
 @pytest.fixture
 def host(tmp_path: Path) -> DoctorHost:
-    return DoctorHost(tmp_path / "root")
+    return DoctorHost.make(tmp_path)
 
 
 def test_a_host_that_works_has_nothing_wrong(host: DoctorHost) -> None:
@@ -80,13 +80,13 @@ def test_a_runtime_that_engines_judge_is_no_trouble(
     host: DoctorHost, files: dict[str, str]
 ) -> None:
     for name, text in files.items():
-        host.file(name, text)
+        host.write(name, text)
     assert [result.state for result in host.results("runtime")] == ["ok"]
 
 
 def test_a_runtime_that_is_there_is_no_trouble(host: DoctorHost) -> None:
-    host.file("usr/bin/true", "")
-    host.file("etc/docker/daemon.json", '{"runtimes": {"runc": 1}}')
+    host.write("usr/bin/true", "")
+    host.write("etc/docker/daemon.json", '{"runtimes": {"runc": 1}}')
     podman_runtime(host, "10-local", "/usr/bin/true")
     podman_runtime(host, "50-oci-decorator", "/usr/bin/true")
     assert [result.state for result in host.results("runtime")] == ["ok"]
@@ -110,7 +110,7 @@ def test_a_signed_module_is_no_trouble_whatever_the_kernel_demands(host: DoctorH
 
 def test_firmware_that_was_offered_is_found(host: DoctorHost) -> None:
     manifest = host.need(firmware=True)
-    host.file("sys/module/firmware_class/parameters/path", "\n")
+    host.write("sys/module/firmware_class/parameters/path", "\n")
     for name, path in firmware_names(manifest).items():
         link = host.root / "run/provision/firmware" / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def test_the_label_of_modules_counts(host: DoctorHost) -> None:
 
 def test_a_registry_is_a_source_for_an_immutable_host(host: DoctorHost) -> None:
     immutable(host)
-    host.file("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
+    host.write("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
     assert [result.state for result in host.results("headers-source")] == ["ok"]
 
 
@@ -162,17 +162,17 @@ def test_a_registry_is_a_source_for_an_immutable_host(host: DoctorHost) -> None:
 def test_kernels_with_a_tree_need_no_template_of_their_distro(
     host: DoctorHost, os_release: str, settings: str
 ) -> None:
-    host.file("etc/os-release", os_release)
-    host.file("etc/provision/provision.toml", settings)
+    host.write("etc/os-release", os_release)
+    host.write("etc/provision/provision.toml", settings)
     assert [result.state for result in host.results("distro")] == ["ok"]
 
 
 def test_a_cloud_that_entitles_is_no_trouble(host: DoctorHost) -> None:
-    host.file("etc/os-release", "ID=rhel\nVERSION_ID=9.4\n")
+    host.write("etc/os-release", "ID=rhel\nVERSION_ID=9.4\n")
     assert [result.state for result in host.results("entitlement")] == ["warn"]
-    host.file("etc/pki/rhui/product/content.crt", "")
+    host.write("etc/pki/rhui/product/content.crt", "")
     text = "[rhui]\nsslclientcert=/etc/pki/rhui/product/content.crt\n"
-    host.file("etc/yum.repos.d/redhat-rhui.repo", text)
+    host.write("etc/yum.repos.d/redhat-rhui.repo", text)
     assert [result.state for result in host.results("entitlement")] == ["ok"]
 
 
@@ -190,9 +190,9 @@ def test_a_cloud_that_entitles_is_no_trouble(host: DoctorHost) -> None:
 def test_a_proxy_that_units_have_is_named_with_where_it_is_from(
     host: DoctorHost, files: dict[str, str], text: str
 ) -> None:
-    host.environment["https_proxy"] = _PROXY
+    host.variables["https_proxy"] = _PROXY
     for name, content in files.items():
-        host.file(name, content)
+        host.write(name, content)
     (found,) = host.results("network")
     assert (found.state, found.cure) == ("ok", None)
     assert "proxy.example:3128" in found.seen
@@ -214,7 +214,7 @@ def test_an_engine_that_listens_is_no_trouble(
     host: DoctorHost, listening: str, settings: str
 ) -> None:
     host.listen(listening)
-    host.file("etc/provision/provision.toml", settings)
+    host.write("etc/provision/provision.toml", settings)
     assert [result.state for result in host.results("engine")] == ["ok"]
 
 

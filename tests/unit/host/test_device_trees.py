@@ -11,6 +11,7 @@ import pytest
 
 from kit.artifact import make_artifact, make_pin, write, write_manifest
 from kit.gpus import report
+from kit.host_tree import HostTree
 from provision.build.workspace import load_settings
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
@@ -28,7 +29,6 @@ from provision.host.devices.reading import (
 from provision.kmod.host_modules import load_driver, refresh, unload_driver
 from provision.manifest import DriverFile, Manifest
 from unit.cli.outcome import Outcome
-from unit.kmod.kernel import start
 
 Call = Callable[..., Outcome]
 FOLDER = "run/oci-decorator/devices"
@@ -146,56 +146,48 @@ def test_a_driver_of_the_store_has_facts_under_its_name(
     assert [device.uuid for device in gpu.facts.devices] == [_A]
 
 
-def test_loading_writes_facts_and_unloading_removes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(tmp_path, monkeypatch)
-    _store(tmp_path)
-    _nvidia(tmp_path)
-    settings = load_settings(tmp_path)
+def test_loading_writes_facts_and_unloading_removes_them(host_tree: HostTree) -> None:
+    # Of a machine that does not run, no library is asked.
+    host_tree.write("proc/sys/kernel/random/boot_id", "another\n")
+    _store(host_tree.root)
+    _nvidia(host_tree.root)
+    settings = load_settings(host_tree.root)
     moved = load_driver(settings, "gpu")
     assert (moved.modules, moved.problems) == (("demo",), ())
-    document = json.loads((tmp_path / FOLDER / "gpu.json").read_text())
+    document = json.loads((host_tree.root / FOLDER / "gpu.json").read_text())
     assert [device["minor"] for device in document["devices"]] == [1, 0]
     unload_driver(settings, "gpu")
-    assert recorded(tmp_path) == []
+    assert recorded(host_tree.root) == []
 
 
-def test_a_driver_without_the_interface_has_no_facts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(tmp_path, monkeypatch)
-    _store(tmp_path, interfaces=None)
-    _nvidia(tmp_path)
-    assert load_driver(load_settings(tmp_path), "gpu").problems == ()
-    assert recorded(tmp_path) == []
+def test_a_driver_without_the_interface_has_no_facts(host_tree: HostTree) -> None:
+    _store(host_tree.root, interfaces=None)
+    _nvidia(host_tree.root)
+    assert load_driver(load_settings(host_tree.root), "gpu").problems == ()
+    assert recorded(host_tree.root) == []
     # It is another's then: NVIDIA's own, from elsewhere.
-    assert [one.vendor for one in refresh(tmp_path)] == ["nvidia"]
+    assert [one.vendor for one in refresh(host_tree.root)] == ["nvidia"]
 
 
-def test_facts_that_can_not_be_written_fail_no_load(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = start(tmp_path, monkeypatch)
-    _store(tmp_path)
-    _nvidia(tmp_path)
-    write(tmp_path / FOLDER, b"a file where the folder should be")
-    outcome = call("load", "gpu", "--root", tmp_path, "--json")
+def test_facts_that_can_not_be_written_fail_no_load(call: Call, host_tree: HostTree) -> None:
+    _store(host_tree.root)
+    _nvidia(host_tree.root)
+    write(host_tree.root / FOLDER, b"a file where the folder should be")
+    outcome = call("load", "gpu", "--root", host_tree.root, "--json")
     assert outcome.code == 0
-    assert "demo" in kernel.loaded()
+    assert "demo" in host_tree.loaded()
     assert "could not be written" in outcome.document["drivers"][0]["problems"][0]
 
 
 def test_who_unloads_waits_for_who_collects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host_tree: HostTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = start(tmp_path, monkeypatch)
-    _store(tmp_path)
-    load_driver(load_settings(tmp_path), "gpu")
+    _store(host_tree.root)
+    load_driver(load_settings(host_tree.root), "gpu")
     monkeypatch.setattr("provision.host.devices.reading._WAIT_S", 0.1)
-    with recording(tmp_path), pytest.raises(InUseError):
-        unload_driver(load_settings(tmp_path), "gpu")
-    assert "demo" in kernel.loaded()
+    with recording(host_tree.root), pytest.raises(InUseError, match=r"devices\.lock"):
+        unload_driver(load_settings(host_tree.root), "gpu")
+    assert "demo" in host_tree.loaded()
 
 
 def test_no_link_leads_out_of_a_root(tmp_path: Path) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from kit.artifact import KERNEL, make_module, write, write_manifest
+from kit.artifact import KERNEL, make_artifact, make_module, write, write_manifest
+from kit.host_tree import HostTree
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.errors import ProvisionError
 from provision.kmod.load import ModuleInUseError, load, unload
 from provision.kmod.loader import Options, missing_nodes, write_loader
-from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom
-from unit.kmod.kernel import Kernel, make_stack, start
+from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom, Module
 
 _ENTRY = PurePosixPath("/var/lib/provision/demo/0123456789ab")
 _DONE, _FAILED, _USAGE, _MISSING, _IN_USE = range(5)
@@ -36,11 +36,11 @@ class Done:
 
 
 @dataclass
-class Host(Kernel):
+class Host(HostTree):
     """A host with a store entry of three modules: ``core``, and two that need it."""
 
-    manifest: Manifest
-    by: str
+    manifest: Manifest = field(init=False)
+    by: str = "loader"
 
     @property
     def entry(self) -> Path:
@@ -97,9 +97,37 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def _host(folder: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> Host:
-    kernel = start(folder / "root", monkeypatch)
-    write(kernel.root / "proc/devices", b"Character devices:\n  1 mem\n")
-    return Host(kernel.root, kernel.programs, make_stack(kernel.root / _ENTRY.relative_to("/")), by)
+    host = Host.make(folder)
+    monkeypatch.setenv("PATH", host.environment["PATH"])
+    host.write("proc/devices", "Character devices:\n  1 mem\n")
+    host.manifest, host.by = _make_stack(host.entry), by
+    return host
+
+
+def _make_stack(folder: Path) -> Manifest:
+    """An artifact of three modules: ``core``, and ``net`` and ``extra``, which need it."""
+    manifest = make_artifact(folder)
+    modules = []
+    for name, depends in {"net": ("core",), "extra": ("core", "ib"), "core": ("videodev",)}.items():
+        path = f"lib/modules/{KERNEL}/{name}.ko"
+        write(folder / path, make_module())
+        first = manifest.modules[0]
+        modules.append(
+            Module(
+                name=name,
+                path=path,
+                sha256=first.sha256,
+                size=first.size,
+                vermagic=first.vermagic,
+                depends=depends,
+            )
+        )
+    (folder / manifest.modules[0].path).unlink()
+    dep = "net.ko: core.ko\nextra.ko: core.ko\ncore.ko:\n"
+    write(folder / f"lib/modules/{KERNEL}/modules.dep", dep.encode())
+    manifest = manifest.model_copy(update={"modules": tuple(modules), "host": HostNeeds()})
+    write_manifest(folder, manifest)
+    return manifest
 
 
 def test_modules_come_in_order_and_go_again(either: Host) -> None:
@@ -166,7 +194,7 @@ def test_what_holds_the_hardware_goes_first_and_comes_back_if_one_stays(host: Ho
     done = host.run("load")
     assert done.code == _IN_USE
     assert host.loaded() == {"nova_core", "nova_drm"}
-    (host.root / "opened/nova_core").unlink()
+    (host.folder / "opened/nova_core").unlink()
     assert host.run("load").code == _DONE
     assert {"core", "net", "extra"} <= host.loaded()
     assert not {"nova_core", "nova_drm"} & host.loaded()
@@ -291,8 +319,8 @@ def test_the_policys_own_domain_for_modprobe_is_not_entered(
     if context is not None:
         write(host.root / "proc/self/attr/current", context.encode())
     last = 'exec "$@"' if works else "exit 1"
-    said = f'#!/bin/sh\necho "runcon $*" >>{host.root}/calls\nshift\n'
-    write(host.programs / "runcon", f"{said}{last}\n".encode(), 0o755)
+    said = f'#!/bin/sh\necho "runcon $*" >>{host.folder}/calls\nshift\n'
+    write(host.folder / "programs" / "runcon", f"{said}{last}\n".encode(), 0o755)
     assert host.run("load").code == _DONE
     assert {"core", "net", "extra"} <= host.loaded()
     entered = f"runcon {_CONTEXT} modprobe -i"
@@ -334,7 +362,7 @@ def test_both_paths_of_modprobe_lead_to_the_modules(host: Host, folder: str) -> 
         f"../../../../lib/modules/{KERNEL}/net.ko"
     )
     host.run("status")
-    (host.programs / "modprobe").unlink()
+    (host.folder / "programs" / "modprobe").unlink()
     for base in (host.entry, host.entry / "host"):
         run(["depmod", "-b", base, KERNEL])
     shown = run(["modprobe", "-d", host.entry / folder, "-S", KERNEL, "--show-depends", "net"])
@@ -342,7 +370,7 @@ def test_both_paths_of_modprobe_lead_to_the_modules(host: Host, folder: str) -> 
 
 
 def test_a_driver_that_hangs_is_given_up(host: Host) -> None:
-    write(host.programs / "modprobe", b"#!/bin/sh\nexec sleep 60\n", 0o755)
+    write(host.folder / "programs" / "modprobe", b"#!/bin/sh\nexec sleep 60\n", 0o755)
     host.run("status")
     path = host.entry / "load"
     # No test has that long, and the boot unit has three minutes.
@@ -352,7 +380,7 @@ def test_a_driver_that_hangs_is_given_up(host: Host) -> None:
 
 def test_a_node_that_can_not_be_made_is_named(host: Host) -> None:
     host.have_nodes(DeviceNode(name="democtl", major=240, minor=1), devices="240 demo")
-    write(host.programs / "mknod", b"#!/bin/sh\nexit 1\n", 0o755)
+    write(host.folder / "programs" / "mknod", b"#!/bin/sh\nexit 1\n", 0o755)
     done = host.run("load")
     assert done.code == _FAILED
     assert "/dev/democtl could not be made" in done.said

@@ -13,11 +13,9 @@ from kit.memory_registry import (
     MemoryRegistry,
     digest_of,
 )
-from provision import zstd
 from provision.errors import NotFoundError, ProvisionError
 from provision.registry.artifact_images import find
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
-from provision.run import Completed
 from unit.registry.signed_images import (
     FACTS,
     KEY,
@@ -29,6 +27,7 @@ from unit.registry.signed_images import (
 )
 from unit.registry.signed_images import layer as layer  # noqa: PLC0414 - a fixture
 from unit.registry.signed_images import registry as registry  # noqa: PLC0414 - a fixture
+from unit.zstd_program import Zstd
 
 
 def test_what_is_signed_is_unpacked(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -90,6 +89,7 @@ def test_a_layer_of_zstd_is_left_to_the_distros_program(
     registry: MemoryRegistry,
     layer: bytes,
     tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
     stderr: str,
@@ -97,18 +97,8 @@ def test_a_layer_of_zstd_is_left_to_the_distros_program(
     packed = b"\x28\xb5\x2f\xfd" + layer
     stored = {"digest": registry.have_blob(packed), "size": len(packed)}
     changed_layer(registry, mediaType="application/vnd.oci.image.layer.v1.tar+zstd", **stored)
-    asked: list[str] = []
-    limits: dict[str, object] = {}
-
-    def run(argv: list[str], **more: object) -> Completed:
-        asked.extend(argv)
-        limits.update(more)
-        target, source = Path(argv[-2]), Path(argv[-1])
-        assert source.read_bytes() == packed
-        target.write_bytes(layer)
-        return Completed(tuple(argv), status, "", stderr)
-
-    monkeypatch.setattr(zstd, "run", run)
+    zstd = Zstd.put(tmp_path_factory.mktemp("zstd"), monkeypatch, packed, layer)
+    zstd.end(status, stderr)
     if status == 0:
         pull(registry, tmp_path)
         assert (tmp_path / "entry/driver/manifest.json").is_file()
@@ -116,8 +106,8 @@ def test_a_layer_of_zstd_is_left_to_the_distros_program(
         with pytest.raises(ProvisionError):
             pull(registry, tmp_path)
     # Neither bytes nor memory without a limit.
-    assert limits["largest_file"] == 16 << 30
-    assert "--memory=128MB" in asked
+    assert zstd.called[0] == 16 << 30
+    assert "--memory=128MB" in zstd.called[1]
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 

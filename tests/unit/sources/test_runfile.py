@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from kit.runfile import write_runfile
-from provision import zstd
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
-from provision.run import Completed
 from provision.sources.runfile import LAYER, repack
 from unit.sources.libraries import library
 from unit.sources.runfiles import (
@@ -26,6 +24,7 @@ from unit.sources.runfiles import (
     rows_of,
     taken_apart,
 )
+from unit.zstd_program import Zstd
 
 
 @pytest.fixture
@@ -113,26 +112,16 @@ def test_zstd_is_left_to_its_own_program(
     packed = b"\x28\xb5\x2f\xfd and the rest"
     other = tmp_path / "zstd.run"
     other.write_bytes(head + packed)
-    status = 0
-
-    def program(argv: list[str], *, why: str, check: bool, **limits: float) -> Completed:
-        assert (argv[0], why, check) == ("zstd", "unpack zstd.run", False)
-        # What it writes is bounded while it writes.
-        assert limits["largest_file"] == 8 << 30
-        assert min(limits["timeout"], limits["memory"]) > 0
-        target, source = Path(argv[-2]), Path(argv[-1])
-        assert source.read_bytes() == packed
-        target.write_bytes(lzma.decompress(whole.read_bytes()[len(head) :]))
-        return Completed((), status, "", "zstd: premature end")
-
-    monkeypatch.setattr(zstd, "run", program)
+    content = lzma.decompress(whole.read_bytes()[len(head) :])
+    zstd = Zstd.put(tmp_path / "zstd", monkeypatch, packed, content)
     assert rows_of(taken_apart(other, tmp_path)) == rows_of(taken_apart(whole, tmp_path))
-    status = 1
+    # What it writes is bounded while it writes.
+    assert zstd.called[0] == 8 << 30
+    zstd.end(1, "zstd: premature end")
     error = refused(other, tmp_path)
-    assert "is damaged or cut off" in error.message
     assert error.details == "zstd: premature end"
-    status = -signal.SIGXFSZ
-    assert "more than 8192 MiB" in refused(other, tmp_path).message
+    zstd.end(-signal.SIGXFSZ)
+    refused(other, tmp_path)
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
         "files",
         "kernel-open",

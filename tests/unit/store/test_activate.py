@@ -130,18 +130,14 @@ def test_a_loader_config_that_is_needed_no_more_goes(layout: Layout) -> None:
 def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[list[str]] = []
-
-    def run(argv: list[str], *, why: str) -> None:
-        assert why
-        calls.append(argv)
-
-    monkeypatch.setattr(activate, "run", run)
+    programs, calls = layout.root / "programs", layout.root / "calls"
+    write(programs / "ldconfig", f"#!/bin/sh\necho ldconfig $* >>{calls}\n".encode(), 0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
     assert [change.kind for change in _install(layout)][-1] == "ldconfig"
     assert _install(layout) == []
     _install(layout, "1.3")
-    assert calls == [["ldconfig"], ["ldconfig"]]
+    assert calls.read_text() == "ldconfig\nldconfig\n"
 
 
 PROGRAM = "/var/lib/provision/demo/current/driver/usr/bin/democtl"

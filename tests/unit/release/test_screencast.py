@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from kit.screencast import Recording, picture, read
+from screencast import Recording, picture, read
 
 if TYPE_CHECKING:
     from pathlib import Path

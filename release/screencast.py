@@ -1,4 +1,4 @@
-"""What a run has typed and seen, as an animated picture: `python -m kit.screencast FILE PICTURE`.
+"""What a run has typed and seen, as an animated picture: `python -m screencast FILE PICTURE`.
 
 A test writes FILE (`pytest --record`), a JSON document a line. The picture is an SVG that CSS
 moves: forges run no script in one; its text can be selected. Where no motion is wanted, it is the

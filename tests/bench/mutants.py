@@ -290,7 +290,7 @@ def _alone(folder: str) -> None:
         "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    again = [sys.executable, "-m", "kit.mutants", *sys.argv[1:]]
+    again = [sys.executable, "-m", "bench.mutants", *sys.argv[1:]]
     words = ["nice", *within, *loopback, *who, "--no-new-privs", *again]
     sys.exit(subprocess.run(words, env=environment, check=False).returncode)
 

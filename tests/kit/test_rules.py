@@ -1,0 +1,109 @@
+"""What README.md asks of tests, where a program can see it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.cache import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FILES = {
+    str(path.relative_to(REPOSITORY)): path.read_text()
+    for path in sorted((REPOSITORY / "tests").rglob("*.py"))
+}
+# The last one reads the time of a file's last change, which can't be set.
+_CLOCKS = {"today", "time", "monotonic", "sleep", "_last_use"}
+# How often a function of ours is replaced, from before there was this rule: never more often.
+_MOST_REPLACED = 121
+# Errors of libraries are known by what they say.
+_OF_LIBRARIES = {"UndefinedError", "ValidationError", "CommandFailedError"}
+
+
+def _of_ours(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a file imports from `provision`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                module = node.module if isinstance(node, ast.ImportFrom) else alias.name
+                if (module or "").partition(".")[0] == "provision":
+                    yield (alias.asname or alias.name).partition(".")[0]
+
+
+def _replaced(source: str) -> Iterator[str]:
+    """Yield what of `provision` a test replaces, other than clocks and limits."""
+    tree = ast.parse(source)
+    ours = {"provision", *_of_ours(tree)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr != "setattr" or not node.args:
+            continue
+        is_path = isinstance(node.args[0], ast.Constant)
+        words = node.args[:1] if is_path else node.args[:2]
+        path = ".".join(ast.unparse(word).strip("'\"") for word in words)
+        name = path.rpartition(".")[2]
+        if path.partition(".")[0] in ours and name not in _CLOCKS and not name.isupper():
+            yield path
+
+
+def _worded(source: str) -> Iterator[str]:
+    """Yield the sentences that a test looks for in an error of ours."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.raises":
+            error = ast.unparse(node.args[0]).rpartition(".")[2]
+            for keyword in node.keywords:
+                text = ast.unparse(keyword.value)
+                if keyword.arg == "match" and " " in text and not _is_foreign(error):
+                    yield text
+
+
+def _is_foreign(error: str) -> bool:
+    return hasattr(builtins, error) or error in _OF_LIBRARIES
+
+
+def test_no_more_functions_of_ours_are_replaced() -> None:
+    found = [f"{name}: {path}" for name, text in _FILES.items() for path in _replaced(text)]
+    assert len(found) <= _MOST_REPLACED, "\n".join(found)
+
+
+def test_an_error_is_known_by_its_class_and_not_by_its_words() -> None:
+    worded = {
+        name: list(_worded(text))
+        for name, text in _FILES.items()
+        if name.startswith(("tests/unit/", "tests/golden/"))
+    }
+    assert {name: texts for name, texts in worded.items() if texts} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "replaced"),
+    [
+        ("from provision import run\npatch.setattr(run, 'stream', f)", ["run.stream"]),
+        ("monkeypatch.setattr('provision.a.b', f)", ["provision.a.b"]),
+        ("from provision.a import C\nself.patch.setattr(C, 'd', f)", ["C.d"]),
+        ("from provision.a import b\npatch.setattr(b, '_LIMIT', 1)", []),
+        ("patch.setattr('provision.a.time.sleep', f)", []),
+        ("import os\npatch.setattr(os, 'fsync', f)", []),
+    ],
+)
+def test_what_is_replaced_is_seen(source: str, replaced: list[str]) -> None:
+    assert list(_replaced(source)) == replaced
+
+
+@pytest.mark.parametrize(
+    ("source", "worded"),
+    [
+        ("pytest.raises(UsageError, match='is no name')", ["'is no name'"]),
+        ("pytest.raises(errors.UsageError, match=f'no {a}')", ["f'no {a}'"]),
+        ("pytest.raises(UsageError, match='a.ko')", []),
+        ("pytest.raises(OSError, match='No space left')", []),
+    ],
+)
+def test_words_of_an_error_are_seen(source: str, worded: list[str]) -> None:
+    assert list(_worded(source)) == worded
