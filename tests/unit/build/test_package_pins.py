@@ -111,9 +111,9 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     assert "6.1.0-47-amd64" in str(caught.value.details)
     assert index == [("linux-headers-*",)]
     # Its headers are there: what went wrong is something else.
-    with pytest.raises(ProvisionError) as caught:
+    with pytest.raises(ProvisionError) as again:
         resolve_pin(using(settings, engine), REQUEST)
-    assert caught.value is error
+    assert again.value is error
 
 
 def test_an_archive_that_cannot_be_reached_is_not_asked_again(
