@@ -49,6 +49,9 @@ class VersionRequest:
     ended: frozenset[str] = frozenset()
     # What the version has to serve, unless it is named as a whole.
     cards: tuple[Card, ...] = ()
+    # All branches that are known, where a version of an unknown one is accepted too, after those of
+    # ``branches`` that are supported; None: it is not.
+    known: frozenset[str] | None = None
 
     @property
     def exact(self) -> str | None:
@@ -74,7 +77,14 @@ class VersionRequest:
         if self.name is None:
             return there
         branches = (self.name,) if self.branches is None else self.branches
-        return [version for branch in branches for version in there if is_of(version, branch)]
+        ranks: dict[str, tuple[bool, int]] = {}
+        for version in there:
+            mine = next((n for n, branch in enumerate(branches) if is_of(version, branch)), None)
+            if mine is not None:
+                ranks[version] = branches[mine] in self.ended, mine
+            elif self.known is not None and not any(is_of(version, one) for one in self.known):
+                ranks[version] = False, len(branches)
+        return sorted(ranks, key=ranks.__getitem__)
 
 
 def is_of(version: str, branch: str) -> bool:

@@ -82,6 +82,11 @@ def matrix_command(
             "Versions, branches or kinds of branches (lts) of the drivers.  [auto]",
         ),
         flavours=option("--flavours F,…|all", "Flavours of the drivers.  [their default]"),
+        cards=option(
+            "--cards VENDOR:DEVICE,…",
+            "Cards of the hosts, as 'lspci -n' prints them: the flavours and versions that they"
+            " need.",
+        ),
     ),
     force: bool = option("--force", "Also build cells that are known to fail."),
     pushes: bool = option(
@@ -235,11 +240,12 @@ def _selection(named: Mapping[str, str | None], *, force: bool, only_report: boo
             " all of them (--drivers all), or a file: provision matrix fleet.toml.",
         )
     defaults = {"kernels": "latest-3", "versions": DEFAULT_VERSION, "flavours": "default"}
+    unnamed = {"cards", "distros"}
     lists: dict[str, Any] = {}
     for name, value in named.items():
         given = value
         if given is None:
-            given = "" if name == "distros" else "all" if only_report else defaults[name]
+            given = "" if name in unnamed else "all" if only_report else defaults[name]
         lists[name] = tuple(dict.fromkeys(w for part in given.split(",") if (w := part.strip())))
         if value is not None and not lists[name]:
             raise UsageError(

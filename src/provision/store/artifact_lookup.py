@@ -12,11 +12,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from provision.build.request import DriverRequest, distro_of_kernel, own_kernel
+from provision.build.request import (
+    DriverRequest,
+    VersionRequest,
+    distro_of_kernel,
+    own_kernel,
+)
 from provision.build.versions import cards_for, chosen_flavour, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.upstream import CHANNELS
+from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import write_atomic
@@ -99,10 +104,9 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     cards = cards_for(settings, request)
-    branches = _branches(settings, recipe, request, distro)
     return ArtifactQuery(
         driver=request.driver,
-        version=request.version_request(branches, cards=cards),
+        version=replace(_version_request(settings, recipe, request, distro), cards=cards),
         flavour=chosen_flavour(recipe, request.flavour, cards),
         kernel=kernel,
         distro=name,
@@ -110,19 +114,25 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     )
 
 
-def _branches(
+def _version_request(
     settings: Settings, recipe: Recipe, request: DriverRequest, distro: DistroPin | None
-) -> tuple[str, ...] | None:
-    """Return the branches of the requested kind (``lts``); None: no kind is requested.
+) -> VersionRequest:
+    """Return the request for a version, with the branches of the requested kind (``lts``).
 
-    A host that never builds asks no vendor, and takes the branches of the recipe.
+    A host that never builds asks no vendor, and takes the branches of the recipe. One that the
+    recipe does not know was begun later: what its admin has published of it is better than a branch
+    that has ended.
     """
     name = request.version_name
     if name is None or name not in CHANNELS:
-        return None
-    if distro is None or settings.config.policy.build == "never":
-        return known_branches(recipe.upstream, ()).followed(name, today())
-    return follow(settings, request, distro).branches
+        return request.version_request(None)
+    if distro is not None and settings.config.policy.build != "never":
+        return request.version_request(follow(settings, request, distro).branches)
+    branches = known_branches(recipe.upstream, ())
+    ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
+    asked = request.version_request(branches.followed(name, today()), ended)
+    is_open = name == DEFAULT_VERSION and asked.branches is not None
+    return replace(asked, known=frozenset(one.name for one in branches.all)) if is_open else asked
 
 
 def stored_for(settings: Settings, request: DriverRequest) -> Path | None:

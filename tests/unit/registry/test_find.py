@@ -220,8 +220,12 @@ def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegist
     )
 
 
-def with_recipe(settings: Settings, build: str) -> Settings:
-    branches = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
+_BRANCHES = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
+
+
+def with_recipe(
+    settings: Settings, build: str, branches: dict[str, BranchFacts] = _BRANCHES
+) -> Settings:
     recipe = SimpleNamespace(
         hardware=Hardware(),
         flavours={"open": None},
@@ -269,11 +273,39 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
         have(registry, tmp_path, make_pin(version=version))
     host = with_recipe(settings, "never")
     wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "2.4"}
-    for wish, version in wishes.items():
-        wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
-        trusted = look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
-        assert trusted is not None
-        assert trusted.pin.driver.version == version
+    assert {wish: taken(host, registry, wish) for wish in wishes} == wishes
+
+
+def taken(host: Settings, registry: MemoryRegistry, version: str | None) -> str | None:
+    wanted = DriverRequest("demo", kernel=KERNEL, version=version)
+    try:
+        found = look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
+    except NotFoundError:
+        return None
+    return found.pin.driver.version if found else None
+
+
+def test_of_what_is_published_a_living_branch_comes_first_and_an_ended_one_last(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    branches = {
+        "1": BranchFacts(maturity="production", end_of_life="2020-01"),
+        "2": BranchFacts(maturity="production"),
+        "3": BranchFacts(maturity="new-feature"),
+    }
+    host = with_recipe(settings, "never", branches)
+    published = []
+    # Nobody knew 4 when the recipe was written; 3 is of no kind that is meant.
+    for version, automatic, production in (
+        ("3.1", None, None),
+        ("1.9", "1.9", "1.9"),
+        ("4.0", "4.0", "1.9"),
+        ("2.4", "2.4", "2.4"),
+    ):
+        published.append(version)
+        have(registry, tmp_path, make_pin(version=version))
+        found = taken(host, registry, "auto"), taken(host, registry, "production")
+        assert found == (automatic, production), published
 
 
 def test_an_old_image_is_refused_before_it_is_chosen(

@@ -23,7 +23,9 @@ from provision.build.request import DriverRequest
 from provision.build.versions import Choice
 from provision.build.workspace import Settings, load_settings
 from provision.distros import find_distro, source_names
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, UsageError
+from provision.fleet.matrix.cells import Selection, choose_rows
+from provision.fleet.matrix.offers import find_offers
 from provision.progress import Event, Note, heard_by
 from provision.sources.candidates import packages_of
 from provision.sources.upstream.queries import kept, known_branches, outdated_tables
@@ -296,3 +298,21 @@ def test_a_version_that_is_named_is_taken_whatever_cards_there_are(day: Day) -> 
     # Modules for another host: nothing is known of its cards.
     request = DriverRequest("nvidia", kernel="6.1.0-56-amd64", distro="debian:12")
     assert version_to_build(settings, request).version == "625.22.02"
+
+
+def test_a_matrix_has_the_flavours_and_versions_that_cards_need(day: Day) -> None:
+    settings = day.host()
+
+    def rows(*cards: str) -> set[tuple[str, str]]:
+        chosen = Selection(drivers=("nvidia",), cards=cards)
+        found = choose_rows(chosen, find_offers(settings, chosen).offers)
+        return {(row.version.partition(".")[0], row.flavour) for row in found}
+
+    plain = rows()
+    assert ("625", "open") in plain
+    # What a Pascal card takes, and nothing that ended its support.
+    assert rows(f"10de:{PASCAL}") == {("580", "proprietary")}
+    assert rows(f"10de:{AMPERE}") == plain
+    assert rows(f"10de:{PASCAL}", f"10de:{BLACKWELL}") == plain | {("580", "proprietary")}
+    with pytest.raises(UsageError, match="1002:744c"):
+        rows("1002:744c")

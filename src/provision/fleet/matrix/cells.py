@@ -33,6 +33,7 @@ _SHOWN = 8
 _RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
 _KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
 KernelPattern = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
+CardId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 DistroName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$")
 ]
@@ -95,6 +96,9 @@ class Selection(Frozen):
     versions: tuple[Version, ...] = Field(default=(DEFAULT_VERSION,), min_length=1)
     # Names, ``default`` or ``all``.
     flavours: tuple[Name, ...] = Field(default=(DEFAULT,), min_length=1)
+    # Cards of the hosts, as ``lspci -n`` prints them: ``default`` stands for the flavours that they
+    # need, and versions are those that serve them.
+    cards: tuple[CardId, ...] = ()
     # Such as ``debian:12``; empty: those of the file, or the host's.
     distros: tuple[DistroName, ...] = ()
     # Releases, patterns (``6.1.0-*``), ``latest``, ``latest-N``, ``all``, ``archive``; empty: those

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -13,9 +13,10 @@ from provision.build.request import DriverRequest, choose_distro, is_of, is_whol
 from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
+from provision.catalogue.cards import Card, flavour_for
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.debian.archive import ArchiveIndex
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import (
     Offer,
     Offers,
@@ -26,6 +27,7 @@ from provision.fleet.matrix.cells import (
     newest_count,
 )
 from provision.fleet.matrix.results import Result
+from provision.host.facts import PciDevice
 from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
 from provision.progress import Note, report
@@ -39,6 +41,7 @@ _PACKAGED = frozenset({"deb", "dkms"})
 def find_offers(settings: Settings, selection: Selection) -> Offers:
     """Query the archives of distros for their versions and kernels."""
     entries = _entries(settings, selection.drivers)
+    _require_drivers(selection.cards, entries)
     names = selection.distros or (None,)
     distros = list(dict.fromkeys(choose_distro(settings, name) for name in names))
     found: list[Offer] = []
@@ -46,7 +49,7 @@ def find_offers(settings: Settings, selection: Selection) -> Offers:
     for distro in distros:
         report(Note(f"Querying what {distro.name} offers"))
         kernels[distro.name] = _kernels(settings, distro, selection.kernels)
-        found += _offers(settings, entries, distro, selection.versions)
+        found += _offers(settings, entries, distro, selection)
     # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
@@ -88,9 +91,10 @@ def _kernels(settings: Settings, distro: DistroPin, names: Iterable[str]) -> tup
 
 
 def _offers(
-    settings: Settings, entries: Iterable[Entry], distro: DistroPin, names: Iterable[str]
+    settings: Settings, entries: Iterable[Entry], distro: DistroPin, selection: Selection
 ) -> Iterator[Offer]:
     """Yield what a distro offers; its archive is asked once for all drivers."""
+    names = selection.versions
     has_archive = not has_tree(distro.id) and uses_archive(distro)
     refusals: dict[str, str] = {}
     packaged = []
@@ -108,19 +112,43 @@ def _offers(
             index = opened.enter_context(opening).index
         for recipe in (entry.recipe for entry in entries):
             requested = _followed(settings, recipe, distro, names)
+            cards = _cards_by_flavour(recipe, selection.cards)
             for flavour in recipe.flavours:
-                is_default = flavour == recipe.default_flavour
+                is_default = flavour in (cards or {recipe.default_flavour})
                 versions: tuple[str, ...] = ()
                 kinds: dict[str, tuple[str, ...]] = {}
                 refusal = refusals.get(recipe.name)
                 if refusal is None:
                     asked = index if recipe in packaged else None
-                    versions, kinds = _versions(recipe, flavour, distro, asked, requested)
+                    mine = cards.get(flavour, ())
+                    versions, kinds = _versions(recipe, flavour, distro, asked, requested, mine)
                     if not versions and asked is None:
                         refusal = f"no source of '{recipe.name}' serves {distro.name}"
                 yield Offer(
                     recipe.name, flavour, distro.name, versions, is_default, recipe, refusal, kinds
                 )
+
+
+def _require_drivers(cards: Iterable[str], entries: Iterable[Entry]) -> None:
+    vendors = {one.vendor for entry in entries for one in entry.recipe.hardware.pci}
+    wrong = [card for card in cards if card.partition(":")[0] not in vendors]
+    if wrong:
+        raise UsageError(
+            f"No chosen driver is for these cards: {', '.join(wrong)}.",
+            resolution="Name them by vendor and device, as 'lspci -n' prints them (10de:1c81), and"
+            " a driver that 'provision drivers' lists for them.",
+        )
+
+
+def _cards_by_flavour(recipe: Recipe, ids: Iterable[str]) -> dict[str, list[Card]]:
+    """Return the cards that a driver is for, by the flavour that a host with such a card takes."""
+    found: dict[str, list[Card]] = {}
+    for vendor, _, device in (one.partition(":") for one in ids):
+        if any(one.vendor == vendor for one in recipe.hardware.pci):
+            known = recipe.hardware.generation(device)
+            card = Card(PciDevice("", vendor, device, "", None), known)
+            found.setdefault(flavour_for(recipe, [card]), []).append(card)
+    return found
 
 
 def _followed(
@@ -144,6 +172,7 @@ def _versions(
     distro: DistroPin,
     index: ArchiveIndex | None,
     requested: Mapping[str, ResolvedVersion],
+    cards: Sequence[Card],
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return the versions of a flavour, and the versions of kinds of branches.
 
@@ -157,6 +186,8 @@ def _versions(
         there = replace(context, published=followed.published)
         by_source: dict[str, list[str]] = {}
         for offer in candidates(recipe, flavour, there):
+            if cards and not any(card.takes_version(offer.version) for card in cards):
+                continue
             by_source.setdefault(offer.variant.label, []).append(offer.version)
         every = [version for versions in by_source.values() for version in versions]
         if followed.branches is not None:
