@@ -319,6 +319,10 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
         let generated = program("nvidia-ctk").args(words).output().unwrap();
         assert_eq!(code(&generated) == 0, is_believed, "{}", stderr(&generated));
         assert_eq!(refresh.exists(), !is_believed, "what starts provision-devices.service");
+        std::fs::write(&refresh, "x").unwrap();
+        program("nvidia-ctk").args(words).output().unwrap();
+        let size = std::fs::metadata(&refresh).unwrap().len();
+        assert_eq!(size == 0, !is_believed, "what that service sees while it runs");
         let _ = std::fs::remove_file(&refresh);
         tree.link("run/oci-decorator/refresh", "elsewhere");
         program("nvidia-ctk").args(words).output().unwrap();

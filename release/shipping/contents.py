@@ -8,11 +8,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.store.layout import UNITS
 from provision.store.units import (
     DEBIAN_HOOKS,
     KERNEL_INSTALL_HOOKS,
     PACKAGED_UNITS,
-    UNITS,
     WATCHERS,
     UnitSettings,
     unit_files,

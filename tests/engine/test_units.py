@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.files import write
 from kit.probe import need_programs
-from kit.process import run
+from kit.process import run, wait_for
 from kit.systemd import SystemdContainer
 from provision.manifest import ForeignRoot
 from provision.shipped import templates_dir
@@ -59,34 +60,103 @@ def test_units_are_as_confined_as_documented(root: Path, unit: str) -> None:
     assert str(EXPOSURE[unit]) in page.read_text()
 
 
-def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
-    tmp_path: Path,
-) -> None:
+# What a unit's program does: it fails, after what holds it up is gone.
+_PROGRAM = """#!/bin/sh
+echo run >>/run/ran
+while [ -e /run/hold ]; do sleep 0.05; done
+exit 1
+"""
+# A path unit, and what happens to each path that it watches.
+_EVENTS = [
+    ("provision-kernel", "mkdir /lib/modules/9.$1"),
+    ("provision-kernel", "mkdir /ostree/deploy/$1"),
+    ("provision-cdi", "touch /etc/oci-decorator/oci-decorator.d/$1.json"),
+    ("provision-cdi", "echo $1 >/run/provision/status.json"),
+    ("provision-cdi", "touch /run/oci-decorator/devices/$1.json"),
+    ("provision-cdi", "touch /etc/cdi/$1.yaml"),
+    # The nodes of a partition; and as oci-decorator does.
+    ("provision-devices", "mknod /dev/nvidia-caps/nvidia-cap$1 c 1 3"),
+    ("provision-devices", ": >/run/oci-decorator/refresh"),
+]
+_FOLDERS = (
+    "/etc/oci-decorator/oci-decorator.d /etc/cdi /run/provision /run/oci-decorator/devices"
+    " /dev/nvidia-caps /ostree/deploy /lib/modules"
+)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdContainer]:
+    """A machine with the units, whose programs fail; only the path units run."""
+    folder = tmp_path_factory.mktemp("units")
     settings = UnitSettings(program="/units/program", documentation="file:///")
     for file in unit_files(templates_dir(), settings):
-        if file.path.name.startswith("provision-devices."):
-            (tmp_path / file.path.name).write_text(file.text)
-    write(tmp_path / "program", '#!/bin/sh\necho "$*" >>/run/ran\n', 0o755)
-    with SystemdContainer(flags=(f"--volume={tmp_path}:/units:ro",)) as machine:
-        machine("sh", "-c", "cp /units/provision-devices.* /etc/systemd/system")
-        machine("mkdir", "/run/oci-decorator")
+        write(folder / file.path.name, file.text)
+    write(folder / "program", _PROGRAM, 0o755)
+    with SystemdContainer(flags=(f"--volume={folder}:/units:ro",)) as machine:
+        machine("sh", "-euc", f"cp /units/provision-* /etc/systemd/system; mkdir -p {_FOLDERS}")
+        machine("cp", "/units/program", "/usr/local/bin/oci-decorator")
         machine("systemctl", "daemon-reload")
-        machine("systemctl", "start", "provision-devices.path")
-        for number, event in enumerate(
-            (
-                "mkdir /dev/nvidia-caps",
-                # The nodes of a second partition.
-                "mknod /dev/nvidia-caps/nvidia-cap3 c 1 3",
-                # As oci-decorator does.
-                ": >>/run/oci-decorator/refresh",
-                ": >>/run/oci-decorator/refresh",
-            )
-        ):
-            machine("sh", "-c", event)
-            count = f'[ "$(grep -c "^devices --rescan$" /run/ran)" -gt {number} ]'
-            machine("timeout", "60", "sh", "-c", f"until {count}; do sleep 0.2; done")
-            idle = "until systemctl show -P SubState provision-devices.path | grep -qx waiting"
-            machine("timeout", "60", "sh", "-c", f"{idle}; do sleep 0.2; done")
+        machine("systemctl", "start", *sorted({f"{name}.path" for name, _event in _EVENTS}))
+        yield machine
+
+
+def _runs(machine: SystemdContainer) -> int:
+    return int(machine("sh", "-c", "touch /run/ran; wc -l </run/ran").stdout)
+
+
+def _state(machine: SystemdContainer, unit: str, name: str = "SubState") -> str:
+    return machine("systemctl", "show", "--value", "-p", name, unit).stdout.strip()
+
+
+def _comes(machine: SystemdContainer, event: str, argument: int) -> None:
+    """Let something happen, and wait until a program has run once more."""
+    before = _runs(machine)
+    machine("sh", "-euc", event, "sh", str(argument))
+    wait_for(event, lambda: _runs(machine) > before, within_s=60, pause_s=0.05)
+
+
+@pytest.mark.parametrize(("name", "event"), _EVENTS)
+def test_every_change_starts_a_service_that_fails_each_time(
+    machine: SystemdContainer, name: str, event: str
+) -> None:
+    """More often than systemd lets a unit start, after which its trigger would fail too."""
+    for number in range(8):
+        _comes(machine, event, number)
+        wait_for(
+            f"{name}.path",
+            lambda: _state(machine, f"{name}.path") == "waiting",
+            within_s=60,
+            pause_s=0.05,
+            said=lambda: machine("systemctl", "status", f"{name}.*", check=False).stdout,
+        )
+
+
+@pytest.mark.parametrize(("name", "event"), _EVENTS)
+def test_a_change_during_a_run_is_seen(machine: SystemdContainer, name: str, event: str) -> None:
+    machine("touch", "/run/hold")
+    _comes(machine, event, 100)
+    machine("sh", "-euc", event, "sh", "101")
+    before = _runs(machine)
+    machine("rm", "/run/hold")
+    wait_for(f"a run of {name}", lambda: _runs(machine) > before, within_s=30, pause_s=0.05)
+
+
+@pytest.mark.parametrize("name", ["apply", "boot", "cdi", "devices", "kernel"])
+def test_a_service_that_is_stopped_has_not_failed(machine: SystemdContainer, name: str) -> None:
+    unit = f"provision-{name}.service"
+    machine("sh", "-euc", "touch /run/hold; mkdir -p /var/lib/provision/x")
+    before = _runs(machine)
+    machine("systemctl", "reset-failed")
+    machine("systemctl", "start", "--no-block", unit)
+    wait_for(unit, lambda: _runs(machine) > before, within_s=60, pause_s=0.05)
+    machine("systemctl", "stop", unit)
+    machine("rm", "/run/hold")
+    assert _state(machine, unit, "Result") == "success"
+
+
+def test_the_hourly_run_comes_without_a_run_after_the_boot(machine: SystemdContainer) -> None:
+    machine("systemctl", "start", "provision-repeat.timer")
+    assert _state(machine, "provision-repeat.timer") == "waiting"
 
 
 def test_systemd_offers_the_root_of_the_entry_in_use(tmp_path: Path) -> None:

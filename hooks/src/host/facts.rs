@@ -123,7 +123,9 @@ impl Host {
             return;
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // systemd watches for the end of the write.
+        // systemd watches for the end of the write. Truncating sets the time of the change, by which
+        // a service that is writing facts sees that they have to be written again.
+        let flags = flags | OFlags::TRUNC;
         let _ = rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o644));
     }
 

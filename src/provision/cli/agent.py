@@ -16,7 +16,7 @@ import click
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import cards_by_driver, load_desired
 from provision.agent.model import Desired, Mode, Observed, Outcome, Run
-from provision.agent.package_manager import is_calm, wait_for_kernel
+from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
     Result,
     always_published,
@@ -368,7 +368,7 @@ def apply_command(
             moves = update or (timer and desired.config.policy.update == "timer")
             mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
             run = _run(root, desired, mode, catalogues, coming, usr)
-            result = _applied(run, wait_kernel=wait_kernel)
+            result = apply(run)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
@@ -393,18 +393,6 @@ def apply_command(
         return ExitCode.DONE
     is_unknown = all(one["state"] == "missing" for one in lacking)
     return ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED
-
-
-def _applied(run: Run, *, wait_kernel: bool) -> Result:
-    result = apply(run)
-    # The path unit starts no second run for a kernel that was installed during this one.
-    while wait_kernel and not is_calm(run.root):
-        if not wait_for_kernel(run.root):
-            break
-        before = result.outcomes
-        result = apply(run)
-        result = replace(result, outcomes=(*before, *result.outcomes))
-    return result
 
 
 def _code_at_boot(result: Result) -> int:

@@ -13,8 +13,9 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.kmod.verify import verify_modules
 from provision.store.foreign_driver import other_installation
+from provision.store.layout import UNITS
 from provision.store.state import NewerStateError, refuse_newer
-from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
+from provision.store.units import PACKAGED_UNITS, kernel_hooks
 from provision.trust import distrusted
 
 _BOOT = "provision-boot.service"

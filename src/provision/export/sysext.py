@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.build.dockerfile import fill_shipped, shell_word
+from provision.build.dockerfile import shell_word
 from provision.build.loader_script import Place
 from provision.build.request import DriverRequest
 from provision.engine.scratch import scratch
@@ -25,8 +25,10 @@ from provision.manifest import Manifest
 from provision.pin.architectures import names_of
 from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, find_program, run
+from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
+from provision.store.units import filled
 
 _TOP = PurePosixPath("/usr/lib/provision")
 _UNITS = "usr/lib/systemd/system"
@@ -164,7 +166,7 @@ def _units(tree: Path, driver: str, version: str) -> None:
     name = f"{extension_name(driver)}.service"
     _write(
         tree / _UNITS / name,
-        fill_shipped("sysext/provision.service.j2", driver=driver, version=version),
+        filled("sysext/provision.service.j2", templates_dir(), driver=driver, version=version),
     )
     # Nothing enables units of a merged extension, so it includes the link that enables one.
     link = tree / _UNITS / "multi-user.target.wants" / name

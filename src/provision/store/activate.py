@@ -17,7 +17,7 @@ from provision.host import STORE
 from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
 from provision.manifest import FileKind, ForeignRoot, Manifest
 from provision.run import run
-from provision.store.layout import DRACUT_CONFIGS, PROGRAMS, UNITS, Layout
+from provision.store.layout import DRACUT_CONFIGS, ENGINES, PROGRAMS, UNITS, Layout
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 # The vendor config's lists, and the kind of file that each holds.
@@ -118,7 +118,7 @@ Description=Root filesystem of the driver {layout.driver}
 ConditionPathIsDirectory={source}
 RequiresMountsFor=/{STORE}
 After={BOOT_UNIT}
-Before=containerd.service crio.service docker.service kubelet.service k3s.service k3s-agent.service
+Before={" ".join(ENGINES)}
 
 [Mount]
 What={source}

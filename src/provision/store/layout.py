@@ -15,6 +15,18 @@ MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
 PROGRAMS = (PurePosixPath("usr/local/bin"), PurePosixPath("opt/provision/bin"))
 DRACUT_CONFIGS = PurePosixPath("etc/dracut.conf.d")
 UNITS = PurePosixPath("etc/systemd/system")
+# The services that start containers, by the names that their makers give them, and those of vendors
+# that need a loaded driver. Units of ours that prepare a driver come before them.
+ENGINES = tuple(
+    f"{name}.service"
+    for name in (
+        *("docker", "snap.docker.dockerd", "podman", "podman-restart", "containerd", "crio"),
+        *("kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "k0scontroller", "k0sworker"),
+        *(f"snap.microk8s.daemon-{name}" for name in ("containerd", "kubelet", "kubelite")),
+        "slurmd",
+    )
+)
+DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from provision.errors import UsageError
 from provision.files import glob_in_root, in_root, switch_symlink
 from provision.host import STORE
 from provision.run import find_program, run
+from provision.store.layout import DAEMONS, ENGINES, UNITS
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
-UNITS = PurePosixPath("etc/systemd/system")
 # Packages of the distro put their units here; those in UNITS take precedence.
 PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
@@ -98,7 +98,6 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
             f"'{settings.program}' can't be run by a unit.",
             resolution="Give an absolute path without blanks and special characters (--program).",
         )
-    environment = _environment(templates)
     values = {
         "program": settings.program,
         "documentation": settings.documentation,
@@ -107,8 +106,7 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
     }
 
     def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
-        name = template.relative_to(templates).as_posix()
-        text = environment.get_template(name).render(values)
+        text = filled(template.relative_to(templates).as_posix(), templates, **values)
         return UnitFile(folder / template.stem, text, mode)
 
     units = [
@@ -120,15 +118,15 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
     rules = sorted((templates / "udev").glob("*.rules.j2"))
     files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
     for hook in sorted(settings.hooks):
-        template = templates / "kernel" / hook.parent.name / f"{hook.name}.j2"
-        files.append(rendered(template, hook.parent, 0o755))
+        files.append(rendered(templates / "kernel" / f"{hook.name}.j2", hook.parent, 0o755))
     if settings.with_gate:
         files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
     return files
 
 
-def _environment(templates: Path) -> Environment:
-    return Environment(
+def filled(template: str, templates: Path, /, **values: object) -> str:
+    """Return the text of a unit or a hook, which may use what other templates define."""
+    environment = Environment(
         loader=FileSystemLoader(templates),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -136,6 +134,8 @@ def _environment(templates: Path) -> Environment:
         # The templates are units and scripts, not web pages.
         autoescape=False,  # noqa: S701
     )
+    consumers = {"engines": ENGINES, "daemons": DAEMONS}
+    return environment.get_template(template).render(consumers | values)
 
 
 def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:

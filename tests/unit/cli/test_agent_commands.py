@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.host_tree import DRIVER, NEXT, HostTree
+from kit.host_tree import DRIVER, HostTree
 from provision.build import package_store
 from provision.build.package_store import PackageStore
 from provision.build.workspace import default_cache
-from provision.cli import agent
 from unit.cli.outcome import Outcome
 from unit.cli.states import STATES
 
@@ -106,22 +105,3 @@ def test_the_timers_run_makes_room_in_the_package_store(
     assert path.exists()
     call("apply", "--timer", "--root", ready.root)
     assert not path.exists()
-
-
-def test_a_kernel_that_comes_during_a_run_is_prepared_by_it(
-    ready: HostTree, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calm = [False, True]
-
-    def wait_for_kernel(_root: Path, **_more: object) -> bool:
-        if len(calm) == 1:
-            ready.add_kernel(NEXT)
-            ready.offer(kernel=NEXT)
-        return True
-
-    # They wait for a kernel's packages to be unpacked, for minutes.
-    monkeypatch.setattr(agent, "wait_for_kernel", wait_for_kernel)
-    monkeypatch.setattr(agent, "is_calm", lambda _root: calm.pop(0))
-    document = call("apply", "--wait-kernel", "--root", ready.root, "--json").document
-    kinds = [(action["kind"], action["kernel"]) for action in document["actions"]]
-    assert kinds == [("prepare", NEXT)]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kit.cache import REPOSITORY
 from provision.errors import ProvisionError
 from provision.run import Completed
-from provision.store.units import UNITS, WATCHERS, UnitFile, enabling_links
+from provision.store.layout import UNITS
+from provision.store.units import WATCHERS, UnitFile, enabling_links
 from shipping import bundled, contents, deb, image, release, rpm, source, tree
 
 _EPOCH = 1_700_000_000

@@ -11,8 +11,10 @@ import pytest
 
 from kit.artifact import write
 from provision.errors import ProvisionError, UsageError
+from provision.manifest import ForeignRoot
 from provision.shipped import templates_dir
-from provision.store.activate import modprobe_config
+from provision.store.activate import modprobe_config, root_mount
+from provision.store.layout import Layout
 from provision.store.managed_files import Change
 from provision.store.units import (
     DEBIAN_HOOKS,
@@ -20,6 +22,7 @@ from provision.store.units import (
     UnitFile,
     UnitSettings,
     apply_units,
+    filled,
     kernel_hooks,
     own_program,
     plan_units,
@@ -113,18 +116,53 @@ def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> 
     }
 
 
-def test_engines_wait_for_the_boot_unit_and_it_waits_for_no_network() -> None:
-    (boot,) = [f.text for f in _files() if f.path.name == "provision-boot.service"]
-    before = {
-        name
-        for line in boot.splitlines()
-        if line.startswith("Before=")
-        for name in line.removeprefix("Before=").split()
+_STARTS_CONTAINERS = (
+    *("docker", "containerd", "crio", "podman", "kubelet", "k3s", "k3s-agent"),
+    *("rke2-server", "rke2-agent", "k0sworker", "snap.microk8s.daemon-kubelite", "slurmd"),
+)
+_USES_THE_DRIVER = ("nvidia-persistenced", "nvidia-fabricmanager", "nvidia-dcgm")
+
+
+def _names(text: str, key: str) -> set[str]:
+    lines = [line for line in text.splitlines() if line.startswith(f"{key}=")]
+    return {name for line in lines for name in line.partition("=")[2].split()}
+
+
+def _texts() -> dict[str, str]:
+    """Return every unit that comes before engines, or that another starts, by its name."""
+    extension = filled("sysext/provision.service.j2", templates_dir(), driver="demo", version="1")
+    root = ForeignRoot(path="/run/demo", libraries="/usr/lib64")
+    return {
+        **{file.path.name: file.text for file in _files()},
+        "extension": extension,
+        "mount": root_mount(Layout(Path("/"), "demo"), root),
     }
-    assert {"docker.service", "containerd.service", "crio.service", "kubelet.service"} <= before
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [*(f"provision-{name}.service" for name in ("boot", "cdi", "devices")), "extension", "mount"],
+)
+def test_what_uses_a_driver_waits_for_it(unit: str) -> None:
+    before = _names(_texts()[unit], "Before")
+    assert {f"{name}.service" for name in _STARTS_CONTAINERS} <= before
+    loads = unit in {"provision-boot.service", "extension"}
+    assert ({f"{name}.service" for name in _USES_THE_DRIVER} <= before) == loads
     # A socket is started earlier than any ordinary service: that would be a cycle.
     assert not [name for name in before if name.endswith(".socket")]
-    assert "network-online" not in boot
+
+
+def test_the_boot_unit_waits_for_no_network() -> None:
+    assert "network-online" not in _texts()["provision-boot.service"]
+
+
+def test_no_unit_that_another_starts_can_run_out_of_starts() -> None:
+    texts = _texts()
+    started = {name for text in texts.values() for name in _names(text, "Unit")}
+    started |= {"provision-apply.service"}
+    assert len(started) == 4
+    for name in started:
+        assert "StartLimitIntervalSec=0" in texts[name].splitlines(), name
 
 
 @pytest.mark.parametrize(
