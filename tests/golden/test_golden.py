@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from golden.pins import patches, pin, recipe, templates, tree_pin, tree_templates
-from provision.build.dockerfile import render
+from provision.build.dockerfile import RenderedContext, render
 from provision.pin import Pin
+from unit.build.dockerfiles import instructions
 
 HERE = Path(__file__).parent
 CASES = {
@@ -39,6 +40,11 @@ TREE_CASES = {
 
 
 def dockerfile(case: str) -> str:
+    context, pinned = _rendered(case)
+    return without_digest(context.dockerfile, pinned)
+
+
+def _rendered(case: str) -> tuple[RenderedContext, Pin]:
     if case in TREE_CASES:
         driver, version, flavour, kind = TREE_CASES[case]
         sources = tree_templates()
@@ -48,7 +54,12 @@ def dockerfile(case: str) -> str:
         sources = templates()
         pinned = pin(driver, version, flavour)
     context = render(pinned, recipe(driver), templates=sources, patches=patches(driver))
-    return without_digest(context.dockerfile, pinned)
+    return context, pinned
+
+
+def contexts(case: str) -> tuple[RenderedContext, RenderedContext]:
+    """The contexts of a driver's toolchain and of its own stages."""
+    return _rendered(case)[0].split()
 
 
 def without_digest(text: str, pinned: Pin) -> str:
@@ -82,6 +93,38 @@ def test_nothing_is_evaluated_inline(case: str) -> None:
     text = dockerfile(case)
     for word in ("uname", "nproc", "$(", "`"):
         assert word not in text, word
+
+
+# What a toolchain is made from.
+_SHARED = {"packages", "headers", "kernel", "install.sh", "step.py", "prepare_tree.py"}
+_SHARED |= {"packages.sha256", "headers.sha256", "Dockerfile"}
+
+
+@pytest.mark.parametrize("case", [*CASES, *TREE_CASES])
+def test_a_build_is_a_toolchain_and_what_begins_with_its_image(case: str) -> None:
+    """Each file of the context goes to where it is copied, and packages are not sent twice."""
+    whole, (shared, own) = _rendered(case)[0], contexts(case)
+    assert {name.partition("/")[0] for name in {**shared.files, **shared.downloads}} <= _SHARED
+    assert not {"packages", "headers", "kernel"} & {name.split("/")[0] for name in own.downloads}
+    assert {**shared.downloads, **own.downloads} == whole.downloads
+    assert own.parts == whole.parts
+    for part in (shared, own):
+        copied = [step for step in instructions(part.dockerfile) if step.keyword in {"COPY", "ADD"}]
+        for step in copied:
+            sources = [] if "--from" in step.text else step.text.split()[:-1]
+            given = {**part.files, **part.downloads, **part.parts, "git/": ""}
+            assert all(any(name.startswith(s) for name in given) for s in sources), step
+    steps = [*instructions(shared.dockerfile), *instructions(own.dockerfile)[2:]]
+    assert steps == [one for one in instructions(whole.dockerfile) if "AS build" not in one.text]
+
+
+def test_drivers_with_the_same_packages_share_a_toolchain() -> None:
+    first, *others = (
+        contexts(case)[0] for case in ("nvidia-open", "nvidia-runfile", "v4l2loopback")
+    )
+    assert [other.digest for other in others] == [first.digest] * 2
+    other_tree, tree = (contexts(case)[0] for case in ("tree-prepared", "tree-source"))
+    assert len({first.digest, tree.digest, other_tree.digest}) == 3
 
 
 @pytest.mark.parametrize("driver", ["zfs", "gasket"])

@@ -1,8 +1,8 @@
 """What builds for DISTRO begin with: compiler, tools, and the headers of both kernels.
 
 Installing them takes most of a build's minute, and every process of the tests has an engine of its
-own. They are kept in the cache as the layers that a build leaves; loaded, they are found as if this
-engine had made them. A build that needs other packages makes its own, as on any machine.
+own. They are kept in the cache as the images and layers that a build leaves; loaded, they are found
+as if this engine had made them. A build that needs other packages makes its own, as on any machine.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ def _make(engine: Engine, machine: str, draft: Path) -> None:
         built = provision.build(*target)
         # The driver itself is for the tests to build.
         engine.docker("image", "rm", built["image"])
-    # Only with all their parents are they found as steps of a build.
-    _pipe(_SAVE, draft, engine.host, _BASES[machine], *sorted(engine.layers() - before))
+    named = [name for name in engine.images() if name.startswith("provision/toolchain:")]
+    # With all their parents: other packages for another kernel may begin with the same steps.
+    left = sorted(engine.layers() - before)
+    _pipe(_SAVE, draft, engine.host, _BASES[machine], *named, *left)
 
 
 def _pipe(script: str, *words: str | Path) -> None:

@@ -7,17 +7,24 @@ them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from provision.agent.model import Desired
 from provision.agent.package_manager import is_calm
-from provision.build.image import DIGEST_LABEL
+from provision.build.image import (
+    DIGEST_LABEL,
+    TOOLCHAIN_KERNEL_LABEL,
+    TOOLCHAIN_LABEL,
+    remove_toolchain,
+)
 from provision.build.package_store import PackageStore
-from provision.build.provenance import remove_records
+from provision.build.provenance import built_here, days_unused, has_built, remove_records
 from provision.build.workspace import default_cache, load_settings
+from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder
@@ -267,13 +274,46 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
             is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)
             if digest in kept or not is_ours:
                 continue
-            if not dry_run:
-                try:
-                    engine.remove(image.id, with_parents=True)
-                except ProvisionError as error:
-                    report(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
-                    continue
-            gone.append(image.tags[0])
+            remove = partial(engine.remove, image.id, with_parents=True)
+            if dry_run or _is_removed(image, remove):
+                gone.append(image.tags[0])
         if not dry_run:
             remove_records(settings.state, engine, days=UNUSED_DAYS)
     return gone
+
+
+def remove_toolchains(root: Path, *, dry_run: bool = False) -> list[str]:
+    """Remove the toolchains of kernels that are gone, and those that were not used for 30 days.
+
+    Returns:
+        The names of the images.
+    """
+    kernels = find_kernels(root)
+    settings = load_settings(root)
+    if not has_built(settings.state):
+        return []
+    try:
+        engine = settings.engine()
+    except ProvisionError as error:
+        report(Note(f"Images of compilers and headers stay: {error.message}"))
+        return []
+    gone = []
+    with closing(engine):
+        for image in built_here(engine, TOOLCHAIN_LABEL, settings.state):
+            is_gone = image.labels.get(TOOLCHAIN_KERNEL_LABEL) not in kernels.bootable
+            is_old = days_unused(settings.state, image) > UNUSED_DAYS
+            if not (is_old or (is_gone and not kernels.doubts)):
+                continue
+            remove = partial(remove_toolchain, engine, image, settings.state)
+            if dry_run or _is_removed(image, remove):
+                gone.append(image.tags[0])
+    return gone
+
+
+def _is_removed(image: Image, remove: Callable[[], None]) -> bool:
+    try:
+        remove()
+    except ProvisionError as error:
+        report(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
+        return False
+    return True

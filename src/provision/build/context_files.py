@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,7 +25,7 @@ from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
 from provision.engine.docker_api import Container, ContainerRequest, Engine
-from provision.errors import NotFoundError, ProvisionError, UsageError, redact
+from provision.errors import ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.files import lock, mark_used, write_atomic
 from provision.pin import GitCommit, GitSource, RunfileSource, Sha256, Source
@@ -73,7 +73,7 @@ def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
 
 def ensure_commits(
     engine: Engine,
-    toolchain: Callable[[], str],
+    image_id: str,
     commits: Iterable[GitCommit],
     store: PackageStore,
     *,
@@ -87,10 +87,9 @@ def ensure_commits(
     commit's archive with the checksum of the Pin once more.
 
     Args:
-        toolchain: Returns the id of an image that has git; called only if a commit is missing.
+        image_id: Of the toolchain's image, which has git.
     """
     found = {}
-    image = cache(toolchain)
     for commit in commits:
         path = store.commits / commit.file_name
         waiting = f"Another process fetches {redact(commit.url)}; waiting"
@@ -98,7 +97,7 @@ def ensure_commits(
             if not _whole(path):
                 owner = closure_key({"of": path.stem, "at": str(store.folder.resolve())})
                 container_request = ContainerRequest(
-                    image(),
+                    image_id,
                     # The lock belongs to one state folder; others may use the same engine.
                     owner[:32],
                     network=network,
@@ -284,23 +283,15 @@ def downloaded_files(
     settings: Settings, resolved: Resolved, context: RenderedContext
 ) -> dict[str, Path]:
     """Return the files of a build context that are not rendered, in the package store."""
-    pin, store = resolved.pin, PackageStore(settings.state)
+    store = PackageStore(settings.state)
     fetched = _fetched(store, resolved, context.downloads)
-    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
-    if damaged:
-        raise NotFoundError(
-            f"The kernel tree of {pin.kernel.release} is damaged in the package store.",
-            resolution=f"Have it made again: provision resolve {pin.driver.name} --kernel"
-            f" {pin.kernel.release} --refresh",
-            details="\n".join(map(str, damaged)),
-        )
-    for source in pin.sources:
-        if isinstance(source, RunfileSource):
+    for source in resolved.pin.sources:
+        if context.parts and isinstance(source, RunfileSource):
             name = source.url.rpartition("/")[2]
             fetch = partial(store.fetch, source.sha256, (source.url,), name=name)
             parts = ensure_parts(settings, source, fetch)
             fetched |= {path: parts[part] for path, part in context.parts.items()}
-    return {**resolved.attached, **fetched}
+    return fetched
 
 
 def _fetched(store: PackageStore, resolved: Resolved, files: Mapping[str, str]) -> dict[str, Path]:
@@ -337,13 +328,11 @@ def _fetched(store: PackageStore, resolved: Resolved, files: Mapping[str, str]) 
     return fetched
 
 
-def commit_files(
-    settings: Settings, resolved: Resolved, toolchain: Callable[[], str]
-) -> Mapping[str, Path]:
+def commit_files(settings: Settings, resolved: Resolved, image_id: str) -> Mapping[str, Path]:
     """Return the files of a build context that hold commits of repositories; fetch missing ones."""
     return ensure_commits(
         settings.engine(),
-        toolchain,
+        image_id,
         commits_of(resolved.pin.sources),
         PackageStore(settings.state),
         network=settings.config.engine.network,

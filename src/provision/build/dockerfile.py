@@ -291,7 +291,18 @@ def closure_files(pin: Pin) -> dict[str, str]:
             )
         if source.file is not None and not isinstance(source, RunfileSource):
             files[f"sources/{source.file}"] = source.file
-    return files
+    return files | (tree_files(pin.tree) if pin.tree else {})
+
+
+def tree_files(tree: TreePin) -> dict[str, str]:
+    """Return the files of a kernel tree in a build context: sha256 by relative path."""
+    files = {
+        "tree.tar": tree.tree,
+        "config": tree.config,
+        "Module.symvers": tree.symvers,
+        "compiler.tar": tree.compiler,
+    }
+    return {f"kernel/{name}": digest for name, digest in files.items() if digest}
 
 
 def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
@@ -328,6 +339,8 @@ def closure_sums(pin: Pin) -> dict[str, bytes]:
     }
 
 
+# The first instruction with something of the driver in it.
+_BUILD_STAGE = "FROM toolchain AS build\n"
 # The folder of the driver's unpacked source in the build.
 SOURCE = "/source"
 _JOBS = "{jobs}"
@@ -354,6 +367,42 @@ class RenderedContext:
     def dockerfile(self) -> str:
         """The Dockerfile's text."""
         return self.files["Dockerfile"].decode()
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over the paths and contents of all files, of which none is read."""
+        sums = {path: hashlib.sha256(data).hexdigest() for path, data in self.files.items()}
+        lines = [f"{digest}  {path}\n" for path, digest in {**sums, **self.downloads}.items()]
+        return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+    def split(self) -> tuple[RenderedContext, RenderedContext]:
+        """Return the contexts of the toolchain's stages, and of those that begin with its image.
+
+        The first has nothing of the driver, so all drivers with the same packages share it.
+        """
+        stages, _, rest = self.dockerfile.partition(_BUILD_STAGE)
+        lines = [line for line in stages.splitlines() if line and not line.startswith("#")]
+        own = f"ARG BASE_IMAGE\nFROM ${{BASE_IMAGE}} AS build\n{rest}"
+        return self._part("\n".join([*lines, ""])), self._part(own)
+
+    def _part(self, dockerfile: str) -> RenderedContext:
+        """Return the context of a part of the Dockerfile: the files that it copies."""
+        copied = {
+            word
+            for line in dockerfile.splitlines()
+            if line.startswith(("COPY ", "ADD "))
+            for word in line.split()[1:-1]
+        }
+
+        def used(files: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                path: one
+                for path, one in files.items()
+                if path in copied or f"{path.partition('/')[0]}/" in copied
+            }
+
+        files = {**used(self.files), "Dockerfile": dockerfile.encode()}
+        return RenderedContext(files, used(self.downloads), used(self.parts))
 
     def write(self, directory: Path) -> None:
         """Write the rendered files below a folder; files of other names there stay."""

@@ -15,7 +15,14 @@ from typing import IO, Any, Self
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
-from provision.build.provenance import is_built_here, record_built, with_own_cache
+from provision.build.dockerfile import RenderedContext
+from provision.build.package_store import closure_key
+from provision.build.provenance import (
+    built_here,
+    mark_image_used,
+    record_built,
+    with_own_cache,
+)
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
@@ -39,10 +46,6 @@ from provision.progress import Note, Output, Step, report
 _ATTEMPTS = 5
 _BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
 _CACHE_IS_WRONG = "The engine's cache has a layer of another architecture; building without it"
-# The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
-# the engine for the next build.
-TOOLS_STAGE = "tools"
-KERNEL_STAGE = "toolchain"
 
 
 class BuildLog:
@@ -143,24 +146,18 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
     return image
 
 
-def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
-    """Return layers that a build left in the engine in addition to its artifact, the oldest first.
+def layers_of(steps: Iterable[StepRecord]) -> list[str]:
+    """Return the layers with a driver's source and objects that its build left, the oldest first.
 
-    Args:
-        stage: ``TOOLS_STAGE``: the layers that all kernels of a distro share. ``KERNEL_STAGE``:
-            those that all drivers of a kernel share. None: the layers with the driver's source and
-            objects, often a gigabyte. No other build can use them, but after a failure the next
-            try goes on from them.
+    They often have a gigabyte. No other build can use them, but after a failure the next try goes
+    on from them.
     """
     layers: list[str] = []
-    is_counted = False
     for step in steps:
-        if step.instruction.upper().startswith("FROM "):
-            if step.instruction.lower() == "from scratch":
-                break
-            name = step.instruction.rpartition(" ")[2]
-            is_counted = name == stage if stage else name not in {TOOLS_STAGE, KERNEL_STAGE}
-        elif is_counted and step.layer:
+        words = step.instruction.lower().split()
+        if words == ["from", "scratch"]:
+            break
+        if words[0] != "from" and step.layer:
             layers.append(step.layer)
     return layers
 
@@ -241,8 +238,7 @@ def find_built(engine: Engine, pin: Pin, state: Path) -> Image | None:
     Args:
         state: Folder for the state of builds.
     """
-    labelled = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
-    built = [image for image in labelled if is_built_here(state, image)]
+    built = built_here(engine, f"{DIGEST_LABEL}={pin.digest}", state)
     return max(built, key=lambda image: pin.image in image.tags, default=None)
 
 
@@ -251,24 +247,95 @@ def pin_label(image: Image) -> str:
     return image.labels.get(DIGEST_LABEL, "none")
 
 
+# Labels of a toolchain's image: the digest of what it was made from, and the kernel.
+TOOLCHAIN_LABEL = "provision.toolchain"
+TOOLCHAIN_KERNEL_LABEL = "provision.toolchain.kernel"
+
+
+def _use_lock(state: Path, kernel: str) -> Path:
+    """Return the lock that builds share while they use a toolchain of a kernel."""
+    return state / "locks" / f"toolchains-{kernel}"
+
+
+def remove_toolchain(engine: Engine, image: Image, state: Path) -> None:
+    """Remove the image of a toolchain.
+
+    Raises:
+        ProvisionError: It stays: a build uses it.
+    """
+    with lock(_use_lock(state, image.labels[TOOLCHAIN_KERNEL_LABEL]), limit=0):
+        engine.remove(image.id, with_parents=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The builds of a Pin: the toolchain, if that is missing, and what begins with its image."""
+
+    engine: Engine
+    pin: Pin
+    state: Path
+    log: BuildLog
+    # Values that can't change the result: jobs.
+    arguments: Mapping[str, str]
+
+    def build(self, files: Mapping[str, bytes | Path], base_id: str) -> BuildStream:
+        """Build on an image, by its id, because a name could move between check and build."""
+        options = BuildOptions(
+            {**self.arguments, "BASE_IMAGE": base_id}, "none", platform=self.platform
+        )
+        failed = partial(build_error, self.pin, log=self.log.path)
+        files = with_own_cache(files, self.state)
+        return run_build(self.engine, self.pin.image, files, options, self.log, failed)
+
+    @property
+    def platform(self) -> str:
+        """That of the artifact; the engine may be of another."""
+        return f"linux/{names_of(self.pin.kernel.architecture).go}"
+
+    def toolchain(
+        self,
+        context: RenderedContext,
+        attach: Callable[[RenderedContext], Mapping[str, Path]],
+    ) -> tuple[Image, list[StepRecord]]:
+        """Return the toolchain's image, and the steps by which it was made if it was missing."""
+        digest = closure_key({"files": context.digest, "platform": self.platform})
+        waiting = "Another process is installing the same packages; waiting for it"
+        with lock(self.state / "locks" / f"toolchain-{digest[:32]}", waiting=waiting):
+            found = built_here(self.engine, f"{TOOLCHAIN_LABEL}={digest}", self.state)
+            if found:
+                mark_image_used(self.state, found[0])
+                return found[0], []
+            base = ensure_base(self.engine, self.pin.base)
+            kernel = self.pin.kernel.release
+            labels = f"LABEL {TOOLCHAIN_LABEL}={digest} {TOOLCHAIN_KERNEL_LABEL}={kernel}\n"
+            dockerfile = context.files["Dockerfile"] + labels.encode()
+            files: dict[str, bytes | Path] = {**context.files, **attach(context)}
+            stream = self.build({**files, "Dockerfile": dockerfile}, base.id)
+            image = labelled_image(self.engine, stream, TOOLCHAIN_LABEL, digest)
+            name = f"provision/toolchain:{digest[:12]}"
+            record_built(self.state, image.id, name)
+            self.engine.tag(image.id, name)
+            return image, stream.steps
+
+
 def build(
     engine: Engine,
     pin: Pin,
-    files: Mapping[str, bytes | Path],
+    context: RenderedContext,
     *,
     state: Path,
-    attach: Callable[[], Mapping[str, Path]] = dict,
-    fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None,
+    attach: Callable[[RenderedContext], Mapping[str, Path]] = lambda _: {},
+    fetch: Callable[[str], Mapping[str, Path]] = lambda _: {},
     build_args: Mapping[str, str] | None = None,
     rebuild: bool = False,
 ) -> Built:
     """Build the image of a Pin, unless it exists.
 
     Args:
-        attach: Returns further files of the context, and downloads them if necessary; called only
-            if something is built.
-        fetch: Returns the files of the context that a container of the toolchain fetches. Its
-            argument returns the id of the toolchain's image, and builds it if necessary.
+        attach: Returns the files of a context that are not rendered, and downloads them if
+            necessary; called only for what is built.
+        fetch: Returns the files of the driver's context that a container of the toolchain fetches,
+            given the id of its image.
         build_args: Values that can't change the result: jobs.
     """
     waiting = f"Another process is building {pin.image}; waiting for it"
@@ -278,26 +345,14 @@ def build(
                 engine.tag(image.id, pin.image)
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
         begun = time.monotonic()
-        files = with_own_cache({**files, **attach()}, state)
-        base = ensure_base(engine, pin.base)
-        options = BuildOptions(
-            # By id, because the name could move between this check and the build.
-            {**(build_args or {}), "BASE_IMAGE": base.id},
-            "none",
-            # The engine may be of another.
-            platform=f"linux/{names_of(pin.kernel.architecture).go}",
-        )
+        shared, own = context.split()
+        files: dict[str, bytes | Path] = {**own.files, **attach(own)}
         path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
-        with BuildLog(path) as log:
-
-            def run(files: Mapping[str, bytes | Path], options: BuildOptions) -> BuildStream:
-                failed = partial(build_error, pin, log=path)
-                return run_build(engine, pin.image, files, options, log, failed)
-
-            def toolchain() -> str:
-                return run(files, replace(options, target=TOOLS_STAGE)).image_id or ""
-
-            stream = run({**files, **(fetch(toolchain) if fetch else {})}, options)
+        in_use = lock(_use_lock(state, pin.kernel.release), shared=True)
+        with BuildLog(path) as log, in_use:
+            run = _Run(engine, pin, state, log, build_args or {})
+            toolchain, steps = run.toolchain(shared, attach)
+            stream = run.build({**files, **fetch(toolchain.id)}, toolchain.id)
         image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
         before = engine.image(pin.image)
         record_built(state, image.id, pin.image)
@@ -313,7 +368,7 @@ def build(
             size=image.size,
             built=True,
             seconds=time.monotonic() - begun,
-            steps=tuple(stream.steps),
+            steps=(*steps, *stream.steps),
             log=path,
         )
 
@@ -362,9 +417,9 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
     built = build(
         engine,
         resolved.pin,
-        context.files,
+        context,
         state=settings.state,
-        attach=partial(downloaded_files, settings, resolved, context),
+        attach=partial(downloaded_files, settings, resolved),
         fetch=partial(commit_files, settings, resolved),
         # Without a network, a build needs no proxy, whose password would reach programs and files.
         build_args={"JOBS": str(jobs)},

@@ -19,10 +19,11 @@ from urllib.parse import quote
 
 from provision.engine.docker_api import Engine, Image
 from provision.errors import ProvisionError
-from provision.files import lock, write_atomic
+from provision.files import lock, mark_used, write_atomic
 from provision.trust import is_own
 
 _FOLDER = "built"
+_DAY_S = 24 * 3600.0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -88,6 +89,26 @@ def is_built_here(state: Path, image: Image) -> bool:
     return _is_own(state / _FOLDER) and _record(state, image.id).is_file()
 
 
+def has_built(state: Path) -> bool:
+    """Return whether this user has built any image on this machine."""
+    return (state / _FOLDER).is_dir()
+
+
+def built_here(engine: Engine, label: str, state: Path) -> list[Image]:
+    """Return the named images with a label, ``key`` or ``key=value``, that this user has built."""
+    return [image for image in engine.images_with_label(label) if is_built_here(state, image)]
+
+
+def mark_image_used(state: Path, image: Image) -> None:
+    """Set the time of use of an image that was built here to now."""
+    mark_used(_record(state, image.id))
+
+
+def days_unused(state: Path, image: Image) -> float:
+    """Return the days since an image that was built here was used."""
+    return (time.time() - _record(state, image.id).stat().st_mtime) / _DAY_S
+
+
 def require_built_here(state: Path, image: Image, name: str, *, resolution: str) -> None:
     """Refuse an image that was not built here."""
     if is_built_here(state, image):
@@ -104,7 +125,7 @@ def remove_records(state: Path, engine: Engine, *, days: float) -> None:
 
     A young record stays, because the image may be in another engine.
     """
-    oldest = time.time() - days * 24 * 3600
+    oldest = time.time() - days * _DAY_S
     for path in sorted((state / _FOLDER).glob("sha256:*")):
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < oldest and engine.image(path.name) is None:

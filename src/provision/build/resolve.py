@@ -41,7 +41,7 @@ from provision.build.request import (
     packaged_distro,
 )
 from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
-from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, kept_files
+from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import (
     choose_available,
     choose_version,
@@ -94,9 +94,6 @@ class Resolved:
     pin: Pin
     entry: Entry
     templates: Templates
-    # Further large files of the build context (the kernel tree): the file by its path in the
-    # context.
-    attached: Mapping[str, Path] = field(default_factory=dict)
     # Addresses of the packages of the Pin, by sha256.
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -162,10 +159,8 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         toolchain,
     )
     if choice.toolchain is None:
-        resolved = _in_image(settings, request, target, choice.image)
-    else:
-        resolved = _with_packages(settings, request, target)
-    return replace(resolved, attached={f"kernel/{name}": path for name, path in tree.files.items()})
+        return _in_image(settings, request, target, choice.image)
+    return _with_packages(settings, request, target)
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
@@ -475,10 +470,9 @@ def read_pin(settings: Settings, path: Path) -> Resolved:
         )
     if pin.tree is None:
         templates = load_templates(templates_dir(), pin.distro.id)
-        return Resolved(pin, entry, templates, urls=file.urls)
-    templates = load_tree_templates(templates_dir())
-    kept = kept_files(settings, pin, pin.tree)
-    return Resolved(pin, entry, templates, attached=kept, urls=file.urls)
+    else:
+        templates = load_tree_templates(templates_dir())
+    return Resolved(pin, entry, templates, urls=file.urls)
 
 
 def load_pin(path: Path) -> Pin:

@@ -28,7 +28,7 @@ from provision.fetch import download, download_summed
 from provision.files import in_root, lock, mark_used, settled_path, state_of, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
-from provision.pin import Pin, Sha256, TreePin
+from provision.pin import Sha256, TreePin
 from provision.progress import Note, report
 from provision.run import run
 
@@ -95,29 +95,6 @@ def _remember(
 
 def _record(store: PackageStore, origin: str) -> Path:
     return store.trees / f"{hashlib.sha256(origin.encode()).hexdigest()}.json"
-
-
-def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path]:
-    """Return the files of a Pin's kernel tree in the store, by path in the build context."""
-    store = PackageStore(settings.state)
-    names = {
-        "tree.tar": tree.tree,
-        "config": tree.config,
-        "Module.symvers": tree.symvers,
-        "compiler.tar": tree.compiler,
-    }
-    files = {f"kernel/{name}": store.path(digest) for name, digest in names.items() if digest}
-    # Admins copy files here, and nothing in the build compares them with the Pin.
-    lacking = [str(path) for path in files.values() if not store.whole(path.name)]
-    if lacking:
-        raise NotFoundError(
-            f"The kernel tree of {pin.kernel.release} that the Pin names is not in the package"
-            " store of this machine, or is damaged there.",
-            resolution="Copy the files from the machine that resolved it, to the same paths, or"
-            " resolve again where the tree is.",
-            details="\n".join(lacking),
-        )
-    return files
 
 
 def _config_in(tar: Path) -> str:

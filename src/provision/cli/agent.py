@@ -375,6 +375,7 @@ def apply_command(
                 # The artifacts of removed kernels take space.
                 garbage.remove_unneeded(root, desired)
                 garbage.remove_packages(root)
+                garbage.remove_toolchains(root)
     document = _result(result)
     # A run that did nothing on a host that is ready ends at once.
     is_settled = not result.outcomes and result.status.state == "ready"
@@ -506,17 +507,18 @@ def gc_command(
     """Remove artifacts that no bootable kernel needs.
 
     [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
-    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
-    results of the compatibility matrix that are older than a year.
+    removes packages that were not used for 30 days, unless a kernel of this host needs them, images
+    of compilers and headers of that age or for kernels that are gone, and results of the
+    compatibility matrix that are older than a year.
     """
     root = root.resolve()
     with progress():
         from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
         removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run)
-        gone: list[str] = []
+        gone = garbage.remove_toolchains(root, dry_run=dry_run)
         if images:
-            gone = garbage.remove_images(root, removed, dry_run=dry_run)
+            gone += garbage.remove_images(root, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)
         results = garbage.remove_results(root, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"

@@ -241,7 +241,7 @@ def _check_folder(folder: Path) -> None:
 def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
     """Write the build context of a Pin."""
     context = render_context(resolved)
-    names = sorted([*context.files, *context.downloads, *context.parts, *resolved.attached])
+    names = sorted([*context.files, *context.downloads, *context.parts])
     if not dry_run:
         context.write(folder)
         files = downloaded_files(settings, resolved, context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from threading import Event, Thread
 
@@ -10,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write
-from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
+from provision.agent.garbage import (
+    Removed,
+    Stock,
+    remove_images,
+    remove_toolchains,
+    remove_unneeded,
+    unneeded,
+)
 from provision.agent.model import Desired
-from provision.build.image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL
+from provision.build.provenance import record_built
+from provision.build.workspace import default_cache
 from provision.config import Config, PolicyConfig
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
@@ -235,6 +246,43 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     assert remove_images(layout.root, removed) == [gone.image]
     assert [note for note in notes if "provision/used:1" in note]
     assert engine.calls == ["remove sha256:gone with parents"]
+
+
+def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    engine = FakeEngine()
+    monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
+    assert remove_toolchains(layout.root) == []
+
+    def have(name: str, kernel: str, days: int, *, is_ours: bool = True) -> None:
+        labels = {TOOLCHAIN_LABEL: name, TOOLCHAIN_KERNEL_LABEL: kernel}
+        image = Image(f"sha256:{name}", (f"provision/toolchain:{name}",), labels=labels)
+        engine.have(image)
+        if is_ours:
+            record_built(default_cache(), image.id, image.tags[0])
+            then = time.time() - days * 86400
+            os.utime(default_cache() / "built" / image.id, (then, then))
+
+    have("used", KERNEL, 29)
+    have("old", KERNEL, 31)
+    have("gone", GONE, 0)
+    have("theirs", GONE, 99, is_ours=False)
+    expected = ["provision/toolchain:old", "provision/toolchain:gone"]
+    assert remove_toolchains(layout.root, dry_run=True) == expected
+    assert engine.calls == []
+    assert remove_toolchains(layout.root) == expected
+    assert engine.calls == ["remove sha256:old with parents", "remove sha256:gone with parents"]
+    # In doubt about what may boot.
+    write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
+    assert remove_toolchains(layout.root, dry_run=True) == ["provision/toolchain:old"]
+
+    def refuse(_host: object) -> None:
+        raise NotFoundError("No container engine answers.")
+
+    monkeypatch.setattr(docker_api, "connect", refuse)
+    assert remove_toolchains(layout.root) == []
 
 
 def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:

@@ -12,20 +12,20 @@ import pytest
 
 from kit.artifact import make_pin
 from provision.build.diagnosis import BuildError
+from provision.build.dockerfile import RenderedContext
 from provision.build.image import (
     DIGEST_LABEL,
-    KERNEL_STAGE,
-    TOOLS_STAGE,
+    TOOLCHAIN_KERNEL_LABEL,
+    TOOLCHAIN_LABEL,
     Built,
     build,
-    layers_of,
     remove_layers,
+    remove_toolchain,
 )
-from provision.build.provenance import record_built
+from provision.build.provenance import built_here, record_built
 from provision.engine.docker_api import BuildOptions, Image, Message
-from provision.engine.stream import StepRecord
 from provision.engine.tar_streams import pack
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import InUseError, NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import BasePin, Pin
 from provision.progress import Note, heard_by
@@ -35,6 +35,23 @@ _BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architectu
 
 
 PIN = make_pin().model_copy(update={"base": BasePin(image="debian:bookworm", digest=_BASE.id)})
+_DOCKERFILE = b"""# for a driver
+FROM ${BASE_IMAGE} AS tools
+COPY packages/ step.py /provision/
+FROM tools AS toolchain
+RUN install
+
+FROM toolchain AS build
+COPY sources/ /provision/
+COPY step.py patches/ /provision/
+FROM scratch
+COPY --from=build /out /
+"""
+
+
+def _context(patch: bytes = b"", package: str = "1") -> RenderedContext:
+    files = {"Dockerfile": _DOCKERFILE, "step.py": b"", "patches/a.patch": patch}
+    return RenderedContext(files, {"packages/gcc.deb": package * 64, "sources/x": "2" * 64})
 
 
 def _result(pin: Pin, **labels: str) -> Image:
@@ -62,9 +79,26 @@ Build = Callable[..., Built]
 @pytest.fixture
 def make(engine: FakeEngine, tmp_path: Path) -> Build:
     """Build the image of a Pin, of these options, with the engine."""
-    return lambda pin=PIN, **options: build(
-        engine, pin, {"Dockerfile": b"FROM scratch\n"}, state=tmp_path, **options
+    return lambda pin=PIN, context=None, **options: build(
+        engine, pin, context or _context(), state=tmp_path, **options
     )
+
+
+@pytest.fixture
+def toolchain(engine: FakeEngine, make: Build) -> Image:
+    """The toolchain's image, which another driver's build has made."""
+    other = make_pin(version="0").model_copy(update={"base": PIN.base})
+    engine.result, ours = _result(other), engine.result
+    make(other)
+    engine.result = ours
+    engine.calls.clear()
+    engine.contexts.clear()
+    return _toolchain(engine)
+
+
+def _toolchain(engine: FakeEngine) -> Image:
+    (found,) = engine.images_with_label(TOOLCHAIN_LABEL)
+    return found
 
 
 def test_a_new_image_is_named_when_it_is_complete(engine: FakeEngine, make: Build) -> None:
@@ -72,8 +106,14 @@ def test_a_new_image_is_named_when_it_is_complete(engine: FakeEngine, make: Buil
     assert built.built
     assert built.image == PIN.image
     assert built.size == 7
-    assert engine.calls[:2] == [f"build {_BASE.id}", f"tag {PIN.image}"]
-    assert engine.networks == ["none"]
+    toolchain = _toolchain(engine)
+    assert engine.calls[:4] == [
+        f"build {_BASE.id}",
+        f"tag {toolchain.tags[0]}",
+        f"build {toolchain.id}",
+        f"tag {PIN.image}",
+    ]
+    assert engine.networks == ["none", "none"]
     assert built.log is not None
     assert "v4l2loopback.ko" in built.log.read_text()
 
@@ -83,20 +123,106 @@ def test_the_layers_that_only_this_driver_needs_are_removed(
 ) -> None:
     steps = make().steps
     removed = [call.removeprefix("remove ") for call in engine.calls if "remove" in call]
-    # Of the stage "build", the last first; those of the shared stage "toolchain" stay.
-    assert removed == [step.layer for step in steps[14:6:-1]]
+    end = next(n for n, step in enumerate(steps) if step.instruction == "FROM scratch")
+    own = [step for step in steps[:end] if not step.instruction.startswith("FROM")]
+    assert removed == [step.layer for step in reversed(own) if step.layer]
+    assert removed
 
 
-def test_the_layers_that_all_drivers_share_can_be_removed_too(
-    engine: FakeEngine, make: Build
+_PACKAGES, _SOURCES = ["packages/gcc.deb", "step.py"], ["patches/a.patch", "sources/x", "step.py"]
+
+
+def test_a_toolchain_is_installed_once_and_each_build_sends_only_its_sources(
+    engine: FakeEngine, make: Build, tmp_path: Path
 ) -> None:
-    steps = make().steps
-    engine.calls.clear()
-    remove_layers(engine, layers_of(steps, stage=KERNEL_STAGE))
-    base = next(number for number, step in enumerate(steps) if "FROM" in step.instruction)
-    own = [call.removeprefix("remove ") for call in engine.calls]
-    assert own == [step.layer for step in steps[5:base:-1]]
-    assert own
+    """A second driver, version or patch: no package is read, and the base image is not needed."""
+    attached: list[list[str]] = []
+
+    def attach(context: RenderedContext) -> dict[str, Path]:
+        attached.append(sorted(context.downloads))
+        (tmp_path / "file").touch()
+        return dict.fromkeys(context.downloads, tmp_path / "file")
+
+    make(attach=attach)
+    assert engine.contexts == [["Dockerfile", *_PACKAGES], ["Dockerfile", *_SOURCES]]
+    engine.images.pop(_BASE.id)
+    other = make_pin(version="9").model_copy(update={"base": PIN.base})
+    engine.result = _result(other)
+    fetched: list[str] = []
+
+    def fetch(image_id: str) -> dict[str, Path]:
+        fetched.append(image_id)
+        return {}
+
+    make(other, _context(b"a patch"), attach=attach, fetch=fetch)
+    assert engine.contexts[2:] == [["Dockerfile", *_SOURCES]]
+    assert attached == [["sources/x"], ["packages/gcc.deb"], ["sources/x"]]
+    assert fetched == [_toolchain(engine).id]
+
+
+@pytest.mark.parametrize("other", [_context(package="3"), make_pin(kernel="6.1.0-9-arm64")])
+def test_other_packages_are_another_toolchain(
+    engine: FakeEngine, make: Build, other: RenderedContext | Pin
+) -> None:
+    make()
+    if isinstance(other, Pin):
+        arm = other.kernel.model_copy(update={"architecture": "aarch64"})
+        pin = other.model_copy(update={"base": PIN.base, "kernel": arm})
+        engine.result = _result(pin)
+        make(pin)
+    else:
+        make(context=other, rebuild=True)
+    assert len(engine.images_with_label(TOOLCHAIN_LABEL)) == 2
+
+
+def test_a_toolchain_that_only_says_that_it_was_built_here_is_not_used(
+    engine: FakeEngine, make: Build, toolchain: Image
+) -> None:
+    engine.images.pop(toolchain.id)
+    engine.have(replace(toolchain, id="sha256:theirs"))
+    make()
+    assert engine.calls[0] == f"build {_BASE.id}"
+    assert "build sha256:theirs" not in engine.calls
+
+
+def test_a_build_waits_for_the_toolchain_that_another_is_installing(
+    engine: FakeEngine, make: Build, toolchain: Image, tmp_path: Path
+) -> None:
+    (held,) = (tmp_path / "locks").glob("toolchain-*")
+    for name in (toolchain.id, *toolchain.tags):
+        engine.images.pop(name)
+    waiting = threading.Event()
+
+    def second() -> None:
+        with heard_by(lambda _event: waiting.set()):
+            make()
+
+    thread = threading.Thread(target=second)
+    with lock(held):
+        thread.start()
+        assert waiting.wait(10)
+        engine.have(toolchain)
+    thread.join(10)
+    assert engine.calls[0] == f"build {toolchain.id}"
+
+
+def test_a_toolchain_that_a_build_uses_is_not_removed(
+    engine: FakeEngine, make: Build, toolchain: Image, tmp_path: Path
+) -> None:
+    refused = []
+
+    def fetch(_image_id: str) -> dict[str, Path]:
+        with pytest.raises(InUseError):
+            remove_toolchain(engine, toolchain, tmp_path)
+        refused.append(toolchain)
+        return {}
+
+    make(fetch=fetch)
+    assert refused
+    remove_toolchain(engine, toolchain, tmp_path)
+    assert engine.calls[-1] == f"remove {toolchain.id} with parents"
+    label = f"{TOOLCHAIN_KERNEL_LABEL}={PIN.kernel.release}"
+    assert built_here(engine, label, tmp_path) == [toolchain]
 
 
 def test_layers_that_are_gone_count_as_removed_and_those_in_use_do_not(engine: FakeEngine) -> None:
@@ -111,23 +237,6 @@ def test_layers_that_are_gone_count_as_removed_and_those_in_use_do_not(engine: F
     engine.have(Image("below"))
     assert not remove_layers(engine, ["lowest", "below", "gone"])
     assert [call for call in engine.calls if "lowest" in call] == []
-
-
-def test_layers_are_separated_by_what_shares_them() -> None:
-    words = (
-        ("FROM ${BASE_IMAGE} AS tools", "base"),
-        ("RUN tools", "1"),
-        ("FROM tools AS toolchain", "1"),
-        ("RUN headers", "2"),
-        ("FROM toolchain AS build", "2"),
-        ("RUN make", "3"),
-        ("FROM scratch", None),
-        ("COPY --from=build /out/ /", "4"),
-    )
-    steps = [StepRecord(n, text, layer=layer) for n, (text, layer) in enumerate(words)]
-    assert layers_of(steps, stage=TOOLS_STAGE) == ["1"]
-    assert layers_of(steps, stage=KERNEL_STAGE) == ["2"]
-    assert layers_of(steps) == ["3"]
 
 
 def test_an_image_that_was_built_here_is_not_built_again(
@@ -167,8 +276,9 @@ _LOST = "unknown parent image ID sha256:5c1b0f"
 
 @pytest.mark.parametrize("said", [_LOST, "No such image: sha256:5c1b0f"])
 def test_a_build_that_loses_a_layer_begins_again(
-    engine: FakeEngine, make: Build, notes: list[str], said: str
+    engine: FakeEngine, make: Build, toolchain: Image, notes: list[str], said: str
 ) -> None:
+    del toolchain  # is there
     whole, building = [*engine.conversation], engine.build
     contexts = []
 
@@ -189,13 +299,13 @@ def test_a_build_that_loses_a_layer_begins_again(
 
 
 def test_a_build_that_loses_layers_again_and_again_says_nothing_of_its_driver(
-    engine: FakeEngine, make: Build
+    engine: FakeEngine, make: Build, toolchain: Image
 ) -> None:
     engine.conversation = [*list(engine.conversation)[:9], {"error": _LOST}]
     with pytest.raises(BuildError) as caught:
         make()
     assert caught.value.is_outside
-    assert sum("build " in call for call in engine.calls) == 5
+    assert engine.calls == [f"build {toolchain.id}"] * 5
 
 
 def test_rebuild_builds_what_exists(engine: FakeEngine, make: Build) -> None:
@@ -204,29 +314,33 @@ def test_rebuild_builds_what_exists(engine: FakeEngine, make: Build) -> None:
     assert not any("sha256:9" in call for call in engine.calls)
 
 
-def test_a_failed_step_names_nothing_and_keeps_the_layers(engine: FakeEngine, make: Build) -> None:
+def test_a_failed_step_names_nothing_and_keeps_the_layers(
+    engine: FakeEngine, make: Build, toolchain: Image
+) -> None:
     engine.conversation = recorded("does-not-compile")
     engine.result = None
     with pytest.raises(BuildError) as caught:
         make()
-    assert engine.calls == [f"build {_BASE.id}"]
+    assert engine.calls == [f"build {toolchain.id}"]
     assert caught.value.log is not None
     assert "strlcpy" in caught.value.log.read_text()
 
 
-def test_an_engine_that_dies_is_not_a_success(engine: FakeEngine, make: Build) -> None:
+def test_an_engine_that_dies_is_not_a_success(
+    engine: FakeEngine, make: Build, toolchain: Image
+) -> None:
     engine.conversation = recorded("built")[:-4]
     engine.result = None
     with pytest.raises(ProvisionError):
         make()
-    assert engine.calls == [f"build {_BASE.id}"]
+    assert engine.calls == [f"build {toolchain.id}"]
 
 
 def test_a_result_without_its_pin_gets_no_name(engine: FakeEngine, make: Build) -> None:
     engine.result = _result(PIN, **{DIGEST_LABEL: "other"})
     with pytest.raises(ProvisionError):
         make()
-    assert not any(call.startswith("tag") for call in engine.calls)
+    assert f"tag {PIN.image}" not in engine.calls
 
 
 def test_a_missing_base_image_says_how_to_get_one(engine: FakeEngine, make: Build) -> None:

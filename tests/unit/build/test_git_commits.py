@@ -64,16 +64,11 @@ class _Engine(FakeEngine):
         yield self.inside
 
 
-def _have(tmp_path: Path, ran: Ran, stages: list[str]) -> tuple[dict[str, Path], _Engine]:
+def _have(tmp_path: Path, ran: Ran) -> tuple[dict[str, Path], _Engine]:
     engine = _Engine(ran)
-
-    def toolchain() -> str:
-        stages.append("built")
-        return "sha256:toolchain"
-
     commits, store = commits_of([_SOURCE]), PackageStore(tmp_path)
     access = GitAccess(tmp_path / "root", tmp_path / "logins")
-    return ensure_commits(engine, toolchain, commits, store, network="host", access=access), engine
+    return ensure_commits(engine, "sha256:x", commits, store, network="host", access=access), engine
 
 
 def _names(commits: Sequence[str]) -> set[str]:
@@ -81,16 +76,14 @@ def _names(commits: Sequence[str]) -> set[str]:
 
 
 def test_a_commit_and_its_submodules_are_fetched_once(tmp_path: Path) -> None:
-    stages: list[str] = []
-    found, engine = _have(tmp_path, Ran(0, ""), stages)
+    found, engine = _have(tmp_path, Ran(0, ""))
     assert set(found) == _names([commit.file_name for commit in _SOURCE.commits])
-    assert stages == ["built"]
     assert [request.network for request in engine.asked] == ["host", "host"]
     first, second = engine.inside.scripts
     assert f"{_URL} {'1' * 40}" in first
     assert '"$sum" = ' + "4" * 64 in second
-    again, silent = _have(tmp_path, Ran(1, "gone"), stages)
-    assert (again, silent.asked, stages) == (found, [], ["built"])
+    again, silent = _have(tmp_path, Ran(1, "gone"))
+    assert (again, silent.asked) == (found, [])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def test_what_fails_is_named_without_a_password_and_leaves_no_file(
     tmp_path: Path, said: str
 ) -> None:
     with pytest.raises(ProvisionError) as caught:
-        _have(tmp_path, Ran(3, said), [])
+        _have(tmp_path, Ran(3, said))
     shown = f"{caught.value.message} {caught.value.resolution} {caught.value.details}"
     assert "1" * 40 in shown
     assert "secret" not in shown
@@ -125,7 +118,7 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError):
         ensure_commits(
             engine,
-            lambda: "sha256:x",
+            "sha256:x",
             wanted,
             PackageStore(tmp_path),
             access=GitAccess(tmp_path, tmp_path),
@@ -138,7 +131,7 @@ def _once(tmp_path: Path, *, engine: _Engine | None = None) -> _Engine:
     (commit, _) = commits_of([_SOURCE])
     ensure_commits(
         engine,
-        lambda: "sha256:x",
+        "sha256:x",
         (commit,),
         PackageStore(tmp_path),
         access=GitAccess(tmp_path, tmp_path),
@@ -191,7 +184,7 @@ def test_the_container_gets_login_and_authorities_and_shows_neither(
     engine = _Engine(Ran(0, ""))
     (commit, _) = commits_of([_SOURCE])
     access = GitAccess(tmp_path, tmp_path / "logins")
-    ensure_commits(engine, lambda: "sha256:x", (commit,), PackageStore(tmp_path), access=access)
+    ensure_commits(engine, "sha256:x", (commit,), PackageStore(tmp_path), access=access)
     (asked,) = engine.asked
     ((folder, files),) = engine.inside.given
     assert list(files.values()) == [b"of the site\n"]
@@ -216,7 +209,7 @@ def test_a_server_that_refuses_says_what_it_wants(
     tmp_path: Path, said: str, resolution: str
 ) -> None:
     with pytest.raises(ProvisionError) as caught:
-        _have(tmp_path, Ran(128, said), [])
+        _have(tmp_path, Ran(128, said))
     assert resolution in str(caught.value.resolution)
     assert said in str(caught.value.details)
 
@@ -228,7 +221,7 @@ def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         ensure_commits(
             engine,
-            lambda: "sha256:x",
+            "sha256:x",
             wanted,
             PackageStore(tmp_path),
             access=GitAccess(tmp_path, tmp_path),
@@ -252,7 +245,7 @@ def test_a_server_that_is_down_says_nothing_of_the_driver(
     tmp_path: Path, said: str, kind: type[ProvisionError]
 ) -> None:
     with pytest.raises(ProvisionError) as caught:
-        _have(tmp_path, Ran(128, said), [])
+        _have(tmp_path, Ran(128, said))
     assert type(caught.value) is kind
 
 
@@ -263,7 +256,7 @@ def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, s
     with pytest.raises(ProvisionError) as caught:
         ensure_commits(
             _Engine(Ran(3, said)),
-            lambda: "sha256:x",
+            "sha256:x",
             wanted,
             PackageStore(tmp_path),
             access=GitAccess(tmp_path, tmp_path),

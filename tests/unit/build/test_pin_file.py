@@ -239,7 +239,7 @@ def test_what_fetches_commits_uses_the_network_that_was_named(
         return {}
 
     def build(*_given: object, fetch: Callable[..., object], **_more: object) -> Built:
-        fetch(lambda: "sha256:tools")
+        fetch("sha256:tools")
         return Built("demo:1", "sha256:1", 1, built=True)
 
     monkeypatch.setattr(context_files, "ensure_commits", have)

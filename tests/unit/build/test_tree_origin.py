@@ -9,21 +9,16 @@ import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provision.build import trees
-from provision.build.context_files import downloaded_files
-from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore
-from provision.build.resolve import Resolved
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ProvisionError, UsageError
 from provision.files import state_of
-from provision.pin import DriverPin, KernelPin, Pin
 
 _KERNEL = "6.6.74-mine"
 _CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
@@ -277,24 +272,6 @@ def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: li
     with pytest.raises(AssertionError):
         ensure_cos_tree(load_settings(settings.root), _BUILD)
     assert len(downloads) == 3
-
-
-def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Settings) -> None:
-    tree = ensure_tree(settings, _FOLDER, _KERNEL)
-    # Of a Pin, the message names the kernel and the driver, and nothing else is read.
-    said: dict[str, Any] = {
-        "kernel": KernelPin(release=_KERNEL, architecture="x86_64"),
-        "driver": DriverPin(name="made-up", version="1", flavour="open"),
-        "closure": (),
-        "sources": (),
-    }
-    pin: Pin = Pin.model_construct(**said)
-    resolved = Resolved(pin, None, None, attached=tree.files)  # type: ignore[arg-type] # not read
-    context = RenderedContext({}, {})
-    assert downloaded_files(settings, resolved, context) == tree.files
-    tree.files["tree.tar"].write_text("ALL:")
-    with pytest.raises(NotFoundError):
-        downloaded_files(settings, resolved, context)
 
 
 def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:

@@ -8,12 +8,14 @@ import gzip
 import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from provision.build import bootstrap, resolve, trees
 from provision.build.base_image import BaseRequest, base_request
+from provision.build.context_files import downloaded_files
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import DriverRequest, choose_tree
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
@@ -108,9 +110,9 @@ def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, roo
     assert resolved.pin.compiler.name == "gcc-12"
     assert resolved.pin.headers == ()
     assert {package.name for package in resolved.pin.packages} >= {"bc", "flex", "libelf-dev"}
-    contents = {name: path.read_bytes() for name, path in resolved.attached.items()}
-    assert contents["kernel/tree.tar"] == b"the source"
-    assert contents["kernel/config"] == _CONFIG.encode()
+    downloads, store = render_context(resolved).downloads, PackageStore(settings.state)
+    assert store.path(downloads["kernel/tree.tar"]).read_bytes() == b"the source"
+    assert store.path(downloads["kernel/config"]).read_bytes() == _CONFIG.encode()
     files = render_context(resolved).files
     assert b"step.py prepare_tree /provision/kernel" in files["Dockerfile"]
     assert b'"cc": "gcc-12"' in files["kernel/tree.json"]
@@ -324,17 +326,17 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     again = read_pin(settings, path)
     assert again.pin == resolved.pin
     assert render_context(again).files == render_context(resolved).files
-    assert again.attached == resolved.attached
+    shared, _own = render_context(again).split()
     store = PackageStore(settings.state)
-    assert store.add_bytes(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
-    # Where garbage collection looks, and not beside it.
-    assert {p.parent for p in again.attached.values()} == {PackageStore(settings.state).files}
-    again.attached["kernel/tree.tar"].write_bytes(b"another source")
-    with pytest.raises(NotFoundError):
-        read_pin(settings, path)
-    again.attached["kernel/tree.tar"].unlink()
-    with pytest.raises(NotFoundError):
-        read_pin(settings, path)
+    # The packages are made up.
+    shared = replace(shared, downloads={"kernel/tree.tar": shared.downloads["kernel/tree.tar"]})
+    tree = store.path(shared.downloads["kernel/tree.tar"])
+    assert downloaded_files(settings, again, shared) == {"kernel/tree.tar": tree}
+    for damage in (partial(tree.write_bytes, b"another source"), tree.unlink):
+        damage()
+        with pytest.raises(NotFoundError) as caught:
+            downloaded_files(settings, again, shared)
+        assert str(tree) in str(caught.value.resolution)
 
 
 @pytest.mark.parametrize("name", ["Debian:12", "debian:12 ", "-:1", "flatcar:3227 2"])

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from provision.build.image import TOOLCHAIN_LABEL
 from provision.build.workspace import EngineConnection, Settings
 from provision.engine.docker_api import BuildOptions, Engine, Image, Message
 from provision.errors import ProvisionError
@@ -34,6 +35,7 @@ class FakeEngine(Engine):
         result: What a build leaves behind; taken up when its conversation ends.
         calls: What was asked of it.
         networks: The network of each build.
+        contexts: The files of each build.
         loaded: The archives of images that were loaded.
     """
 
@@ -45,6 +47,7 @@ class FakeEngine(Engine):
         self.result: Image | None = None
         self.calls: list[str] = []
         self.networks: list[str | None] = []
+        self.contexts: list[list[str]] = []
         self.loaded: list[bytes] = []
 
     def close(self) -> None:
@@ -61,17 +64,32 @@ class FakeEngine(Engine):
 
     def images_with_label(self, label: str) -> list[Image]:
         key, given, value = label.partition("=")
-        named = [i for i in self.images.values() if key in i.labels and i.tags]
+        named = {i.id: i for i in self.images.values() if key in i.labels and i.tags}.values()
         return [image for image in named if not given or image.labels[key] == value]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
         self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")
         self.networks.append(options.network)
         with tarfile.open(fileobj=context) as archive:
-            assert "Dockerfile" in archive.getnames()
+            self.contexts.append(archive.getnames())
+            dockerfile = archive.extractfile("Dockerfile")
+            assert dockerfile is not None
+            text = dockerfile.read().decode()
+        if f"LABEL {TOOLCHAIN_LABEL}=" in text:
+            yield from self._make_toolchain(text)
+            return
         yield from self.conversation
         if self.result is not None:
             self.have(self.result)
+
+    def _make_toolchain(self, dockerfile: str) -> Iterator[Message]:
+        words = dockerfile.splitlines()[-1].removeprefix("LABEL ").split()
+        labels = dict(word.split("=") for word in words)
+        made = Image(f"sha256:toolchain-{labels[TOOLCHAIN_LABEL][:12]}", labels=labels)
+        yield {"stream": "Step 1/1 : FROM ${BASE_IMAGE} AS tools\n"}
+        self.have(made)
+        yield {"aux": {"ID": made.id}}
+        yield {"stream": "Successfully built 0123456789ab\n"}
 
     def tag(self, image_id: str, reference: str) -> None:
         self.calls.append(f"tag {reference}")

@@ -7,44 +7,39 @@ other cells would fail in the same way.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.image import (
-    KERNEL_STAGE,
-    TOOLS_STAGE,
+    TOOLCHAIN_KERNEL_LABEL,
     build_image,
     find_built,
     layers_of,
     remove_layers,
+    remove_toolchain,
 )
+from provision.build.provenance import built_here
 from provision.build.request import BuildSettings, DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import EngineConnection, Settings
-from provision.engine.docker_api import Engine, EngineError
-from provision.engine.stream import StepRecord
+from provision.engine.docker_api import EngineError
 from provision.errors import ExitCode, InUseError, ProvisionError, redact
 from provision.fetch import UnreachableError
-from provision.files import LONGEST_WAIT_S, lock, write_atomic
+from provision.files import LONGEST_WAIT_S
 from provision.fleet.matrix.cells import Cell, Column, Planned
 from provision.fleet.matrix.results import (
     BusyError,
     Outcome,
     Result,
     Results,
-    lock_path,
     result_of,
 )
 from provision.fleet.prebuild import FleetRegistry
@@ -65,8 +60,6 @@ from provision.progress import (
 # How long builds may take to stop before the process ends without waiting for them.
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
-# Stands in place of a kernel: the layers that all kernels of a distro begin with.
-_TOOLS = "tools"
 _FULL = "no space left on device"
 _LONGEST_TEXT = 16_000
 _LONGEST_LINE = 400
@@ -98,67 +91,6 @@ class RunOptions:
         return max(1, processors // self.jobs) if self.jobs > 1 else None
 
 
-def _shared_by(column: Column) -> tuple[Column, Column]:
-    """Return the columns whose cells share layers with a cell: its kernel's and its distro's."""
-    return column, Column(column.distro, _TOOLS)
-
-
-class SharedLayers:
-    """The layers that the builds of a kernel's cells, or of a distro's, begin with.
-
-    Files record the layers, so that they are removed even if the run that made them was killed, or
-    if two matrices made them at the same time.
-
-    Args:
-        folder: Of the matrix; need not exist.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @contextmanager
-    def using(self, column: Column) -> Iterator[None]:
-        """Keep the layers of a kernel from being removed during a build."""
-        with lock(lock_path(self._folder, "layers", str(column)), shared=True):
-            yield
-
-    def note(self, column: Column, layers: Sequence[str]) -> None:
-        """Record layers until they are removed; the caller is using them."""
-        if layers:
-            text = json.dumps(list(layers))
-            name = hashlib.sha256(text.encode()).hexdigest()[:32]
-            write_atomic(self._notes(column) / f"{name}.json", f"{text}\n")
-
-    def noted(self, column: Column) -> dict[Path, list[str]]:
-        """Return the recorded layers by record, the oldest layer of each build first."""
-        found = {}
-        for path in sorted(self._notes(column).glob("[!.]*.json")):
-            # A damaged note costs only disk space.
-            with suppress(OSError, ValueError, TypeError):
-                found[path] = [str(layer) for layer in json.loads(path.read_bytes())]
-        return found
-
-    def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
-        """Remove the layers of a kernel unless a build uses them; return whether they are gone."""
-        with ExitStack() as stack:
-            try:
-                path = lock_path(self._folder, "layers", str(column))
-                stack.enter_context(lock(path, limit=0))
-            except InUseError:
-                return False
-            for path, layers in self.noted(column).items():
-                # Layers that another matrix is about to remove keep the layers below them.
-                if remove_layers(engine(), layers):
-                    path.unlink(missing_ok=True)
-            if not self.noted(column):
-                # This includes drafts of runs that were killed.
-                shutil.rmtree(self._notes(column), ignore_errors=True)
-            return True
-
-    def _notes(self, column: Column) -> Path:
-        return self._folder / "layers" / f"{column.distro.replace(':', '@')}@{column.kernel}"
-
-
 class _StoppedError(BaseException):
     """Unwinds a build whose run is to stop."""
 
@@ -171,7 +103,6 @@ class MatrixRun:
         self._results = results
         self._options = options
         self._lock = threading.Lock()
-        self._clearing = threading.Lock()
         self._stop = threading.Event()
         self._finished = threading.Event()
         self._active = 0
@@ -186,13 +117,13 @@ class MatrixRun:
         self._counts: Counter[str] = Counter()
         self._total = 0
         self._columns: Counter[Column] = Counter()
-        self._layers = SharedLayers(results.folder)
-        # Whose layers are to be removed when their last cell is done.
+        # Whose toolchains are to be removed when their last cell is done.
         self._pending: set[Column] = set()
         self._begun = int(time.time())
         # Driver and kernel of images that this host may install; ``gc`` removes these.
-        kernels = find_kernels(settings.root).bootable
-        self._own = {(driver, kernel) for driver in settings.config.drivers for kernel in kernels}
+        self._kernels = frozenset(find_kernels(settings.root).bootable)
+        drivers = settings.config.drivers
+        self._own = {(driver, kernel) for driver in drivers for kernel in self._kernels}
         self._outcome = Outcome()
 
     def run(self, planned: Sequence[Planned]) -> Outcome:
@@ -206,10 +137,7 @@ class MatrixRun:
             self._results.read(one.cell)
         self._queue.extend(planned)
         self._total = len(planned)
-        for one in planned:
-            self._columns.update(_shared_by(one.cell.column))
-        # Leftovers of a run that was killed.
-        self._pending = {column for column in self._columns if self._layers.noted(column)}
+        self._columns.update(one.cell.column for one in planned)
         self._active = max(1, min(self._options.jobs, len(planned)))
         try:
             for _ in range(self._active):
@@ -258,7 +186,7 @@ class MatrixRun:
                     " the command again to continue.",
                 )
                 self._ended(planned.cell, "trouble", full)
-            self._clear_layers(settings)
+            self._remove_toolchains(settings)
 
     def _next(self) -> Planned | None:
         with self._lock:
@@ -291,20 +219,19 @@ class MatrixRun:
             self._postponed.append(planned)
             del self._running[cell]
 
-    def _clear_layers(self, settings: Settings) -> None:
-        """Remove the layers of kernels whose cells are done.
+    def _remove_toolchains(self, settings: Settings) -> None:
+        """Remove the toolchains of kernels whose cells are done, and that can't boot here.
 
-        Layers that another matrix still uses are removed later, or by that matrix.
+        One that another process uses stays; ``gc`` removes it.
         """
         with self._lock:
             done = {column for column in self._pending if self._columns[column] == 0}
             self._pending -= done
-        with self._clearing, suppress(ProvisionError, OSError):
-            # Layers of kernels come first: they are based on those of the tools.
-            for column in sorted(done, key=lambda column: column.kernel == _TOOLS):
-                if not self._layers.clear(column, settings.engine):
-                    with self._lock:
-                        self._pending.add(column)
+        for kernel in {column.kernel for column in done} - self._kernels:
+            label, engine = f"{TOOLCHAIN_KERNEL_LABEL}={kernel}", settings.engine()
+            for image in built_here(engine, label, settings.state):
+                with suppress(ProvisionError):
+                    remove_toolchain(engine, image, settings.state)
 
     def _do(self, planned: Planned, settings: Settings) -> None:
         """Get a result for a cell; the caller holds its lock."""
@@ -353,10 +280,7 @@ class MatrixRun:
             return result.state, result
         if known is not None and self._still_holds(known, resolved, settings):
             return known.state, None
-        with ExitStack() as stack:
-            for column in _shared_by(cell.column):
-                stack.enter_context(self._layers.using(column))
-            result = self._build(cell, resolved, settings)
+        result = self._build(cell, resolved, settings)
         return result.state, result
 
     def _still_holds(self, known: Result, resolved: Resolved, settings: Settings) -> bool:
@@ -379,12 +303,14 @@ class MatrixRun:
         """Build a cell, and keep or remove its image and layers."""
         options, pin, engine = self._options, resolved.pin, settings.engine()
         how = BuildSettings(jobs=options.compilers, rebuild=options.retry == "all")
+        if not options.keep_images:
+            with self._lock:
+                self._pending.add(cell.column)
         try:
             built = build_image(settings, resolved, how)
         except ProvisionError as error:
             if isinstance(error, BuildError) and not options.keep_images:
                 remove_layers(engine, layers_of(error.steps))
-                self._note_layers(cell, error.steps)
             refuse_trouble(error)
             return failed_result(cell, error, phase="build", digest=pin.digest)
         if options.publisher is not None:
@@ -393,7 +319,6 @@ class MatrixRun:
         is_own = (cell.row.driver, cell.column.kernel) in self._own
         kept = options.keep_images or not built.built or is_own
         if not kept:
-            self._note_layers(cell, built.steps)
             with suppress(ProvisionError):
                 engine.remove(built.image_id, with_parents=True)
         return result_of(
@@ -405,18 +330,11 @@ class MatrixRun:
             seconds={name: round(taken, 3) for name, taken in built.phases().items()},
         )
 
-    def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        stages = (KERNEL_STAGE, TOOLS_STAGE)
-        for column, stage in zip(_shared_by(cell.column), stages, strict=True):
-            self._layers.note(column, layers_of(steps, stage=stage))
-            with self._lock:
-                self._pending.add(column)
-
     def _ended(self, cell: Cell, state: str, error: ProvisionError | None = None) -> None:
         with self._lock:
             self._running.pop(cell, None)
             self._counts[state] += 1
-            self._columns.subtract(_shared_by(cell.column))
+            self._columns.subtract([cell.column])
             if error is not None:
                 self._outcome.troubles.append((cell, error))
                 report(Note(f"trouble {cell}: {error.message}"))

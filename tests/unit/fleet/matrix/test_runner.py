@@ -18,7 +18,7 @@ import pytest
 
 from kit.artifact import make_pin
 from provision.build.diagnosis import BuildError, SourceError
-from provision.build.image import DIGEST_LABEL, Built
+from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL, Built
 from provision.build.provenance import record_built
 from provision.build.request import BuildSettings, DriverRequest
 from provision.build.resolve import Resolved
@@ -29,10 +29,11 @@ from provision.engine.docker_api import Engine, EngineError, EngineLostError, Im
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
+from provision.files import lock
 from provision.fleet.matrix import results, runner
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row
 from provision.fleet.matrix.results import Outcome, Result, Results
-from provision.fleet.matrix.runner import MatrixRun, RunOptions, SharedLayers
+from provision.fleet.matrix.runner import MatrixRun, RunOptions
 from provision.progress import Event, Note, Output, Tally, heard_by, report
 from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
@@ -43,9 +44,8 @@ LINES[60] = "/source/a.c:7:5: error: no member named 'x'"
 
 
 def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
-    """What a build did: a shared stage, one of its own, the artifact."""
-    names = ["FROM base AS tools", "RUN shared", "FROM tools AS toolchain", "RUN tools"]
-    names += ["FROM toolchain AS build", "RUN make"]
+    """What a build did: a stage of its own, the artifact."""
+    names = ["FROM toolchain AS build", "RUN make"]
     names += ["FROM scratch", "COPY x"] if whole else []
     records = [
         StepRecord(number, name, layer=name.replace(" ", "-"))
@@ -54,7 +54,7 @@ def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
     if not whole:
         records[-1].layer = None
         records[-1].lines = deque(LINES)
-        records.insert(5, StepRecord(9, "RUN unpack", layer="RUN-unpack"))
+        records.insert(1, StepRecord(9, "RUN unpack", layer="RUN-unpack"))
     return tuple(records)
 
 
@@ -121,6 +121,7 @@ class Lab:
         self.builds.append(name)
         self.hold(name)
         report(Output(f"CC {name}"))
+        self.have_toolchain(pin.kernel.release)
         for key in (pin.kernel.release, pin.driver.version):
             if error := self.broken.get(key):
                 raise error
@@ -129,6 +130,14 @@ class Lab:
         self.engine.have(image)
         record_built(self.settings.state, image.id, pin.image)
         return Built(pin.image, image.id, 7, not was_there, 1.5, () if was_there else steps())
+
+    def have_toolchain(self, kernel: str) -> None:
+        labels = {TOOLCHAIN_LABEL: "", TOOLCHAIN_KERNEL_LABEL: kernel}
+        image = Image(
+            f"sha256:toolchain-{kernel}", (f"provision/toolchain:{kernel}",), labels=labels
+        )
+        self.engine.have(image)
+        record_built(self.settings.state, image.id, image.tags[0])
 
     def run(self, planned: Iterable[Planned] | None = None, **how: object) -> Outcome:
         with heard_by(self.events.append):
@@ -328,30 +337,24 @@ def test_an_engine_that_does_not_answer_is_no_result(lab: Lab) -> None:
     assert lab.states() == {}
 
 
-def test_images_and_layers_go_when_nothing_needs_them(lab: Lab) -> None:
-    lab.run(cells(["2.0"]))
-    pins = [make_pin(version="2.0", kernel=kernel) for kernel in KERNELS]
-    removed = [f"sha256:{pin.short_digest}" for pin in pins]
-    assert [one for one in lab.removed if one.startswith("sha256:")] == removed
-    # After each kernel's last cell, what its drivers share.
-    assert lab.removed.count("RUN-tools") == 3
+def test_images_go_when_nothing_needs_them_and_toolchains_after_the_last_cell(lab: Lab) -> None:
+    lab.run(cells(["2.0", "1.2"]))
+    removed = []
+    for kernel in KERNELS:
+        pins = [make_pin(version=version, kernel=kernel) for version in ("2.0", "1.2")]
+        removed += [f"sha256:{pin.short_digest}" for pin in pins]
+        removed.append(f"sha256:toolchain-{kernel}")
+    assert lab.removed == removed
     assert all(result.image is None for result in lab.results.load()[0])
 
 
-def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) -> None:
-    column = cell("2.0", KERNELS[0]).column
-    layers = SharedLayers(lab.results.folder)
-    with layers.using(column):
-        lab.run(cells(["2.0"])[:1])
-    assert "RUN-tools" not in lab.removed
-    # By the next run, although it builds nothing; a damaged note does no harm.
-    (note,) = lab.results.folder.glob("layers/*/*.json")
-    note.with_name("0.json").write_text("{")
-    lab.run(cells(["2.0"])[:1])
-    assert lab.removed.count("RUN-tools") == 1
-    assert layers.noted(column) == {}
-    lab.run(cells(["2.0"])[:1])
-    assert lab.removed.count("RUN-tools") == 1
+def test_a_toolchain_that_another_build_uses_or_of_a_kernel_of_this_host_stays(lab: Lab) -> None:
+    modules = lab.settings.root / "lib/modules" / KERNELS[0]
+    modules.mkdir(parents=True)
+    (modules / "modules.dep").touch()
+    with lock(lab.settings.state / f"locks/toolchains-{KERNELS[1]}", shared=True):
+        lab.run(cells(["2.0"]))
+    assert [one for one in lab.removed if "toolchain" in one] == [f"sha256:toolchain-{KERNELS[2]}"]
 
 
 def test_what_was_forced_is_not_taken_back_by_a_plain_run(lab: Lab) -> None:
@@ -369,16 +372,10 @@ def test_what_was_forced_is_not_taken_back_by_a_plain_run(lab: Lab) -> None:
     assert lab.result().state == "not-supported"
 
 
-def test_tools_that_all_kernels_share_go_after_the_last_of_them(lab: Lab) -> None:
-    lab.run(cells(["2.0"]))
-    assert lab.removed.count("RUN-shared") == 1
-    assert lab.removed[-1] == "RUN-shared"
-
-
 def test_the_layers_of_a_failed_build_go_too(lab: Lab) -> None:
     lab.broken["2.0"] = compile_error()
     lab.run(cells(["2.0"])[:1])
-    assert lab.removed == ["RUN-unpack", "RUN-tools", "RUN-shared"]
+    assert lab.removed == ["RUN-unpack", f"sha256:toolchain-{KERNELS[0]}"]
     lab.engine.calls.clear()
     lab.run(cells(["2.0"])[:1], retry="failed", keep_images=True)
     assert lab.removed == []
@@ -393,7 +390,7 @@ def test_images_that_were_there_or_that_this_host_needs_stay(lab: Lab) -> None:
     pin = make_pin(version="2.0", kernel=KERNELS[0])
     lab.engine.have(Image("sha256:mine", (pin.image,), labels={DIGEST_LABEL: pin.digest}))
     lab.run(cells(["2.0"]))
-    removed = [one for one in lab.removed if one.startswith("sha256:")]
+    removed = [one for one in lab.removed if "toolchain" not in one]
     assert removed == [f"sha256:{make_pin(version='2.0', kernel=KERNELS[2]).short_digest}"]
     assert lab.result(KERNELS[1]).image is not None
 

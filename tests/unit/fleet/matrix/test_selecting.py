@@ -25,8 +25,6 @@ from provision.fleet.matrix.cells import (
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
 from provision.fleet.matrix.host_report import failures_for, later_kernels
 from provision.fleet.matrix.results import BusyError, Result, Results, result_of
-from provision.fleet.matrix.runner import SharedLayers
-from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
 
 SCHEMA = Path(__file__).parents[4] / "docs/reference/matrix-cell.schema.json"
@@ -298,17 +296,6 @@ def test_of_two_that_want_a_cell_one_has_it(results: Results) -> None:
         pass
 
 
-def test_layers_are_cleared_when_no_build_uses_them(tmp_path: Path) -> None:
-    layers, engine, column = SharedLayers(tmp_path), FakeEngine(), cell().column
-    layers.note(column, ["a", "b"])
-    with layers.using(column), layers.using(column):
-        assert not layers.clear(column, lambda: engine)
-    assert engine.calls == []
-    assert layers.clear(column, lambda: engine)
-    assert engine.calls == ["remove b", "remove a"]
-    assert layers.noted(column) == {}
-
-
 def test_old_results_go_except_those_of_this_hosts_kernels(results: Results) -> None:
     old = {"finished": 1_000_000}
     kept, gone = cell(kernel=KERNELS[0]), cell(kernel=KERNELS[1])
@@ -394,16 +381,6 @@ def test_later_kernels_are_those_of_the_hosts_kind() -> None:
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
-
-
-@pytest.mark.parametrize("text", ["5", "null", "{", '{"a": 1'])
-def test_a_damaged_note_of_layers_costs_no_run(tmp_path: Path, text: str) -> None:
-    layers, column = SharedLayers(tmp_path), Column(DEBIAN, KERNELS[0])
-    with layers.using(column):
-        layers.note(column, ["sha256:1", "sha256:2"])
-    (note,) = tmp_path.glob("layers/*/*.json")
-    (note.parent / "damaged.json").write_text(text)
-    assert list(layers.noted(column).values()) == [["sha256:1", "sha256:2"]]
 
 
 @pytest.mark.parametrize("member", ["size", "errors", "finished"])
