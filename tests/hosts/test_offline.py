@@ -187,13 +187,17 @@ def test_from_only_the_controllers_files(
 
 def _removed_with_its_images(machine: SshHost, ansible: Ansible) -> None:
     """Artifact images go on request, and no others."""
-    for label, name in (("a=b", "mine:1"), ("provision.pin.digest=sha256:1", "provision/x:1")):
+    for label, name in (
+        ("a=b", "mine:1"),
+        ("provision.pin.digest=sha256:1", "provision/x:1"),
+        ("provision.toolchain=1", "provision/toolchain:1"),
+    ):
         made = f"tar -C /etc/provision -c . | docker import --change 'LABEL {label}' - {name}"
         machine("sh", "-euc", made)
     asked = ("--extra-vars", '{"provision_driver_remove_images": true}')
     checked = ansible.play(REMOVE, "--check", *asked)
     assert "Ensure no artifact image is in the engine" in checked.changed_tasks()
-    assert len(machine("docker", "images", "--quiet").stdout.split()) == 2
+    assert len(machine("docker", "images", "--quiet").stdout.split()) == 3
     played = ansible.play(REMOVE, *asked)
     assert "Ensure no artifact image is in the engine" in played.changed_tasks()
     listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()

@@ -282,8 +282,11 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
     return gone
 
 
-def remove_toolchains(root: Path, *, dry_run: bool = False) -> list[str]:
+def remove_toolchains(root: Path, *, is_removal: bool = False, dry_run: bool = False) -> list[str]:
     """Remove the toolchains of kernels that are gone, and those that were not used for 30 days.
+
+    Args:
+        is_removal: Whether all go if no driver is configured.
 
     Returns:
         The names of the images.
@@ -297,12 +300,13 @@ def remove_toolchains(root: Path, *, dry_run: bool = False) -> list[str]:
     except ProvisionError as error:
         report(Note(f"Images of compilers and headers stay: {error.message}"))
         return []
+    is_everything = is_removal and not settings.config.drivers
     gone = []
     with closing(engine):
         for image in built_here(engine, TOOLCHAIN_LABEL, settings.state):
             is_gone = image.labels.get(TOOLCHAIN_KERNEL_LABEL) not in kernels.bootable
             is_old = days_unused(settings.state, image) > UNUSED_DAYS
-            if not (is_old or (is_gone and not kernels.doubts)):
+            if not (is_everything or is_old or (is_gone and not kernels.doubts)):
                 continue
             remove = partial(remove_toolchain, engine, image, settings.state)
             if dry_run or _is_removed(image, remove):

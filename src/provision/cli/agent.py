@@ -516,7 +516,7 @@ def gc_command(
         from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
         removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run)
-        gone = garbage.remove_toolchains(root, dry_run=dry_run)
+        gone = garbage.remove_toolchains(root, is_removal=images, dry_run=dry_run)
         if images:
             gone += garbage.remove_images(root, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)

@@ -48,8 +48,8 @@ kept:
 
 from ansible.module_utils.basic import AnsibleModule
 
-# The label that a build sets on its image: src/provision/build/image.py.
-_LABEL = "provision.pin.digest"
+# The labels that builds set on artifacts and toolchains: src/provision/build/image.py.
+_LABELS = ("provision.pin.digest", "provision.toolchain")
 _FORMAT = "{{.Repository}}:{{.Tag}} {{.ID}}"
 _UNNAMED = "<none>"
 
@@ -69,16 +69,19 @@ def _argv(module: AnsibleModule) -> list[str]:
 def _remove(module: AnsibleModule) -> tuple[list[str], list[str]]:
     """Remove artifact images; the names of those that went, and of those that stay, with why."""
     client = _argv(module)
-    asked = ["image", "ls", "--filter", f"label={_LABEL}", "--format", _FORMAT]
-    code, printed, said = module.run_command([*client, *asked])
-    if code != 0:
-        # This is no error, because the remaining removal does not depend on this engine.
-        kept = f"{client[0]} could not be asked, so its images stay: {said.strip()}"
-        module.warn(f"{kept} Start it, and run the playbook again.")
-        return [], [kept]
+    names: list[str] = []
+    for label in _LABELS:
+        asked = ["image", "ls", "--filter", f"label={label}", "--format", _FORMAT]
+        code, printed, said = module.run_command([*client, *asked])
+        if code != 0:
+            # This is no error, because the remaining removal does not depend on this engine.
+            kept = f"{client[0]} could not be asked, so its images stay: {said.strip()}"
+            module.warn(f"{kept} Start it, and run the playbook again.")
+            return [], [kept]
+        names += listed(printed)
     removed: list[str] = []
     stay: list[str] = []
-    for name in listed(printed):
+    for name in names:
         done = (0, "", "")
         if not module.check_mode:
             done = module.run_command([*client, "image", "rm", name])
