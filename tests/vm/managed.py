@@ -36,6 +36,7 @@ __all__ = [
     "OPEN_DEVICE",
     "RUN",
     "WITHIN_S",
+    "Applied",
     "ManagedGuest",
     "put_packages",
     "slots_of",
@@ -94,6 +95,19 @@ def put_packages(guest: Guest, packages: Sequence[Path], recipe: Recipe) -> None
         guest("tar -C / -xf /root/compiled.tar && rm /root/compiled.tar")
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `provision apply` has said."""
+
+    # What it says about each driver, as `provision status` does.
+    drivers: dict[str, dict[str, Any]]
+    output: str
+
+
+def _drivers_of(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {driver["name"]: driver for driver in status["drivers"]}
+
+
 def slots_of(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What a driver's status says, by kernel."""
     return {slot["release"]: slot for slot in status["kernels"]}
@@ -141,12 +155,12 @@ class ManagedGuest:
         config = _CONFIG.format(engine=self.engine, drivers=drivers)
         self.guest.write("/etc/provision/provision.toml", config)
 
-    def apply(self, *words: str, status: int = 0) -> Completed:
+    def apply(self, *words: str, status: int = 0) -> Applied:
         """Run `provision apply`, which has to end with the exit status `status`."""
-        command = f"provision apply {' '.join(words)}"
+        command = f"provision apply --json {' '.join(words)}"
         done = self.guest(command, check=False, timeout_s=WITHIN_S)
         assert done.returncode == status, done.output
-        return done
+        return Applied(_drivers_of(json.loads(done.stdout)["status"]), done.output)
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait until something is so; the journal says why it is not."""
@@ -190,7 +204,7 @@ class ManagedGuest:
         words = "" if check is None else "--check"
         done = self.guest(f"provision status --json {words}", check=False)
         assert check in {None, done.returncode}, done.output
-        return {driver["name"]: driver for driver in json.loads(done.stdout)["drivers"]}
+        return _drivers_of(json.loads(done.stdout))
 
     def status(self, driver: str) -> dict[str, Any]:
         """What it says about one."""
@@ -220,8 +234,9 @@ class ManagedGuest:
         """The host and its containers have the drivers, and both halves of duo in one version."""
         said = f"module {version} library {version}\n"
         assert f"{self.duo()}\n" == said, self.journal("provision-*")
-        assert self.guest(f"{ENGINES['docker']} -e OCI_DUO=all {IMAGE} duo-version").stdout == said
-        assert self.guest(OPEN_DEVICE).stdout == "opened\n"
+        both = "sh -c 'duo-version && : <>/dev/video0 && echo opened'"
+        started = self.guest(f"{RUN} {FLAG} -e OCI_DUO=all {IMAGE} {both}")
+        assert started.stdout == f"{said}opened\n", started.output
 
     def duo(self) -> str:
         """What duo's program says on the guest itself: the module's version and the library's.

@@ -58,8 +58,7 @@ def test_packages_are_installed(host: ManagedGuest) -> None:
 
 def test_what_is_configured_is_built_and_loaded(host: ManagedGuest) -> None:
     host.want(**{SMALL_DRIVER: "latest", DUO: "1.0"})
-    host.apply()
-    drivers = host.statuses(check=ExitCode.DONE)
+    drivers = host.apply().drivers
     assert drivers[SMALL_DRIVER]["state"] == drivers[DUO]["state"] == "ready"
     # From the store, with what it needs of the kernel's own.
     assert host.is_loaded("v4l2loopback")
@@ -126,12 +125,11 @@ def test_what_is_in_use_waits_and_its_user_is_named(host: ManagedGuest) -> None:
     old = host.artifact(DUO)
     with _held(host, _HOLD_CONFLICT), _held(host, _HOLD_DUO) as user:
         host.want(**{SMALL_DRIVER: "latest", DUO: DUO_BROKEN, "lab": "latest"})
-        said = host.apply(status=ExitCode.IN_USE).output
-        assert CONFLICT in said
-        drivers = host.statuses(check=ExitCode.IN_USE)
+        done = host.apply(status=ExitCode.IN_USE)
+        assert CONFLICT in done.output
         for driver in (DUO, "lab"):
-            assert drivers[driver]["state"] == "reboot-required", said
-        assert any(user in one for one in drivers[DUO]["users"])
+            assert done.drivers[driver]["state"] == "reboot-required", done.output
+        assert any(user in one for one in done.drivers[DUO]["users"])
         # Both halves of the new version are prepared; those of the old one serve.
         assert len(host.entries(DUO)) == 2
         assert host.artifact(DUO) == old

@@ -22,7 +22,7 @@ from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.guest.base import base_of
 from kit.guest.tree import VENV
 from kit.two_part_driver import DUO
-from vm.managed import ManagedGuest
+from vm.managed import Applied, ManagedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
-    from kit.process import Completed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
@@ -119,7 +118,7 @@ def copies(
         copy.unlink()
 
 
-def _copy_until(done: Future[Completed], guest: Guest, engine: Engine, folder: Path) -> list[Path]:
+def _copy_until(done: Future[Applied], guest: Guest, engine: Engine, folder: Path) -> list[Path]:
     machine = guest.machine
     copies: list[Path] = []
     is_built = False
@@ -141,7 +140,7 @@ def _copied(guest: Guest, folder: Path, number: int) -> Path:
     return copy
 
 
-def _is_built_soon(done: Future[Completed], engine: Engine) -> bool:
+def _is_built_soon(done: Future[Applied], engine: Engine) -> bool:
     """Whether the engine has the image before it is time for another copy."""
     until = time.monotonic() + _WHILE_BUILDING_S
     while time.monotonic() < until and not done.done():
@@ -151,7 +150,7 @@ def _is_built_soon(done: Future[Completed], engine: Engine) -> bool:
     return False
 
 
-def _wait(done: Future[Completed], seconds: float) -> None:
+def _wait(done: Future[Applied], seconds: float) -> None:
     try:
         done.exception(timeout=seconds)
     except TimeoutError:
