@@ -202,7 +202,7 @@ def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[
         if layer.media_type == PAYLOAD and ANNOTATION in layer.annotations
     ]
     if any(layer.size > _LONGEST_PAYLOAD for layer in layers):
-        raise ProvisionError(
+        raise UntrustedError(
             f"The signatures of '{client.reference.name}' are refused: one is larger than"
             f" {_LONGEST_PAYLOAD} bytes.",
             resolution=_DO_NOT_USE,

@@ -1,17 +1,13 @@
-"""What the pages for contributors name is there: files, folders, targets, hooks."""
+"""What the pages for contributors name is there: files, folders, targets."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from kit.cache import REPOSITORY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 _EXAMPLES = _TEXT.split("## Changes, and")[1].split("\n## ")[0]
@@ -42,14 +38,6 @@ def test_the_map_names_folders_that_are_there() -> None:
     assert [name for name in folders if not (REPOSITORY / name).is_dir()] == []
 
 
-def test_the_hooks_before_a_commit_need_no_host() -> None:
-    config: dict[str, Any] = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())
-    assert [repo["repo"] for repo in config["repos"]] == ["local"]
-    hooks = config["repos"][0]["hooks"]
-    assert {hook["language"] for hook in hooks} == {"system"}
-    assert len({hook["id"] for hook in hooks}) == len(hooks)
-
-
 def test_workflows_run_what_the_repository_says() -> None:
     runs: list[str] = []
     for file in (REPOSITORY / ".github/workflows").glob("*.yml"):
@@ -59,14 +47,3 @@ def test_workflows_run_what_the_repository_says() -> None:
     made = re.findall(r"(?m)\bmake ([a-z -]+)$", "\n".join(runs))
     assert {"check", "dist"} <= {word for words in made for word in words.split()} <= targets
     assert ".ci/run" in runs
-
-
-@pytest.mark.parametrize("form", sorted((REPOSITORY / ".github/ISSUE_TEMPLATE").glob("*.yml")))
-def test_issue_forms_are_complete(form: Path) -> None:
-    content = yaml.safe_load(form.read_text())
-    if form.name == "config.yml":
-        return
-    assert content["name"]
-    assert content["description"]
-    identifiers = [part["id"] for part in content["body"] if part["type"] != "markdown"]
-    assert len(set(identifiers)) == len(identifiers)

@@ -216,6 +216,7 @@ UNTRUSTED: list[Callable[[MemoryRegistry], None]] = [
     signature_that_is_no_der,
     signed_text_that_is_no_json,
     signed_text_that_is_deep,
+    signed_text_that_is_large,
     signature_without_facts,
     signature_of_no_serial,
     signature_of_a_serial_without_end,
