@@ -371,7 +371,7 @@ class RegistryConfig(Frozen):
             pulls nothing.
         mirrors: Addresses with the same images and signatures, which the host queries first.
             Without it: none.
-        folders: Folders on the host with bundles ([how](../how-to/air-gap.md)), which it searches
+        folders: Folders on the host with images ([how](../how-to/air-gap.md)), which it searches
             before any registry. Without it: none.
         push: Whether the host pushes what it builds to ``address``. A failed push is reported and
             changes nothing on the host.

@@ -1,48 +1,119 @@
-"""A build inside of an air gap: from a bundle's Pin, packages and base image, without a network."""
+"""Copies between real registries and folders, by programs of others too."""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+import pytest
+
+from kit.agent_host import AgentHost
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
-from kit.product import Provision
 from kit.registry import serving_registry
+from kit.signed_registry import NO_ENGINE, PIN, TAG, SignedRegistry, signed_registry
+from provision.registry.names import operator_tags
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from kit.engine import Engine
-
-_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    from kit.product import Provision
 
 
-def test_what_a_bundle_brings_is_built_without_a_network(engine: Engine, tmp_path: Path) -> None:
-    need_programs("docker-registry")
+@pytest.fixture
+def outer(tmp_path: Path) -> Iterator[SignedRegistry]:
+    need_programs("docker-registry", "skopeo")
+    with signed_registry(tmp_path) as outer:
+        yield outer
+
+
+def test_skopeo_copies_a_registry_with_its_signatures(
+    outer: SignedRegistry, tmp_path: Path
+) -> None:
+    """As docs/how-to/many-hosts.md has it."""
+    (tmp_path / "inner").mkdir()
+    with serving_registry(tmp_path / "inner") as registry:
+        plain = ("--src-tls-verify=false", "--dest-tls-verify=false", "--all")
+        route = ("--src", "docker", "--dest", "docker")
+        source = f"{outer.address}/{SMALL_DRIVER}"
+        run(["skopeo", "sync", *plain, *route, source, f"{registry}/x/drivers"])
+        name = f"{registry}/x/drivers/{SMALL_DRIVER}:{TAG}"
+        pulled = NO_ENGINE.json("registry", "pull", name, "--root", outer.root)
+        assert pulled["reference"].endswith(outer.digest)
+        assert pulled["signed_by"] == "fleet.pub"
+
+
+def test_a_registry_in_the_gap_is_filled(outer: SignedRegistry, tmp_path: Path) -> None:
+    folder = outer.carry(tmp_path / "drivers")
+    (tmp_path / "inner").mkdir()
+    with serving_registry(tmp_path / "inner") as registry:
+        words = (f"oci:{folder}/{SMALL_DRIVER}:{TAG}", f"{registry}/drivers/{SMALL_DRIVER}:{TAG}")
+        for _ in range(2):
+            done = NO_ENGINE.json("registry", "push", *words, "--root", outer.root)
+            assert done["digest"] == outer.digest
+        # As hosts, the Pin and a GPU operator find it.
+        tags = run(
+            ["skopeo", "list-tags", "--tls-verify=false", f"docker://{words[1].rpartition(':')[0]}"]
+        ).stdout
+        distro = f"{PIN.distro.id}:{PIN.distro.version}"
+        for tag in (TAG, *operator_tags(PIN.driver.version, OLD_KERNEL, distro), "pin-"):
+            assert f'"{tag}' in tags
+        listing = ("registry", "list", SMALL_DRIVER, "--verify", "--root", outer.root)
+        for place in (f"{registry}/drivers", f"oci:{folder}"):
+            (image,) = NO_ENGINE.json(*listing, "--registry", place)["images"]
+            assert image["signed_by"] == "fleet.pub"
+
+
+def test_what_no_key_has_signed_is_not_copied(outer: SignedRegistry, tmp_path: Path) -> None:
+    NO_ENGINE("registry", "key", "--output", tmp_path / "other", "--no-password")
+    name = f"{outer.address}/{SMALL_DRIVER}:{TAG}"
+    words = ("registry", "push", name, f"oci:{tmp_path}/drivers", "--root", outer.root)
+    assert NO_ENGINE(*words, "--public-key", tmp_path / "other.pub", check=False).returncode == 1
+    assert not (tmp_path / "drivers").exists()
+
+
+def test_the_agent_needs_no_network(outer: SignedRegistry, tmp_path: Path) -> None:
+    """In a network namespace that has not even its loopback interface up."""
     need(os.geteuid() == 0, "root", "a network namespace of its own")
-    outer = Provision(engine.host)
-    outer("registry", "key", "--output", tmp_path / "fleet", "--no-password")
-    (tmp_path / "registry").mkdir()
-    bundle = tmp_path / "bundle"
-    signed = ("--key", tmp_path / "fleet.key")
-    with serving_registry(tmp_path / "registry") as registry:
-        address = f"{registry}/drivers"
-        name = f"{address}/{SMALL_DRIVER}:built"
-        built = outer.build(*_TARGET, "--push", name, "--sign", *signed)
-        what = ("--from", address, "--driver", SMALL_DRIVER, "--public-key", tmp_path / "fleet.pub")
-        created = outer.json("bundle", "create", *what, *signed, "--output", bundle)
-    assert len(created["bases"]) == 1
-    (pin,) = (bundle / "pins").iterdir()
-    inner = Provision(engine.host, {"XDG_CACHE_HOME": str(tmp_path / "inner")})
-    (tmp_path / "host").mkdir()
-    words = ("bundle", "load", bundle, "--store", "--base-images", "--root", tmp_path / "host")
-    loaded = inner.json(*words, "--public-key", tmp_path / "fleet.pub")
-    assert loaded["packages"] > 0
-    assert loaded["closures"] > 0
-    again = ("build", "--pin", str(pin), "--rebuild", "--network", "none", "--json")
-    isolated = ("unshare", "--net", inner.program, *again)
-    document = json.loads(run(isolated, env=inner.variables()).stdout)
-    assert (document["built"], document["digest"]) == (True, built["digest"])
+    host = AgentHost.make(tmp_path / "inner", running=OLD_KERNEL)
+    outer.carry(host.root / "srv/drivers")
+    host.write("etc/provision/trust.d/fleet.pub", outer.public.read_text())
+    host.configure(
+        f'[drivers.{SMALL_DRIVER}]\n[registry]\nfolders = ["/srv/drivers"]\n'
+        '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
+    )
+    isolated = ("unshare", "--net", "sh", "-euc")
+    assert run([*isolated, "tail -n +2 /proc/net/route"]).stdout == ""
+    words = f"{NO_ENGINE.program} apply --json --root {host.root}"
+    done = run([*isolated, f"exec {words}"], env=NO_ENGINE.variables(), check=False)
+    assert "(from: registry)" in done.output, done.output
+    assert host.current(SMALL_DRIVER) == PIN.short_digest
+
+
+def test_a_build_goes_to_a_folder(
+    provision: Provision, small_build: dict[str, Any], tmp_path: Path
+) -> None:
+    provision("registry", "key", "--output", tmp_path / "fleet", "--no-password")
+    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
+    host.write("etc/provision/trust.d/fleet.pub", (tmp_path / "fleet.pub").read_text())
+    host.configure('[trust]\nkeys = "/etc/provision/trust.d"\n')
+    folder = f"oci:{tmp_path}/drivers"
+    words = ("registry", "push", small_build["image"], folder, "--sign", "--key")
+    signing = (*words, tmp_path / "fleet.key", "--root", host.root)
+    pushed = provision.json(*signing)
+    # An image of the engine has another digest there, and is found all the same.
+    assert provision.json(*signing)["digest"] == pushed["digest"]
+    inner = ("registry", "pull", pushed["reference"], "--root", host.root)
+    assert NO_ENGINE.json(*inner)["digest"] == small_build["digest"]
+
+
+def test_what_cosign_saves_is_taken(outer: SignedRegistry, cosign: Path, tmp_path: Path) -> None:
+    name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
+    saved = tmp_path / "saved"
+    run([cosign, "save", "--allow-insecure-registry", "--dir", saved, name])
+    pulled = NO_ENGINE.json("registry", "pull", saved, "--root", outer.root)
+    assert (pulled["signed_by"], pulled["digest"]) == ("fleet.pub", PIN.digest)
+    assert re.search(r"/saved/", pulled["reference"])

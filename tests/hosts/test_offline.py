@@ -1,4 +1,4 @@
-"""Hosts for which nothing is compiled: a registry, a bundle, or the controller's files have it."""
+"""Hosts for which nothing is compiled: a registry, a folder, or the controller's files have it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.playbooks import REMOVE, SITE, Ansible
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import DECORATOR, Provision
-from kit.signed_registry import NO_ENGINE, PIN, signed_registry
+from kit.signed_registry import NO_ENGINE, PIN, TAG, signed_registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PROVISION = "/opt/provision/bin/provision"
 _TRUST = "/etc/provision/trust.d"
-_MEDIUM = "/media/bundle"
+_MEDIUM = "/media/drivers"
 # For a Docker that could do no harm to this machine's network.
 _DAEMON_JSON = """\
 {
@@ -92,27 +92,26 @@ def test_a_host_without_an_engine_gets_a_signed_driver_from_a_registry(
 # The commands of docs/how-to/air-gap.md, in its order. With each change, engine/test_air_gap.py
 # carries artifacts over a gap.
 @pytest.mark.nightly
-def test_a_host_without_a_network_gets_all_from_the_bundle(
+def test_a_host_without_a_network_gets_all_from_a_folder(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     _need()
-    wheels = tmp_path / "wheels"
+    folder = tmp_path / "drivers"
+    wheels = folder / "wheels"
     pinned = ("--require-hashes", "--no-deps", "-r", REPOSITORY / "constraints.txt")
     run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheels])
     # Registry and network are out of reach after that.
     with signed_registry(tmp_path) as outer:
-        what = ("--kernel", KERNEL, "--distro", DISTRO)
-        brought = ("--wheels", wheels, "--program", DECORATOR)
-        bundle = outer.bundle(tmp_path / "bundle", *what, *brought)
-    with SshHost(DEBIAN_12, binds={bundle: _MEDIUM}, isolated=True) as machine:
+        outer.carry(folder)
+    with SshHost(DEBIAN_12, binds={folder: _MEDIUM}, isolated=True) as machine:
         # It has an interface of its own, which is not the way to anywhere.
         assert machine.sh("tail -n +2 /proc/net/route") == ""
         assert machine.sh("ls /sys/class/net").split() == ["lo"]
         machine.write(f"{_TRUST}/fleet.pub", (tmp_path / "fleet.pub").read_text())
         variables = _never_builds(settings) | {
             "provision_driver_cache": str(tmp_path / "bundles"),
-            "provision_driver_bundle": str(bundle),
-            "provision_hook_program": str(bundle / "bin/oci-decorator"),
+            "provision_driver_folder": str(folder),
+            "provision_hook_program": str(DECORATOR),
         }
         ansible = Ansible(tmp_path, [machine], variables)
         played = ansible.play(SITE, "-v")
@@ -124,13 +123,10 @@ def test_a_host_without_a_network_gets_all_from_the_bundle(
 
 def _by_hand(machine: SshHost) -> None:
     """What a person does on one host, and what is refused there for a key of someone else."""
-    shown = json.loads(machine(_PROVISION, "bundle", "load", _MEDIUM, "--dry-run", "--json").stdout)
-    assert shown["signed_by"] == "fleet.pub"
-    words = (_PROVISION, "bundle", "load", _MEDIUM, "--store", "--json")
-    done = json.loads(machine(*words).stdout)
+    words = (_PROVISION, "install", f"oci:{_MEDIUM}/{SMALL_DRIVER}:{TAG}", "--json")
     # It is there by now.
-    assert (len(done["entries"]), done["changed"]) == (1, False)
-    other = f"{_PROVISION} key generate --no-password --output other"
+    assert json.loads(machine(*words).stdout)["changed"] is False
+    other = f"{_PROVISION} registry key --no-password --output other"
     machine.sh(f"cd {_TRUST}; rm fleet.pub; {other}; rm other.key")
     assert machine(*words, check=False).returncode == 1
 

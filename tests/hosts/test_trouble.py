@@ -36,8 +36,7 @@ _FILES = {
     "text.pub": "hello",
     "click-8.2-py3-none-any.whl": "",
     "pins.txt": "click==8.2 --hash=sha256:00\nrich==14.0 --hash=sha256:00\n",
-    "bundle/SHA256SUMS": "",
-    "bundle/images/nvidia/index.json": "{}",
+    "drivers/nvidia/index.json": "{}",
 }
 Row = tuple[dict[str, Any], str]
 
@@ -82,10 +81,10 @@ _REFUSED: dict[str, list[Row]] = {
         (_driver("trust_keys", ["FILES/text.pub"]), "no public key in PEM"),
         (_driver("trust_keys", ["FILES/fleet.txt"]), "would not be read"),
         (_driver("trust_keys", ["FILES/fleet.pub", "FILES/more/fleet.pub"]), "called 'fleet.pub'"),
-        (_driver("bundle", "/nowhere/bundle"), "provision bundle create"),
-        (_driver("bundle", "FILES/fleet.key"), "tar -xf"),
+        (_driver("folder", "/nowhere/drivers"), "is no folder"),
+        (_driver("folder", "FILES/fleet.key"), "tar -xf"),
         (
-            _driver("bundle", "FILES/bundle")
+            _driver("folder", "FILES/drivers")
             | _driver("config", {"drivers": {"nvidia": {}, "zfs": {}}, "catalogue": ["/srv"]}),
             "no images of zfs",
         ),

@@ -292,7 +292,7 @@ class HostTree(HostFiles):
             )
             write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts), cards=cards)
             image = image_of(pin, [layer_of(Path(scratch))])
-        layout = writable_layout(self.root / _IMAGES / "images" / DRIVER, Reference("", DRIVER))
+        layout = writable_layout(self.root / _IMAGES / DRIVER, Reference("", DRIVER))
         tag = f"{version}-open-{kernel}.debian12"
         digest = layout.put_image(tag, image.manifest, image.blobs)
         if signed != "nobody":
@@ -310,7 +310,7 @@ class HostTree(HostFiles):
         """The images of the folder as one file that can be carried."""
         path = self.folder / "driver.tar"
         with tarfile.open(path, "w") as archive:
-            archive.add(self.root / _IMAGES / "images" / DRIVER, arcname="")
+            archive.add(self.root / _IMAGES / DRIVER, arcname="")
         return path
 
     def store(self, name: str = "") -> Path:

@@ -20,7 +20,7 @@ from kit.registry import serving_registry
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.workspace import load_settings
 from provision.pin import PIN_LABEL
-from provision.registry.find import connect, tag_of
+from provision.registry.find import registry_of, tag_of
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import parse_reference
 from provision.registry.skopeo import Layout, copy
@@ -62,15 +62,10 @@ class SignedRegistry:
         """The public key."""
         return self.folder / "fleet.pub"
 
-    def bundle(self, output: Path, *words: str | Path) -> Path:
-        """Write a bundle of what is there."""
-        what = ("--from", self.address, "--driver", SMALL_DRIVER, "--artifacts-only", *words)
-        signed = ("--key", self.key, "--root", self.root)
-        create = ("bundle", "create", *what, *signed, "--output", output)
-        planned = NO_ENGINE.json(*create, "--dry-run")
-        created = NO_ENGINE.json(*create)
-        # What was said before is about what it takes.
-        assert 0 < planned["size"] <= created["size"]
+    def carry(self, output: Path) -> Path:
+        """Copy what is there into a folder."""
+        name = f"{self.address}/{SMALL_DRIVER}:{TAG}"
+        NO_ENGINE("registry", "push", name, f"oci:{output}", "--root", self.root)
         return output
 
 
@@ -105,7 +100,7 @@ def _push(root: Path, address: str, folder: Path) -> str:
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
     writer = writable_layout(folder / "layout", name)
     digest = writer.put_image(TAG, image.manifest, image.blobs)
-    target = connect(load_settings(root), name)
+    target = registry_of(load_settings(root), name)
     for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
         copy(Layout(folder / "layout"), TAG, target, tag)
     return digest

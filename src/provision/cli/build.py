@@ -24,6 +24,7 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
 from provision.files import write_atomic, write_output
+from provision.registry.find import host_reference
 from provision.registry.image_archives import save_image
 from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
@@ -118,7 +119,9 @@ def build_command(
         "Build nothing: write the Dockerfile and the build context to this folder.",
         type=options.FOLDER,
     ),
-    push_to: str | None = option("--push REF", "Also push the image under this name."),
+    push_to: str | None = option(
+        "--push REF", "Also push the image under this name, or to a folder: oci:DIR."
+    ),
     output: Path | None = option(
         "--output FILE.tar", "Also write the image to an archive.", type=options.OUTPUT_FILE
     ),
@@ -171,7 +174,7 @@ def build_command(
         image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
         if push_to is not None:
-            pushed, signed = publish(settings, image, push_to)
+            pushed, signed = publish(settings, image, str(host_reference(settings, pin, push_to)))
         if output is not None:
             _saved, signed = save_image(settings, image, output)
     phases = built.phases()

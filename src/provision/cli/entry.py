@@ -49,7 +49,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Share": {
         "registry": "Push, pull, sign and list artifact images; make the keys.",
-        "bundle": "Carry artifacts, and what builds need, over an air gap.",
     },
     "Export": {
         "export": "Write a driver, or what hosts need first, for another system.",

@@ -25,6 +25,7 @@ from provision.cli.job import (
 )
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, table
+from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
@@ -47,7 +48,7 @@ from provision.registry.names import (
     read_tag,
     version_of_tag,
 )
-from provision.registry.publish import EngineImage, publish, sign_image
+from provision.registry.publish import EngineImage, copy_published, publish, sign_image
 from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
 
@@ -69,13 +70,16 @@ def push(
         type=options.OUTPUT_FILE,
     ),
     private: KeyOptions = key_options,
+    consent: TrustOverride = trust_options,
     root: Path = options.root,
 ) -> None:
-    """Push IMAGE, an artifact image of the engine, to a registry, or write it to an archive.
+    """Push IMAGE, an artifact image of the engine, to a registry or folder.
 
     Without REF, the image gets the name that hosts look for: below [registry] address of
-    provision.toml, with a tag of version, flavour, kernel and distro. It also gets the tag of its
-    Pin, which never points to another image.
+    provision.toml, with a tag of version, flavour, kernel and distro. REF may be oci:DIR, a folder
+    that [registry] folders of other hosts can name. The image also gets the tag of its Pin, which
+    never points to another image. If IMAGE is in a registry or folder itself, it is copied with its
+    signatures, once they are verified.
     """
     private.check(signs=signs)
     if output is not None and reference is not None:
@@ -85,8 +89,16 @@ def push(
     if reference is not None:
         check_push_name(reference)
     with job(root) as settings:
+        if names_registry(image):
+            if signs or output is not None:
+                raise UsageError(
+                    "An image that is not the engine's is copied as it is.",
+                    resolution="Leave out --sign and --output; 'provision registry sign' signs it.",
+                )
+            _copy(settings, examined(settings, image, consent), reference)
+            return
         found = _engine_image(settings, image)
-        name = reference or host_reference(settings, found.pin)
+        name = host_reference(settings, found.pin, reference)
         if name is None and output is None:
             raise UsageError(
                 "No registry is named to push to.",
@@ -106,6 +118,17 @@ def push(
         said,
         lambda one: signed_lines(one["signed"]) if one["signed"] else (),
     )
+
+
+def _copy(settings: Settings, image: ArtifactImage, reference: str | None) -> None:
+    name = host_reference(settings, image.pin, reference)
+    if name is None:
+        raise UsageError(
+            "No registry is named to copy to.",
+            resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
+        )
+    pushed = copy_published(settings, image, name)
+    emit({**asdict(pushed), "signed": None}, f"{pushed.reference}@{pushed.digest}")
 
 
 def _engine_image(settings: Settings, image: str) -> EngineImage:

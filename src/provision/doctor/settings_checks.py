@@ -133,7 +133,7 @@ def _trust(host: Observation) -> Iterator[Finding]:
         return
     registry = host.config.registry
     for folder in registry.folders:
-        yield from _trust_in(host, f"file:{folder}")
+        yield from _trust_in(host, f"oci:{folder}")
     if registry.address is not None:
         yield from _trust_in(host, registry.address)
 

@@ -25,10 +25,11 @@ from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
-from provision.registry.image_layout import open_folder
+from provision.registry.image_layout import LayoutWriter, folder_layout
 from provision.registry.keys import PublicKey, load_keys, settled_keys
 from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
+    FOLDER,
     HostTag,
     Reference,
     parse_reference,
@@ -40,11 +41,6 @@ from provision.registry.signatures import UntrustedError, VerifiedSignature, ver
 from provision.registry.skopeo import DeniedError, Registry
 from provision.sources.candidates import newest_first
 
-# The prefix of a folder in place of a registry's name. No registry and no rule of
-# [trust.registries] can have it, because a port is a number.
-FOLDER = "file:"
-# The folder of a bundle that has an image layout for each driver.
-BUNDLE_IMAGES = "images"
 # Versions that Debian's order can compare.
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
 
@@ -64,8 +60,15 @@ class TrustOverride:
 Connect = Callable[[Settings, Reference], Writable]
 
 
-def connect(settings: Settings, reference: Reference) -> Registry:
+def connect(settings: Settings, reference: Reference) -> Registry | LayoutWriter:
     """Return an image's repository, reached as provision.toml says; nothing is asked yet."""
+    if reference.layout is not None:
+        return folder_layout(reference)
+    return registry_of(settings, reference)
+
+
+def registry_of(settings: Settings, reference: Reference) -> Registry:
+    """Return a registry's repository; as ``connect``."""
     registry = settings.config.registry
     auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
     # Settings of the host's own registry are not for other registries.
@@ -89,11 +92,17 @@ def tag_of(pin: Pin) -> HostTag:
     return HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
 
 
-def host_reference(settings: Settings, pin: Pin) -> str | None:
-    """Return the reference by which hosts find the artifact of a Pin, if there is a registry."""
-    if settings.config.registry.address is None:
-        return None
-    return f"{settings.config.registry.address}/{pin.driver.name}:{tag_of(pin).text}"
+def host_reference(settings: Settings, pin: Pin, given: str | None = None) -> str | None:
+    """Return the reference by which hosts find the artifact of a Pin; None: no place is known.
+
+    Args:
+        given: A whole reference, which is returned, or ``oci:FOLDER``; None: the registry of
+            provision.toml.
+    """
+    if given is not None and not (given.startswith(FOLDER) and ":" not in given[len(FOLDER) :]):
+        return given
+    place = given.rstrip("/") if given else settings.config.registry.address
+    return f"{place}/{pin.driver.name}:{tag_of(pin).text}" if place else None
 
 
 def trusted_keys(
@@ -291,7 +300,8 @@ def _first(
     for reference in places:
         address = reference.name.rpartition("/")[0]
         try:
-            found = look(_in_folder(settings, reference) or lookup.connected(settings, reference))
+            connected = lookup.connected if reference.layout is None else connect
+            found = look(connected(settings, reference))
             lookup.accept(found)
         except NotFoundError as error:
             report(Note(f"{address} has no {driver}: {error.details or error.message}"))
@@ -317,25 +327,14 @@ def _first(
 def _places(settings: Settings, driver: str, consent: TrustOverride) -> list[Reference]:
     """Return where a host looks; its own mistakes are reported before a registry is asked."""
     registry = settings.config.registry
-    folders = [Reference(f"{FOLDER}{folder}", driver) for folder in registry.folders]
+    folders = [
+        Reference(f"{FOLDER}{in_root(settings.root, folder)}", driver)
+        for folder in registry.folders
+    ]
     places = [*folders, *(parse_reference(f"{one}/{driver}") for one in registry.addresses)]
     for reference in places:
         trusted_keys(settings, reference.name, driver, consent)
     return places
-
-
-def _in_folder(settings: Settings, reference: Reference) -> Repository | None:
-    """Return the repository in a folder; None: the reference is a registry's."""
-    if not reference.registry.startswith(FOLDER):
-        return None
-    folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))
-    layout = folder / BUNDLE_IMAGES / reference.repository
-    if not layout.is_dir():
-        raise NotFoundError(
-            f"'{folder}' has no images of {reference.repository}.",
-            resolution=f"See what the bundle has: provision bundle load {folder} --dry-run",
-        )
-    return open_folder(layout, reference)
 
 
 class _Entry(BaseModel):

@@ -7,7 +7,6 @@ count, because a file has no reliable statement of its origin.
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from provision.build.workspace import Settings
@@ -17,13 +16,16 @@ from provision.files import open_output
 from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
-from provision.registry.find import FOLDER, tag_of
+from provision.registry.find import tag_of
 from provision.registry.image_layout import open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.publish import EngineImage, SignedImage, check_signable, next_serial
 from provision.registry.signatures import sign
-from provision.run import HOSTILE_MEMORY, run
+from provision.registry.skopeo import Layout, save
+
+# Begins the name of an archive where that of a registry would stand.
+_FILE = "file:"
 
 
 def is_archive_name(text: str) -> bool:
@@ -36,7 +38,7 @@ def open_archive(settings: Settings, path: Path) -> Repository:
     if not path.exists():
         raise NotFoundError(f"There is no '{path}'.", resolution="Check whether the name is right.")
     files = open_files(path)
-    reference = Reference(f"{FOLDER}{path}", "unknown")
+    reference = Reference(f"{_FILE}{path}", "unknown")
     repository = open_layout(files, reference)
     found = []
     for name in repository.tags():
@@ -87,20 +89,10 @@ def save_image(
         check_signable(settings, image)
     report(Note(f"Writing {output}"))
     tag = tag_of(pin).text
-    reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag)
+    reference = Reference(f"{_FILE}{output}", pin.driver.name, tag)
     with scratch(settings.state, "save") as folder:
-        saved, layout = folder / "saved.tar", folder / "layout"
-        with saved.open("wb") as stream:
-            for chunk in image.engine.save(image.image_id):
-                stream.write(chunk)
-        # No policy of this machine counts for what its own engine has.
-        copy = ("skopeo", "--insecure-policy", "copy", "--quiet")
-        run(
-            [*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"],
-            why="write image archives",
-            memory=HOSTILE_MEMORY,
-        )
-        saved.unlink()
+        layout = folder / "layout"
+        save(image.engine, image.image_id, Layout(layout), tag, state=settings.state)
         writer = writable_layout(layout, reference)
         found = find(writer, pin.kernel.architecture)
         digest = str(found.reference.digest)
@@ -113,15 +105,9 @@ def save_image(
     return digest, signed
 
 
-def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
-    """Write a folder as a tar archive, which appears when it is complete.
-
-    Args:
-        folder: The folder; regular files only.
-        first: Files that come first in it.
-    """
-    paths = [folder / name for name in first]
-    paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]
+def pack_folder(folder: Path, target: Path) -> None:
+    """Write a folder of regular files as a tar archive, which appears when it is complete."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     # As a stream, because the target may be a pipe.
     with (
         open_output(target) as stream,

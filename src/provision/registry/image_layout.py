@@ -22,7 +22,7 @@ from typing import IO, Protocol, Self
 from provision.engine.tar_streams import BAD_TAR, TarReader
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
-from provision.files import write_atomic
+from provision.files import lock, write_atomic
 from provision.progress import Transfer, report
 from provision.registry.manifests import (
     BLOBS,
@@ -179,8 +179,11 @@ class ImageLayout:
 
     files: Files
     reference: Reference
-    # The entries of its index by tag; entries without a tag by digest.
-    names: Mapping[str, Descriptor]
+
+    @property
+    def names(self) -> Mapping[str, Descriptor]:
+        """The entries of its index by tag; entries without a tag by digest."""
+        return _names(self.files)
 
     def at(self, reference: Reference) -> Self:
         """Return the same layout for another of its images."""
@@ -190,12 +193,13 @@ class ImageLayout:
         """Return a manifest by tag or digest."""
         digest = name
         if not DIGEST.fullmatch(name):
-            if name not in self.names:
+            entry = self.names.get(name)
+            if entry is None:
                 raise NotFoundError(
                     f"'{self.files.name}' has no image '{name}'.",
                     resolution="Check the name: the folder's index.json lists the images.",
                 )
-            digest = self.names[name].digest
+            digest = entry.digest
         data = self._read(digest)
         self._compare(digest, content_digest(data))
         return Content(data, digest)
@@ -277,12 +281,10 @@ def open_layout(files: Files, reference: Reference) -> ImageLayout:
         raise refused(files.name, f"'{MARKER}' in it is not valid") from error
     if version != "1.0.0":
         raise refused(files.name, f"it is an image layout of version {str(version)[:20]}")
-    return ImageLayout(files, reference, _names(files))
-
-
-def open_folder(folder: Path, reference: Reference) -> ImageLayout:
-    """Return the images of the layout in a folder, of which nothing is trusted."""
-    return open_layout(FolderFiles(folder), reference)
+    layout = ImageLayout(files, reference)
+    # What is wrong with it is said before an image is looked for.
+    _ = layout.names
+    return layout
 
 
 def _names(files: Files) -> dict[str, Descriptor]:
@@ -316,7 +318,6 @@ class LayoutWriter(ImageLayout):
     """An image layout in a folder of our own, that images are added to."""
 
     files: FolderFiles
-    names: dict[str, Descriptor]
 
     def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
         """As ``Writable.put_image``."""
@@ -338,13 +339,25 @@ class LayoutWriter(ImageLayout):
             "size": len(manifest),
             "annotations": {REF_NAME: tag},
         }
-        kept = [
-            one
-            for one in json.loads(index.read_text())["manifests"]
-            if one.get("annotations", {}).get(REF_NAME) != tag
-        ]
-        _write_index(index, [*kept, entry])
-        self.names[tag] = Descriptor.model_validate(entry)
+        with lock(self.files.folder / MARKER):
+            kept = [
+                one
+                for one in json.loads(index.read_text())["manifests"]
+                if one.get("annotations", {}).get(REF_NAME) != tag
+            ]
+            _write_index(index, [*kept, entry])
+
+
+def folder_layout(reference: Reference) -> LayoutWriter:
+    """Return the repository of a reference in a folder, of which nothing is trusted."""
+    folder = Path(str(reference.layout))
+    if not (folder / MARKER).is_file():
+        raise NotFoundError(
+            f"'{folder.parent}' has no images of {folder.name}.",
+            resolution=f"See what is there: ls {folder.parent}. 'provision build {folder.name}"
+            f" --push oci:{folder.parent} --sign' adds an image.",
+        )
+    return LayoutWriter(FolderFiles(folder), reference)
 
 
 def writable_layout(folder: Path, reference: Reference) -> LayoutWriter:
@@ -354,28 +367,9 @@ def writable_layout(folder: Path, reference: Reference) -> LayoutWriter:
         write_atomic(folder / MARKER, MARKER_TEXT)
     if not (folder / INDEX).exists():
         _write_index(folder / INDEX, [])
-    files = FolderFiles(folder)
-    return LayoutWriter(files, reference, _names(files))
+    return LayoutWriter(FolderFiles(folder), reference)
 
 
 def _write_index(path: Path, manifests: Sequence[object]) -> None:
     document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(manifests)}
     write_atomic(path, json.dumps(document, indent=1) + "\n")
-
-
-def prune(folder: Path) -> None:
-    """Remove blobs that no image of a layout uses."""
-    layout = open_folder(folder, Reference("", folder.name))
-    used: set[str] = set()
-    waiting = [one.digest for one in layout.names.values()]
-    while waiting:
-        digest = waiting.pop()
-        used.add(digest)
-        found = parse_manifest(layout.manifest(digest).data, digest)
-        if isinstance(found, Manifest):
-            used.update(blob.digest for blob in (found.config, *found.layers))
-        else:
-            waiting += [one.digest for one in found.manifests]
-    for path in (folder / _BLOBS).iterdir():
-        if f"sha256:{path.name}" not in used:
-            path.unlink()

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from provision.errors import UsageError
 
@@ -23,6 +24,9 @@ KMM_SIGNED = ".signed"
 # The underscore before the name of a pre-release, which sorts before the release, as "~" does.
 _BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
 _HUB = "docker.io"
+# Begins the name of a folder that is used like a registry, as skopeo calls it. No registry and no
+# rule of [trust.registries] can have it, because a port is a number.
+FOLDER = "oci:"
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]")
 # The kernel begins with a digit and the flavour with a letter, in every recipe there is.
 _TAG_OF_HOSTS = re.compile(
@@ -33,9 +37,9 @@ _TAG_OF_HOSTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image in a registry."""
+    """An image in a registry, or in a folder."""
 
-    # ``host[:port]``.
+    # ``host[:port]``, or ``oci:FOLDER``.
     registry: str
     # ``drivers/nvidia``.
     repository: str
@@ -53,6 +57,13 @@ class Reference:
     def name(self) -> str:
         """The repository with its registry: ``host[:port]/drivers/nvidia``."""
         return f"{self.registry}/{self.repository}"
+
+    @property
+    def layout(self) -> Path | None:
+        """The OCI image layout of a folder that has the repository; None: it is a registry's."""
+        if not self.registry.startswith(FOLDER):
+            return None
+        return Path(self.registry.removeprefix(FOLDER), self.repository)
 
     @property
     def is_loopback(self) -> bool:
@@ -74,16 +85,21 @@ def parse_reference(text: str) -> Reference:
     """Parse an image's name.
 
     Args:
-        text: ``host[:port]/name[:tag][@sha256:…]``; without tag and digest, the tag is ``latest``.
+        text: ``host[:port]/name[:tag][@sha256:…]``, or ``oci:FOLDER/name[:tag][@sha256:…]``;
+            without tag and digest, the tag is ``latest``.
     """
     name, _, digest = text.partition("@")
     folder, slash, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
-    registry, _, repository = f"{folder}{slash}{last}".partition("/")
+    is_folder = text.startswith(FOLDER) and len(folder) > len(FOLDER)
+    if is_folder:
+        registry, repository = folder, last
+    else:
+        registry, _, repository = f"{folder}{slash}{last}".partition("/")
     if registry == _HUB and "/" not in repository:
         repository = f"library/{repository}"
     is_good = (
-        _HOST.fullmatch(registry)
+        (is_folder or _HOST.fullmatch(registry))
         and ("." in registry or ":" in registry)
         and _REPOSITORY.fullmatch(repository)
         and len(repository) <= _LONGEST_NAME
@@ -93,8 +109,9 @@ def parse_reference(text: str) -> Reference:
     if not is_good:
         raise UsageError(
             f"'{text}' is no name of an image in a registry.",
-            resolution="Name it as registry.example[:5000]/drivers/nvidia:TAG, or with"
-            " @sha256:DIGEST in place of the tag; the digest has 64 hexadecimal digits.",
+            resolution="Name it as registry.example[:5000]/drivers/nvidia:TAG, in a folder as"
+            " oci:FOLDER/nvidia:TAG, or with @sha256:DIGEST in place of the tag; the digest has 64"
+            " hexadecimal digits.",
         )
     if not tag and not digest:
         tag = "latest"
@@ -106,7 +123,10 @@ def check_push_name(text: str) -> None:
 
     Engines regard a name without a host as one of Docker's public hub.
     """
-    if parse_reference(text).digest is not None:
+    # A folder alone is completed by driver and tag.
+    if "@" in text or not text.startswith(FOLDER):
+        parse_reference(text)
+    if "@" in text:
         raise UsageError(
             f"'{text}' has a digest in it, and nothing can be pushed under that.",
             resolution=f"Give a tag: {text.partition('@')[0]}",

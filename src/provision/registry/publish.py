@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.provenance import require_built_here
@@ -24,6 +25,7 @@ from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
 from provision.registry.find import Connect, connect, tag_of
+from provision.registry.image_layout import ImageLayout, writable_layout
 from provision.registry.keys import (
     URI_SCHEME,
     FileSigner,
@@ -51,7 +53,7 @@ from provision.registry.signatures import (
     signature_tag,
     verify_signature,
 )
-from provision.registry.skopeo import DeniedError
+from provision.registry.skopeo import DeniedError, Layout, Registry, copy, save
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
@@ -93,7 +95,7 @@ def publish(
     """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
     Args:
-        name: ``registry/name:tag``.
+        name: ``registry/name:tag``, or ``oci:FOLDER/name:tag``.
 
     Raises:
         PinTagConflictError: The registry has another image of this Pin that is signed, or neither
@@ -102,13 +104,16 @@ def publish(
     """
     if image.signer is not None:
         check_signable(settings, image)
-    client = connected(settings, parse_reference(name))
+    reference = parse_reference(name)
+    if reference.layout is not None:
+        writable_layout(reference.layout, reference)
+    client = connected(settings, reference)
     pin, signer = image.pin, image.signer
     # Before the push, which takes the name from the image that hosts have now.
     last = last_serial(settings, client, pin, signer) if signer is not None else 0
-    before = pushed_before(client, pin, image.image_id, is_signed=signer is not None)
+    before = _published(settings, client, image)
     if before is None:
-        pushed = push(image.engine, image.image_id, name)
+        pushed = _push(settings, client, image, name)
     else:
         pushed = Pushed(name, before.digest)
         report(Note(f"{name}: the registry has the image already, as {before.digest}"))
@@ -156,6 +161,61 @@ def check_signable(settings: Settings, image: EngineImage) -> None:
         " know where the image came from, push it unsigned, and sign what its digest names:"
         " provision registry sign NAME@sha256:…",
     )
+
+
+def _push(settings: Settings, client: Writable, image: EngineImage, name: str) -> Pushed:
+    layout = client.reference.layout
+    if layout is None:
+        return push(image.engine, image.image_id, name)
+    tag = str(client.reference.tag)
+    report(Note(f"Writing {name}"))
+    save(image.engine, image.image_id, Layout(layout), tag, state=settings.state)
+    return Pushed(name, client.manifest(tag).digest)
+
+
+def _published(settings: Settings, client: Writable, image: EngineImage) -> Content | None:
+    """Return as ``pushed_before``; in a folder, an image does not keep the engine's id."""
+    if client.reference.layout is None:
+        return pushed_before(client, image.pin, image.image_id, is_signed=image.signer is not None)
+    try:
+        digest = retag_existing(settings, client, image.pin, image.signer)
+    except NotFoundError:
+        return None
+    return client.manifest(digest) if digest else None
+
+
+def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushed:
+    """Copy an image with its signatures from a registry or folder to another.
+
+    Args:
+        image: The image; its signature was verified.
+        name: As ``publish``.
+    """
+    reference = parse_reference(name)
+    if reference.layout is not None:
+        writable_layout(reference.layout, reference)
+    source, client = image.client, connect(settings, reference)
+    digest = str(image.reference.digest)
+    report(Note(f"Copying {image.reference} to {name}"))
+    # Signatures first: no host sees an unsigned image.
+    if find_digest(source, signature_tag(digest)) is not None:
+        _copy(source, signature_tag(digest), client, signature_tag(digest))
+    if find_digest(client, str(reference.tag)) != digest:
+        _copy(source, digest, client, str(reference.tag))
+    set_pin_tag(client, image.pin, digest, is_signed=image.verified is not None)
+    set_operator_tags(client, image.pin, image.labels, digest)
+    return Pushed(name, digest)
+
+
+def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
+    def place(repository: Repository) -> Registry | Layout:
+        layout = repository.reference.layout
+        return repository if isinstance(repository, Registry) else Layout(Path(str(layout)))
+
+    if isinstance(source, ImageLayout) and name.startswith("sha256:"):
+        # skopeo finds what is in a folder by tags only.
+        name = next(tag for tag, entry in source.names.items() if entry.digest == name)
+    copy(place(source), name, place(target), tag)
 
 
 def pushed_reference(pushed: Pushed) -> Reference:

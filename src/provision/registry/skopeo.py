@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from provision.engine.docker_api import Engine
+from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.progress import Transfer, current_listener
@@ -295,6 +297,19 @@ def copy(
     if done.returncode:
         registry = source if isinstance(source, Registry) else target
         raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
+
+
+def save(engine: Engine, image_id: str, target: Layout, tag: str, *, state: Path) -> None:
+    """Copy an image of an engine into a layout."""
+    with scratch(state, "save") as folder:
+        saved = folder / "saved.tar"
+        with saved.open("wb") as stream:
+            for chunk in engine.save(image_id):
+                stream.write(chunk)
+        argv = ["copy", "--quiet", f"docker-archive:{saved}", target.name(tag)]
+        done = _run(argv, why="copy images", timeout=_REQUEST_S * 30)
+    if done.returncode:
+        raise _error(f"Could not copy the image {image_id} to {argv[-1]}.", done, target)
 
 
 def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Completed:

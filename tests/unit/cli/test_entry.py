@@ -52,7 +52,7 @@ def test_a_flag_has_one_meaning(flag: str) -> None:
     assert len(meanings) == 1
 
 
-@pytest.mark.parametrize("words", [[], ["export"], ["bundle"]])
+@pytest.mark.parametrize("words", [[], ["export"], ["registry"]])
 def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) -> None:
     outcome = call(*words)
     assert (outcome.code, outcome.out) == (2, "")

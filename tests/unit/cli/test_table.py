@@ -103,7 +103,6 @@ _ROWS: list[Row] = [
     ("empty", "build demo --push demo", 2, _error(2), set()),
     # Before a cell is looked for, let alone built.
     ("fleet", "matrix {folder}/fleet.toml --push", 1, _error(1), set()),
-    ("empty", "bundle load {folder}", 2, _error(2), set()),
     ("empty", "export sysext demo --output {folder}/new", 2, _error(2), set()),
     # Before a registry is asked.
     ("empty", "export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2), set()),

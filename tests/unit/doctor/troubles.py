@@ -335,7 +335,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("engine", _lacks("proc/net/unix"), "unknown"),
     ("network", _proxy_of_a_shell, "warn"),
     ("registry", _has((_SETTINGS, _REGISTRY)), "fail"),
-    ("registry", _has((_SETTINGS, '[registry]\nfolders = ["/srv/bundle"]\n')), "fail"),
+    ("registry", _has((_SETTINGS, '[registry]\nfolders = ["/srv/drivers"]\n')), "fail"),
     ("registry", _registry_without_skopeo, "fail"),
     (
         "registry",

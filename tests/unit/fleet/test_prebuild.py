@@ -26,7 +26,7 @@ from provision.fleet.prebuild import Fleet, fleet_registry, pushed_rows, split_p
 from provision.pin import PIN_LABEL, Pin
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
-from provision.registry.find import connect, tag_of
+from provision.registry.find import registry_of, tag_of
 from provision.registry.manifests import find_digest
 from provision.registry.names import operator_tags, pin_tag
 from provision.registry.signatures import signature_tag, verify_signature
@@ -235,5 +235,5 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
     build = Selection(drivers=("demo",))
     fleet = Fleet(registry=ADDRESS, unsigned=True, builds=(build,))
     place = fleet_registry(replace(lab.settings, config=config), fleet, None)
-    found = connect(place.settings, place.reference(cell("2.0", KERNELS[0]))).ca
+    found = registry_of(place.settings, place.reference(cell("2.0", KERNELS[0]))).ca
     assert found == (lab.settings.root / expected.lstrip("/") if expected else None)

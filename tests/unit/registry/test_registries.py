@@ -19,9 +19,9 @@ from provision.errors import ConfigError, ProvisionError
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import (
     TrustOverride,
-    connect,
     examine,
     host_reference,
+    registry_of,
     tag_of,
 )
 from provision.registry.names import parse_reference
@@ -137,10 +137,10 @@ def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path, settings: 
 def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
     registry = RegistryConfig(address="registry.example/drivers", plain_http=True, ca="/etc/ca.pem")
     host = configured(tmp_path, None, registry)
-    own = connect(host, parse_reference("registry.example/other:1"))
+    own = registry_of(host, parse_reference("registry.example/other:1"))
     assert (own.plain_http, own.ca) == (True, tmp_path / "host/etc/ca.pem")
     for name in ("evil.example/demo:1", "registry.example:5000/demo:1"):
-        other = connect(host, parse_reference(name))
+        other = registry_of(host, parse_reference(name))
         assert (other.plain_http, other.ca) == (False, None)
 
 

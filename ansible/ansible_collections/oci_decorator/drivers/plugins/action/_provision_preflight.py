@@ -38,7 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "wheelhouse": _TEXT,
                         "images": {"type": "list", "elements": "str", "default": []},
                         "trust_keys": {"type": "list", "elements": "str", "default": []},
-                        "bundle": _TEXT,
+                        "folder": _TEXT,
                     }
                 ),
                 "hook": _part({"install": _INSTALL, "program": _TEXT}),
@@ -80,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             *packages,
             *preflight.images_mistakes(images),
             *preflight.keys_mistakes([self._path(key) for key in given["trust_keys"]]),
-            *preflight.bundle_mistakes(self._path(given["bundle"]), self._drivers(given)),
+            *preflight.folder_mistakes(self._path(given["folder"]), self._drivers(given)),
         ]
         for secret in secrets_in(given["config"]):
             found = [mistake.replace(secret, "********") for mistake in found]

@@ -224,27 +224,23 @@ def keys_mistakes(paths: list[str]) -> list[str]:
     ]
 
 
-def bundle_mistakes(bundle: str, drivers: list[str]) -> list[str]:
-    """Return the mistakes of a bundle for hosts without a network.
+def folder_mistakes(folder: str, drivers: list[str]) -> list[str]:
+    """Return the mistakes of a folder of images for hosts without a network.
 
     Args:
-        bundle: Its folder; empty: hosts have a network.
+        folder: Empty: hosts have a network.
         drivers: What hosts should have.
     """
-    if not bundle:
+    if not folder:
         return []
-    if not (Path(bundle) / "SHA256SUMS").is_file():
-        unpack = " It is an archive: unpack it (tar -xf)." if Path(bundle).is_file() else ""
-        line = (
-            f"'{bundle}' (provision_driver_bundle) is no folder that 'provision bundle create'"
-            f" wrote, or one that is not complete.{unpack}"
-        )
-        return [line]
+    if not Path(folder).is_dir():
+        unpack = " It is an archive: unpack it (tar -xf)." if Path(folder).is_file() else ""
+        return [f"'{folder}' (provision_driver_folder) is no folder.{unpack}"]
     return [
-        f"The bundle '{bundle}' (provision_driver_bundle) has no images of {driver}: 'provision"
-        f" bundle create --driver {driver}' makes one that has."
+        f"The folder '{folder}' (provision_driver_folder) has no images of {driver}: 'provision"
+        f" build {driver} --push oci:{folder} --sign' adds one."
         for driver in drivers
-        if not (Path(bundle) / "images" / driver / "index.json").is_file()
+        if not (Path(folder) / driver / "index.json").is_file()
     ]
 
 

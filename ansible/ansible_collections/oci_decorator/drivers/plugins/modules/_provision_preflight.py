@@ -61,8 +61,8 @@ options:
         type: list
         elements: str
         default: []
-      bundle:
-        description: A folder that C(provision bundle create) wrote, or empty.
+      folder:
+        description: A folder that has artifact images, or empty.
         type: str
         default: ""
   hook:

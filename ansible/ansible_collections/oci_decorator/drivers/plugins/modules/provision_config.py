@@ -67,7 +67,7 @@ options:
             type: list
             elements: str
           folders:
-            description: Folders of bundles on the host, which are searched before any address is
+            description: Folders of images on the host, which are searched before any address is
               asked.
             type: list
             elements: str
