@@ -8,14 +8,11 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{absolute, Path};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{flock, AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::log::clock;
-
-/// A temporary file that hasn't changed for this long no longer belongs to any process.
-const ABANDONED_AFTER_S: u64 = 10;
+use crate::host::rootfs::is_same;
 
 /// How many starts may write into one folder at the same time, each to its own file.
 const WRITERS: u32 = 64;
@@ -46,7 +43,7 @@ pub fn publish_after(
     last: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(like.st_mode & 0o777);
-    let (fd, temporary) = create_temporary(folder, temporary, mode, clock::seconds())?;
+    let (fd, temporary) = create_temporary(folder, temporary, mode)?;
     let remove = || rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     fill(&fd, bytes, like, mode)
         .and_then(|()| last(&fd))
@@ -54,47 +51,55 @@ pub fn publish_after(
         .inspect_err(|_| _ = remove())
 }
 
-/// A new file, and its name.
+/// A new file, and its name. The file is locked until its descriptor is closed, so that no other
+/// start takes it for what a killed start left, however long its writer stalls.
 fn create_temporary<'a>(
     folder: &OwnedFd,
     temporary: &'a str,
     mode: Mode,
-    now: u64,
 ) -> rustix::io::Result<(OwnedFd, Cow<'a, str>)> {
     for number in 0..WRITERS {
         let name = match number {
             0 => Cow::Borrowed(temporary),
             number => Cow::Owned(format!("{temporary}.{number}")),
         };
-        match create(folder, &name, mode) {
-            Err(Errno::EXIST) if is_anothers(folder, &name, now) => continue,
-            Err(Errno::EXIST) => {}
-            other => return other.map(|fd| (fd, name)),
-        }
-        match rustix::fs::unlinkat(folder, &*name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
-        match create(folder, &name, mode) {
-            Err(Errno::EXIST) => {}
-            other => return other.map(|fd| (fd, name)),
+        let fd = match create(folder, &name, mode) {
+            Err(Errno::EXIST) if is_anothers(folder, &name) => continue,
+            Err(Errno::EXIST) => {
+                match rustix::fs::unlinkat(folder, &*name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error),
+                }
+                match create(folder, &name, mode) {
+                    Err(Errno::EXIST) => continue,
+                    other => other?,
+                }
+            }
+            other => other?,
+        };
+        // Until it was locked, another start may have removed it.
+        if flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && is_named(&fd, folder, &name)
+        {
+            return Ok((fd, name));
         }
     }
     Err(Errno::AGAIN)
 }
 
 /// True if another start is writing to the file right now.
-fn is_anothers(folder: &OwnedFd, name: &str, now: u64) -> bool {
-    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| !is_abandoned(&stat, now))
+fn is_anothers(folder: &OwnedFd, name: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let is_file = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_file)
+        && rustix::fs::openat(folder, name, flags, Mode::empty())
+            .is_ok_and(|fd| flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
-/// True if the last change of its inode, a time that no image can choose, is long ago or in the
-/// future.
-fn is_abandoned(stat: &Stat, now: u64) -> bool {
-    let changed = u64::try_from(stat.st_ctime).unwrap_or_default();
-    // The file of another start may be a second younger than `now`, which was read just before.
-    now.abs_diff(changed) >= ABANDONED_AFTER_S
+fn is_named(fd: &OwnedFd, folder: &OwnedFd, name: &str) -> bool {
+    let named = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    let own = rustix::fs::fstat(fd);
+    named.is_ok_and(|named| own.is_ok_and(|own| is_same(&own, &named)))
 }
 
 fn create(folder: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<OwnedFd> {
@@ -179,54 +184,39 @@ mod tests {
         rustix::fs::open(tree, flags, Mode::empty()).unwrap()
     }
 
-    #[test]
-    fn what_a_killed_start_left_is_abandoned_after_a_while() {
-        let tree = tempfile::tempdir().unwrap();
-        let mut stat = rustix::fs::fstat(folder_of(tree.path())).unwrap();
-        for (ctime, abandoned) in
-            [(1000, false), (991, false), (990, true), (1001, false), (1010, true)]
-        {
-            stat.st_ctime = ctime;
-            assert_eq!(is_abandoned(&stat, 1000), abandoned, "{ctime}");
-        }
-        std::fs::write(tree.path().join(NAME), "half").unwrap();
-        let folder = folder_of(tree.path());
-        let now = clock::seconds();
-        for (name, now, expected) in
-            [(NAME, now, true), (NAME, now + 60, false), ("no", now, false)]
-        {
-            assert_eq!(is_anothers(&folder, name, now), expected, "{name} {now}");
-            // Then its own name is used again, for a new file.
-            let mode = Mode::from_raw_mode(0o600);
-            let (_, name) = create_temporary(&folder, NAME, mode, now + 60).unwrap();
-            assert_eq!(name, NAME);
-            assert_eq!(std::fs::read(tree.path().join(NAME)).unwrap(), b"");
-        }
-    }
-
     /// The names are known, so such files never accumulate.
     #[test]
-    fn files_of_killed_starts_are_replaced_under_known_names() {
+    fn files_of_killed_starts_are_replaced_and_those_of_slow_ones_are_not() {
         let tree = tempfile::tempdir().unwrap();
         let folder = folder_of(tree.path());
-        let (now, mode) = (clock::seconds(), Mode::from_raw_mode(0o600));
+        let mode = Mode::from_raw_mode(0o600);
         std::fs::write(tree.path().join("outside"), "kept").unwrap();
         std::os::unix::fs::symlink("outside", tree.path().join(NAME)).unwrap();
-        let names = |now| -> Vec<String> {
-            (0..3)
-                .map(|_| create_temporary(&folder, NAME, mode, now).unwrap().1)
-                .map(Cow::into_owned)
-                .collect()
-        };
-        assert_eq!(names(now), [".tmp.1", ".tmp.2", ".tmp.3"]);
-        assert_eq!(names(now + 60), [NAME; 3]);
+        std::fs::write(tree.path().join(".tmp.1"), "half").unwrap();
+        let make = || create_temporary(&folder, NAME, mode).unwrap();
+        let (first, second, third) = (make(), make(), make());
+        assert_eq!([&*first.1, &second.1, &third.1], [NAME, ".tmp.1", ".tmp.2"]);
+        assert_eq!(std::fs::read_to_string(tree.path().join(".tmp.1")).unwrap(), "");
+        // Its process has ended.
+        drop(second);
+        let name = || make().1;
+        assert_eq!([name(), name()], [".tmp.1"; 2]);
         let outside = std::fs::read_to_string(tree.path().join("outside"));
         assert_eq!(outside.unwrap(), "kept");
-        for number in 4..WRITERS {
-            std::fs::write(tree.path().join(format!("{NAME}.{number}")), "").unwrap();
-        }
-        let full = create_temporary(&folder, NAME, mode, now);
-        assert_eq!(full.unwrap_err(), Errno::AGAIN);
+        let _held: Vec<_> = (2..WRITERS).map(|_| make()).collect();
+        assert_eq!(create_temporary(&folder, NAME, mode).unwrap_err(), Errno::AGAIN);
+    }
+
+    /// A file that another start has put there is not given the name.
+    #[test]
+    fn a_file_that_lost_its_name_is_not_ours() {
+        let tree = tempfile::tempdir().unwrap();
+        let folder = folder_of(tree.path());
+        let fd = create(&folder, NAME, Mode::from_raw_mode(0o600)).unwrap();
+        assert!(is_named(&fd, &folder, NAME));
+        std::fs::remove_file(tree.path().join(NAME)).unwrap();
+        std::fs::write(tree.path().join(NAME), "half").unwrap();
+        assert!(!is_named(&fd, &folder, NAME));
     }
 
     #[test]
@@ -240,8 +230,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 1);
         // A folder with the temporary name is never removed.
         std::fs::create_dir(tree.path().join(NAME)).unwrap();
-        let later = clock::seconds() + 60;
-        let failed = create_temporary(&folder, NAME, Mode::empty(), later);
+        let failed = create_temporary(&folder, NAME, Mode::empty());
         assert_eq!(failed.unwrap_err(), Errno::ISDIR);
     }
 }

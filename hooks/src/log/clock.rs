@@ -8,7 +8,7 @@ pub fn now() -> String {
 }
 
 /// Seconds since 1970, or 0 if the clock was never set.
-pub fn seconds() -> u64 {
+fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())
 }

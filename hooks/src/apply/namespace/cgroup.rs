@@ -127,9 +127,11 @@ fn allow_by_program(devices: &[Device], folder: &Path, id: &str) -> Result<()> {
         return Ok(());
     }
     // Programs can't be asked what they allow, but the kernel can.
-    match forbidden_in(&cgroups[0], devices).map_err(fail)? {
-        None => Ok(()),
-        Some(Device { source, .. }) => Err(Error::failed(format!(
+    match forbidden_in(&cgroups[0], devices) {
+        // A cgroup whose processes are as many as pids.max can't be asked, and forbids no start.
+        Ok(None) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(fail(error)),
+        Ok(Some(Device { source, .. })) => Err(Error::failed(format!(
             "can't let the container use {source}: a cgroup above {shown} forbids it"
         ))
         .resolve("allow it there, for example by DeviceAllow= of its systemd unit; or use oci-decorator-runtime, if the cgroup is the container's own")),
