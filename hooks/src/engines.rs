@@ -55,7 +55,7 @@ impl Engine {
         match self {
             Self::Docker => "/etc/docker/daemon.json".into(),
             Self::Containerd => "/etc/containerd/config.toml".into(),
-            Self::Crio => format!("/etc/crio/crio.conf.d/99-{runtime}.conf").into(),
+            Self::Crio => format!("/etc/crio/crio.conf.d/99-{runtime}.toml").into(),
             Self::Podman => format!("/etc/containers/containers.conf.d/50-{runtime}.conf").into(),
         }
     }

@@ -8,7 +8,7 @@
 pub mod amd;
 pub mod cdi;
 pub mod cdi_hook;
-mod find_program;
+pub mod find_program;
 pub mod hook;
 pub mod interfaces;
 pub mod nvidia;

@@ -181,7 +181,7 @@ fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
         assert_eq!(code(&output), expected, "{words:?}");
         assert!(stderr(&output).lines().count() == 1, "{}", stderr(&output));
     }
-    assert!(stdout(&hook(&tree, &["--version"])).contains("nvidia-cdi-hook"));
+    assert!(stdout(&hook(&tree, &["--version"])).contains("NVIDIA CDI Hook"));
     config(&tree, "rootfs");
     let state = tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
     let state = state.display().to_string();

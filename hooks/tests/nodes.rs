@@ -152,16 +152,17 @@ fn described(tree: &Tree, name: &str) -> BTreeSet<String> {
     paths(own.iter().chain(shared))
 }
 
-/// A container gets control nodes, the chosen units and their parts. Nothing gets a right.
+/// A container gets control nodes, and the chosen units and parts. Nothing gets a right.
 #[test]
 fn every_way_gives_the_nodes_of_the_same_classes() {
     let Some(tree) = host() else { return };
     let control = "nvidiactl nvidia-uvm";
-    let first = "nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4 nvidia-caps/nvidia-cap5";
+    let parts = "nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4 nvidia-caps/nvidia-cap5";
     let graphics = "dri/card1 dri/renderD129";
-    let compute = format!("{control} {first} nvidia1");
+    let compute = format!("{control} nvidia0 {parts} nvidia1");
     let every = format!("{compute} {graphics}");
-    let gpu = format!("{control} {first} {graphics}");
+    // A GPU that is named comes without its parts.
+    let gpu = format!("{control} nvidia0 {graphics}");
     let amd = "dri/card0 dri/renderD130 dri/renderD128";
     for (asks, expected) in [
         ("OCI_NVIDIA=compute", compute.as_str()),
@@ -169,18 +170,15 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         ("OCI_AMD=compute", "kfd dri/renderD130 dri/renderD128"),
         ("OCI_AMD=all", &format!("kfd {amd}")),
         ("OCI_INTEL=graphics", "dri/card2 dri/renderD131"),
-        (
-            "NVIDIA_VISIBLE_DEVICES=all",
-            &format!("{control} {first} nvidia1"),
-        ),
-        ("NVIDIA_VISIBLE_DEVICES=0", &format!("{control} {first}")),
+        ("NVIDIA_VISIBLE_DEVICES=all", &every),
+        ("NVIDIA_VISIBLE_DEVICES=0", &gpu),
         (
             "NVIDIA_VISIBLE_DEVICES=GPU-b",
             &format!("{control} nvidia1"),
         ),
         (
             "NVIDIA_VISIBLE_DEVICES=MIG-b",
-            &format!("{control} nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap5"),
+            &format!("{gpu} nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap5"),
         ),
         (
             "NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=GPU-b",
@@ -188,9 +186,9 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         ),
         (
             "NVIDIA_VISIBLE_DEVICES=0,runtime.nvidia.com/gpu=1",
-            &compute,
+            &format!("{gpu} nvidia1"),
         ),
-        ("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=all", &compute),
+        ("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=all", &every),
         ("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=none", control),
         (
             "NVIDIA_VISIBLE_DEVICES=1 NVIDIA_GDRCOPY=enabled NVIDIA_GDS=enabled",
@@ -217,13 +215,12 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         ("nvidia=nvidia-caps-nvidia-cap3", ""),
         ("nvidia=feature-compute", &compute),
         ("nvidia=all", &every),
-        ("nvidia.com/gpu=0", &gpu),
+        // It is no device of a specification of all devices, as it can't be used.
+        ("nvidia.com/gpu=0", ""),
         ("nvidia.com/gpu=GPU-b", &format!("{control} nvidia1")),
         (
             "nvidia.com/gpu=MIG-a",
-            &format!(
-                "{control} nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4 {graphics}"
-            ),
+            &format!("{gpu} nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4"),
         ),
         ("nvidia.com/gpu=all", &every),
         ("amd=dri-renderD130", "kfd dri/renderD130 dri/card0"),

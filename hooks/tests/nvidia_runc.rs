@@ -288,12 +288,15 @@ fn newer_libraries_of_the_image_come_first_as_the_mode_says() {
         return;
     }
     let (image, host) = ("/usr/local/cuda/compat/libcuda.so.1", "/usr/lib/libcuda.so.1");
-    for (version, mode, expected) in [
-        ("580.10.01", None, image),
-        ("580.10.01", Some("ldconfig"), image),
-        ("580.10.01", Some("disabled"), host),
-        ("525.10.01", None, host),
-        ("535.999.01", None, host),
+    let (variable, flag) = ("NVIDIA_VISIBLE_DEVICES=all", "OCI_NVIDIA=all");
+    for (version, mode, asks, expected) in [
+        ("580.10.01", None, variable, image),
+        ("580.10.01", None, flag, image),
+        ("580.10.01", Some("ldconfig"), variable, image),
+        ("580.10.01", Some("disabled"), variable, host),
+        ("525.10.01", None, variable, host),
+        ("525.10.01", None, flag, host),
+        ("535.999.01", None, variable, host),
     ] {
         for hook in [None, Some(&["prestart"][..])] {
             let tree = setup();
@@ -312,10 +315,9 @@ fn newer_libraries_of_the_image_come_first_as_the_mode_says() {
                 Some(_) => "runc".to_owned(),
                 None => tree.path(name).display().to_string(),
             };
-            let asks = ["NVIDIA_VISIBLE_DEVICES=all"];
-            let container = create(&tree, &program, &asks, hook).unwrap();
+            let container = create(&tree, &program, &[asks], hook).unwrap();
             drop(container);
-            assert_eq!(first(&tree), expected, "{version} {mode:?} {hook:?}");
+            assert_eq!(first(&tree), expected, "{version} {mode:?} {asks} {hook:?}");
         }
     }
 }

@@ -293,9 +293,7 @@ def _set(docker: DockerInTree, setting: str) -> None:
     [
         (_RUNTIME, (f"{_VISIBLE}=7",), _VISIBLE),
         (_RUNTIME, (f"{_VISIBLE}=GPU-9",), "GPU-9"),
-        (_RUNTIME, (f"{_VISIBLE}=all", "NVIDIA_DRIVER_CAPABILITIES=fly"), "fly"),
-        (_RUNTIME, (f"{_VISIBLE}=all", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"), "cuda>=99.0"),
-        # Docker sets the other two by itself.
+        # Docker sets the other two by itself. Only the hook reads these.
         ("--gpus=all", ("NVIDIA_REQUIRE_CUDA=cuda>=99.0",), "cuda>=99.0"),
         ("--gpus=device=7", (), _VISIBLE),
     ],

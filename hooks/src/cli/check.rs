@@ -38,7 +38,8 @@ pub struct Findings {
     ignored: Vec<String>,
     /// Why the container would be refused.
     refused: Option<Error>,
-    /// Flags that no vendor file has, so that the container starts without what it asks for.
+    /// Flags that no vendor file has, or a host that has nothing for them, so that the container
+    /// starts without what it asks for.
     unanswered: Option<Error>,
     /// What the container gets through other programs' interfaces.
     #[serde(flatten)]
@@ -100,8 +101,12 @@ pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Path) -> Resul
     }
     let names = NameResults::of(container, loaded, nvidia);
     let is_alone = files.is_empty() && names.all.is_empty();
+    let unanswered = unanswered(&request, &files, is_alone, &settings.config_dir);
+    let is_there = |it: &VendorReport| it.items.iter().any(|item| item.found.is_ok());
+    let gets = vendors.iter().any(is_there) || names.gives_something();
+    let is_expected = asks && (vendors.iter().any(|it| !it.items.is_empty()) || names.asks());
     Ok(Findings {
-        unanswered: unanswered(&request, &files, is_alone, &settings.config_dir),
+        unanswered: unanswered.or_else(|| (is_expected && !gets).then(|| nothing(&settings.root))),
         config_dir: settings.config_dir.display().to_string(),
         root: settings.root.display().to_string(),
         settings_problem: loaded.problem.clone(),
@@ -163,6 +168,15 @@ fn unanswered(
     Some(error.resolve(format!(
         "{others}put the vendor's file there: provision drivers vendor-file DRIVER --output {folder}/DRIVER.json"
     )))
+}
+
+/// The verdict on a host that has nothing of what the container asks for.
+fn nothing(root: &Path) -> Error {
+    Error::not_found(format!(
+        "{} has no device and no file of what the container asks for",
+        root.display()
+    ))
+    .resolve("install and load the driver: provision apply")
 }
 
 fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {

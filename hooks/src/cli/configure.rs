@@ -8,8 +8,10 @@ use serde_json::json;
 use super::{print, JSON, RECORD};
 use crate::engines::hooks_d::{self, Hook};
 use crate::engines::plan::{self, Done, Job};
-use crate::engines::{containerd, crio, record, Engine, RuntimeEntry};
+use crate::engines::{containerd, crio, links, record, Engine, RuntimeEntry};
 use crate::error::{exit, Error, Result};
+use crate::frontends::find_program::is_executable;
+use crate::frontends::nvidia::runtime_and_hook::look_for_low_level;
 use crate::host::files;
 use crate::spec::options::{flag, value, Opt, Words};
 
@@ -42,6 +44,8 @@ pub struct Order {
     /// Hooks to add instead of the runtime.
     pub hooks: Option<Vec<Hook>>,
     pub record: PathBuf,
+    /// The user named the runtime's program.
+    pub is_given: bool,
     pub is_removed: bool,
     pub is_dry: bool,
     pub is_json: bool,
@@ -78,6 +82,7 @@ pub fn run(words: &Words) -> Result<u8> {
         drop_in: words.path("drop-in-config")?,
         hooks: is_hook_mode(words, engine)?.then(hooks).transpose()?,
         record: words.path("record")?.unwrap_or_else(record_path),
+        is_given: words.value("runtime-path").is_some(),
         is_removed: words.is_set("remove"),
         is_dry: words.is_set("dry-run"),
         is_json: words.is_set("json"),
@@ -98,9 +103,9 @@ pub fn engine_of(words: &Words, word: &str, hint: &str) -> Result<Engine> {
 /// True for the mode `oci-hook`. Errors: the mode is unknown, or the engine reads no hook files.
 pub fn is_hook_mode(words: &Words, engine: Engine) -> Result<bool> {
     match words.value("config-mode").unwrap_or("config-file") {
-        "config-file" => Ok(false),
-        "oci-hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
-        "oci-hook" => Err(words
+        "config-file" | "config" => Ok(false),
+        "oci-hook" | "hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
+        "oci-hook" | "hook" => Err(words
             .wrong(&format!("{} reads no files with hooks; crio and podman do", engine.word()))),
         other => Err(words
             .wrong(&format!("unknown --config-mode {other:?}; known are config-file, oci-hook"))),
@@ -157,9 +162,13 @@ pub fn record_path() -> PathBuf {
 }
 
 impl Order {
-    /// Carries the order out, and prints what was done.
+    /// Carries the order out, and prints what was done. Errors: the engine would start a program
+    /// that is not there, or every container by a runtime that finds no low-level runtime.
     pub fn carry_out(&self) -> Result<u8> {
         let mut notes = Vec::new();
+        if !self.is_removed && self.hooks.is_none() {
+            self.look(&mut notes)?;
+        }
         let done = match &self.hooks {
             Some(hooks) => {
                 let put = |hook| hooks_d::put(hook, &self.record, self.is_removed, self.is_dry);
@@ -167,6 +176,9 @@ impl Order {
             }
             None => vec![self.edit(&mut notes)?],
         };
+        if self.is_dry && !self.is_json {
+            notes.extend(done.iter().filter(|it| it.is_change()).map(|it| self.line(it)));
+        }
         if self.is_json {
             return print(&self.json(&done, &notes));
         }
@@ -181,6 +193,31 @@ impl Order {
             return print(&texts.collect::<Vec<_>>().join("\n"));
         }
         print(&self.text(&done))
+    }
+
+    /// Looks at what the engine will start.
+    fn look(&self, notes: &mut Vec<String>) -> Result<()> {
+        let program = Path::new(&self.runtime.program);
+        if self.is_given && !self.is_dry && program.is_absolute() && !is_executable(program) {
+            let shown = program.display();
+            return Err(Error::not_found(format!(
+                "{shown} is not a program, and nothing was changed"
+            ))
+            .resolve("leave --runtime-path out for the runtime beside this program"));
+        }
+        let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !links::is_name_of_ours(name) {
+            return Ok(());
+        }
+        let Err(error) = look_for_low_level(name) else {
+            return Ok(());
+        };
+        if self.runtime.is_default == Some(true) && !self.is_dry {
+            let message = format!("{}, so that no container would start", error.message);
+            return Err(Error { message, ..error });
+        }
+        notes.push(error.to_string());
+        Ok(())
     }
 
     fn edit(&self, notes: &mut Vec<String>) -> Result<Done> {
@@ -238,22 +275,24 @@ impl Order {
         Ok((file, vec![text]))
     }
 
-    fn text(&self, done: &[Done]) -> String {
-        let line = |done: &Done| {
-            let what = match (done.is_change(), self.is_dry, &done.after) {
-                (false, ..) => "needs no change",
-                (true, true, Some(_)) => "would be written",
-                (true, true, None) => "would be removed",
-                (true, false, Some(_)) => "was written",
-                (true, false, None) => "was removed",
-            };
-            format!("{} {what}\n", done.file.display())
+    fn line(&self, done: &Done) -> String {
+        let what = match (done.is_change(), self.is_dry, &done.after) {
+            (false, ..) => "needs no change",
+            (true, true, Some(_)) => "would be written",
+            (true, true, None) => "would be removed",
+            (true, false, Some(_)) => "was written",
+            (true, false, None) => "was removed",
         };
-        let mut text: String = done.iter().map(line).collect();
-        if let Some(command) = self.restart(done) {
-            text = text + "next: " + command + "\n";
-        }
-        text
+        format!("{} {what}", done.file.display())
+    }
+
+    fn text(&self, done: &[Done]) -> String {
+        let mut lines: Vec<String> = done.iter().map(|done| self.line(done)).collect();
+        let is_used = self.engine == Engine::Podman && self.hooks.is_none() && !self.is_removed;
+        let use_it = || format!("podman run --runtime {} IMAGE", self.runtime.name);
+        let next = self.restart(done).map(str::to_owned).or_else(|| is_used.then(use_it));
+        lines.extend(next.map(|command| format!("next: {command}")));
+        lines.join("\n") + "\n"
     }
 
     fn json(&self, done: &[Done], notes: &[String]) -> String {

@@ -19,7 +19,8 @@ pub const NAME: &str = "nvidia-cdi-hook";
 pub fn run(words: &[OsString]) -> u8 {
     let done = match words.first().and_then(|word| word.to_str()) {
         Some("--version" | "-v" | "-version") => {
-            print(&format!("{NAME} (oci-decorator) {}\n", env!("CARGO_PKG_VERSION")))
+            let own = env!("CARGO_PKG_VERSION");
+            print(&format!("NVIDIA CDI Hook version 1.20.2\ncommit: oci-decorator-{own}\n"))
         }
         Some("--help" | "-h" | "help") => {
             let verbs = VERBS.join("\n    ");

@@ -24,7 +24,8 @@ const HELP: &str = include_str!("nvidia_ctk/help.txt");
 static PROGRAM: Program = Program {
     name: "nvidia-ctk",
     version: concat!(
-        "NVIDIA Container Toolkit CLI of oci-decorator version ",
+        // Of the toolkit whose decisions are made here, as other programs compare it.
+        "NVIDIA Container Toolkit CLI version 1.20.2\ncommit: oci-decorator-",
         env!("CARGO_PKG_VERSION"),
         "\n"
     ),

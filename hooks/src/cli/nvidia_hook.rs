@@ -47,7 +47,7 @@ Commands:
   poststop       do nothing
 ";
 const VERSION: &str = concat!(
-    "NVIDIA Container Runtime Hook of oci-decorator version ",
+    "NVIDIA Container Runtime Hook version 1.20.2\ncommit: oci-decorator-",
     env!("CARGO_PKG_VERSION"),
     "\n"
 );

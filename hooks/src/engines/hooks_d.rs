@@ -27,7 +27,7 @@ pub struct Hook {
 impl Hook {
     /// The file's text. It has an environment, because engines otherwise pass on their own, and
     /// some engines the container's.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let name = Path::new(&self.program).file_name().unwrap_or_default();
         let document = json!({
             "version": "1.0.0",

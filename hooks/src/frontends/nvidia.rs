@@ -178,6 +178,16 @@ impl<'a> Nvidia<'a> {
         candidates
     }
 
+    /// True where NVIDIA's hook gives the devices. It reads the capabilities, and checks what an image
+    /// requires. The modes that make a specification give every feature, and check nothing.
+    fn is_legacy(&self) -> bool {
+        match self.config.mode {
+            Mode::Legacy => true,
+            Mode::Auto => self.kind == FrontEndKind::Hook,
+            Mode::Csv | Mode::Cdi | Mode::JitCdi => false,
+        }
+    }
+
     /// True for a hook that NVIDIA's runtime leaves out in the modes that make a specification.
     fn is_disabled(&self, hook: &str) -> bool {
         let names = &self.config.disabled_hooks;

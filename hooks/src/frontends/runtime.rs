@@ -28,6 +28,8 @@ use crate::spec::json::quote;
 
 /// The program's name as a runtime.
 pub const NAME: &str = "oci-decorator-runtime";
+/// Where Kubernetes' packages of CRI-O have their own runc and crun, outside of every `PATH`.
+const CRIO: &str = "/usr/libexec/crio";
 
 /// Runs the command line of a runtime, under NVIDIA's name or our own. Returns only if that fails.
 pub fn run(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
@@ -51,15 +53,31 @@ fn start(
     if let Some(likeliest) = arguments.creates.first() {
         decorate(&loaded, arguments, &likeliest.container, nvidia)?;
     }
+    let program = low_level(&loaded, named.as_deref(), nvidia)?;
+    let error = Command::new(&program).args(words).exec();
+    Err(Error::failed(format!("can't run {}: {error}", program.display())))
+}
+
+/// The low-level runtime that a start becomes. `named` is the file of the settings, unless it is the
+/// default. Errors: there is none.
+pub fn low_level(loaded: &Loaded, named: Option<&Path>, nvidia: Option<Nvidia>) -> Result<PathBuf> {
     let theirs = nvidia.and_then(|nvidia| {
         let file = nvidia.file.unwrap_or(Path::new(nvidia::DEFAULT_PATH));
         Some((nvidia.config.runtimes.as_deref()?, file))
     });
-    let (runtimes, file) = theirs.unwrap_or((
-        &loaded.settings.runtimes,
-        named.as_deref().unwrap_or(Path::new(settings::DEFAULT_PATH)),
-    ));
-    become_runtime(runtimes, file, words)
+    let (runtimes, file) = theirs
+        .unwrap_or((&loaded.settings.runtimes, named.unwrap_or(Path::new(settings::DEFAULT_PATH))));
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+    path.push(":");
+    path.push(CRIO);
+    find(runtimes, &path).ok_or_else(|| {
+        Error::not_found(format!("no low-level runtime found: {}", runtimes.join(", "))).resolve(
+            format!(
+                "install one in a folder of PATH, or name it under \"runtimes\" in {}",
+                file.display()
+            ),
+        )
+    })
 }
 
 /// Edits the bundle of the container.
@@ -174,26 +192,6 @@ fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
         write_files(rootfs, &settled, log);
     }
     Ok(())
-}
-
-/// Runs the low-level runtime in place of this program. `file` is where the list of runtimes
-/// belongs.
-fn become_runtime(
-    runtimes: &[String],
-    file: &Path,
-    words: &[OsString],
-) -> Result<std::convert::Infallible> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
-    let program = find(runtimes, &path).ok_or_else(|| {
-        Error::not_found(format!("no low-level runtime found: {}", runtimes.join(", "))).resolve(
-            format!(
-                "install one in a folder of PATH, or name it under \"runtimes\" in {}",
-                file.display()
-            ),
-        )
-    })?;
-    let error = Command::new(&program).args(words).exec();
-    Err(Error::failed(format!("can't run {}: {error}", program.display())))
 }
 
 /// The first runtime that can be executed and is not this program.

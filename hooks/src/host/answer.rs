@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{Facts, FactsState, WRITE_AGAIN};
-use super::inventory::{collect_one, missing, summary, Report};
+use super::inventory::{collect_one, missing, summary, Report, CUDA};
 use super::nodes::{add, channels, is_drm, number, right_node, Nodes};
 use super::requirements::check_requirements;
 use super::Host;
@@ -12,8 +12,10 @@ use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::model::decide::answers::Answer;
 use crate::model::decide::units::{choose, Chosen, RequestContext};
-use crate::model::edits::{Compat, Device, Edits};
-use crate::model::request::{Interface, Subject, Units};
+use crate::model::edits::paths::split;
+use crate::model::edits::{Compat, Device, Edits, Library};
+use crate::model::request::{Features, Interface, Subject, Units};
+use crate::model::vendor::Vendor;
 
 /// Where images of CUDA have newer user space parts of the driver.
 const COMPAT: &str = "/usr/local/cuda/compat";
@@ -55,13 +57,18 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     };
     resolved.check_nodes(&edits.devices)?;
     notes.extend(no_device(host, answer));
-    check_requirements(answer, facts, resolved.chosen, &mut notes)?;
+    let version = choice.vendor.version.as_deref();
+    let is_chosen = |at| resolved.chosen.units.contains(&at);
+    notes.extend(check_requirements(&details.requirements, facts, version, is_chosen)?);
     resolved.give_nodes(&mut edits.devices, &mut notes)?;
     if details.compat {
-        edits.compat.push(resolved.compat());
+        edits.compat.push(compat(choice.vendor, facts));
     }
     if details.groups {
         edits.groups = groups(&edits.devices);
+    }
+    if ask.interface == Interface::Nvidia {
+        edits.environment.extend(cuda_folder(&edits.libraries));
     }
     notes.push(summary(choice, &edits));
     Ok((edits, notes))
@@ -113,9 +120,12 @@ impl Resolved<'_> {
         if self.chosen.is_all || devices.is_empty() {
             return Ok(());
         }
+        // A graphics node alone is no device of a driver that has nodes of its own.
+        let units = self.answer.choice.vendor.units.as_deref();
+        let by_drm = units.is_some_and(|units| units.contains("dri/"));
         let has_node = |at: &usize| {
-            let nodes = &self.nodes.units[*at].nodes;
-            let own = nodes.iter().find(|node| !is_drm(node)).or(nodes.first());
+            let mut nodes = self.nodes.units[*at].nodes.iter();
+            let own = nodes.find(|node| is_drm(node) == by_drm);
             own.is_some_and(|own| devices.iter().any(|device| device.path == *own))
         };
         match self.chosen.units.iter().find(|at| !has_node(at)) {
@@ -149,7 +159,10 @@ impl Resolved<'_> {
         let details = self.answer.details;
         let mut named = channels(self.host, &details.channels, &details.channels_by)?;
         for right in &details.mig_rights {
-            named.push(right_node(self.host, *right)?);
+            match right_node(self.host, *right) {
+                Ok(node) => named.push(node),
+                Err(problem) => notes.push(Note::new(Level::Warning, problem)),
+            }
         }
         if devices.is_empty() {
             // What belongs to devices is of no use without their nodes.
@@ -164,14 +177,22 @@ impl Resolved<'_> {
         }));
         Ok(())
     }
+}
 
-    fn compat(&self) -> Compat {
-        let driver = self.facts.and_then(|facts| facts.driver_version.clone());
-        Compat {
-            folder: COMPAT.to_owned(),
-            driver: driver.or_else(|| self.answer.choice.vendor.version.clone()),
-            cuda: self.facts.and_then(|facts| facts.cuda_version.clone()),
-        }
+/// The variable with which NVIDIA's toolkit says where libcuda lies.
+pub fn cuda_folder(libraries: &[Library]) -> Option<String> {
+    let library = libraries.iter().find(|library| library.soname == CUDA)?;
+    let (folder, _) = split(&library.path)?;
+    Some(format!("NVIDIA_CTK_LIBCUDA_DIR={}", folder.trim_end_matches('/')))
+}
+
+/// Where an image may have newer parts of the driver, and the versions of the host's.
+pub fn compat(vendor: &Vendor, facts: Option<&Facts>) -> Compat {
+    let driver = facts.and_then(|facts| facts.driver_version.clone());
+    Compat {
+        folder: COMPAT.to_owned(),
+        driver: driver.or_else(|| vendor.version.clone()),
+        cuda: facts.and_then(|facts| facts.cuda_version.clone()),
     }
 }
 
@@ -196,9 +217,8 @@ fn no_device(host: &Host, answer: &Answer) -> Option<Note> {
 
 /// A notice if none of the features has a node.
 fn without_nodes(answer: &Answer) -> Option<Note> {
-    if answer.ask.units == Units::None
-        || answer.choice.features.is_empty() && answer.details.capabilities.is_empty()
-    {
+    let names_features = matches!(answer.details.features, Features::These { .. });
+    if answer.ask.units == Units::None || answer.choice.features.is_empty() && !names_features {
         return None;
     }
     let message = format!(

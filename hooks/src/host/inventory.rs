@@ -7,6 +7,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::host::answer::compat;
 use crate::host::elf::{self, Elf};
 use crate::host::libraries::is_library;
 use crate::host::nodes::{Class, Nodes};
@@ -16,9 +17,14 @@ use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
-use crate::model::edits::paths::split;
+use crate::model::edits::paths::{lies_in, split};
 use crate::model::edits::{Edits, Library, Mount};
 use crate::model::vendor::Inventory;
+
+/// The library with which an image's newer user-space parts of the driver come first.
+pub(super) const CUDA: &str = "libcuda.so.1";
+/// Folders of the daemons' sockets. They are the host's own, wherever the driver's files lie.
+const DAEMONS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
 /// One line of an inventory, and what the host has for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +60,10 @@ pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
     for choice in choices {
-        let (own, items) = collect_whole(host, choice, Report::Missing)?;
+        let (mut own, items) = collect_whole(host, choice, Report::Missing)?;
+        if own.libraries.iter().any(|library| library.soname == CUDA) {
+            own.compat.push(compat(choice.vendor, host.facts(&choice.file.name).facts()));
+        }
         let missing = items.iter().filter_map(|item| missing(choice, item));
         notes.extend(missing.chain([summary(choice, &own)]));
         edits.append(own);
@@ -242,7 +251,10 @@ impl<'a> Collector<'a> {
 
     /// Adds a mount, and returns its position.
     fn file(&mut self, path: &str) -> std::result::Result<usize, String> {
-        let mut found = self.tree.find(path).map_err(|error| match error {
+        let own = DAEMONS.iter().any(|folder| lies_in(path, folder));
+        let own = own.then(|| self.host.tree(None).ok()).flatten();
+        let tree = own.as_ref().unwrap_or(self.tree);
+        let mut found = tree.find(path).map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;

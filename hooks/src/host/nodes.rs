@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 
 use super::facts::{field, Facts, FactsState, Gpu, Source};
 use super::{DeviceFound, Host};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::host::rootfs::path_of;
 use crate::model::decide::units::{Chosen, Unit};
 use crate::model::edits::Device;
@@ -211,6 +211,7 @@ fn by_facts(host: &Host, own: &[(u32, &str)], facts: &Facts) -> Vec<Unit> {
         Unit {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
+            pci: gpu.pci.clone(),
             nodes: node.map(|(_, path)| (*path).to_owned()).into_iter().chain(drm).collect(),
             parts: gpu.mig.clone(),
         }
@@ -282,7 +283,7 @@ pub fn is_right(path: &str) -> bool {
     CAPABILITIES.iter().any(|folder| path.starts_with(folder))
 }
 
-pub fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<String>> {
+pub fn channels(host: &Host, wanted: &Channels, by: &str) -> crate::error::Result<Vec<String>> {
     match wanted {
         Channels::None => Ok(Vec::new()),
         Channels::All => {
@@ -305,18 +306,14 @@ pub fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<String>>
     }
 }
 
-/// The node that gives a container a right over all GPUs.
-pub fn right_node(host: &Host, right: MigRight) -> Result<String> {
+/// The node that gives a container a right over all GPUs. Errors: why the right has no effect.
+pub fn right_node(host: &Host, right: MigRight) -> Result<String, String> {
     let by = right.variable();
     let path = format!("{MIG_RIGHTS}/{}", right.word());
     let text = host.text_of_kernel(&path);
     let number = text.as_deref().and_then(|text| field(text, "DeviceFileMinor"));
     let number = number.and_then(|number| number.parse::<u32>().ok()).ok_or_else(|| {
-        let word = right.word();
-        Error::not_found(format!(
-            "{by} asks for the MIG right {word:?}, and the host has no /{path}"
-        ))
-        .resolve("load a driver for GPUs with MIG, or ask without it")
+        format!("{by} has no effect: no GPU of the host has MIG, as there is no /{path}")
     })?;
     Ok(format!("{}nvidia-cap{number}", CAPABILITIES[0]))
 }

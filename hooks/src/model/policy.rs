@@ -281,11 +281,6 @@ impl<'a> Judge<'a> {
         (counting, refused)
     }
 
-    /// Whether NVIDIA's rule lets variables of this container count.
-    pub fn hears_environment(self) -> bool {
-        self.environment_when_unprivileged || self.privileged
-    }
-
     /// Whether the container may have a right over every device's partitions. Errors: it is not
     /// privileged, and its start is refused.
     pub fn judge_right(self, by: &str, value: &str) -> crate::error::Result<()> {
@@ -316,7 +311,7 @@ impl<'a> Judge<'a> {
             }
         }
         let by_environment = sources.contains(&Source::Environment);
-        if self.hears_environment() || !by_environment {
+        if self.environment_when_unprivileged || self.privileged || !by_environment {
             return Ok(());
         }
         Err(format!(

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use crate::error::Error;
 
-pub use ask::{Ask, Channels, Details, Interface, MigRight, Units, Way};
+pub use ask::{Ask, Channels, Details, Features, Interface, MigRight, Units, Way};
 pub use candidate::{Candidate, Words};
 pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 

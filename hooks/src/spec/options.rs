@@ -71,7 +71,7 @@ impl Opt {
 const HELP: Opt = flag(&["help", "h"]);
 
 /// Reads a truth value as Go's `strconv.ParseBool` does.
-fn truth(text: &str) -> Option<bool> {
+pub fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

@@ -12,7 +12,7 @@ use crate::config::cdi::name::is_device;
 use crate::config::cdi::{ContainerEdits, Document};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};
-use crate::host::answer::groups;
+use crate::host::answer::{compat, cuda_folder, groups};
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
 use crate::host::inventory::{collect_one, Report};
 use crate::host::nodes::{Class, Nodes};
@@ -21,7 +21,7 @@ use crate::log::brief;
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
 use crate::model::edits::paths::split;
-use crate::model::edits::{Device, Edits, Hook};
+use crate::model::edits::{Compat, Device, Edits, Hook};
 use crate::model::request::Interface;
 use crate::model::vendor::{Vendor, VendorFile};
 
@@ -104,8 +104,9 @@ impl<'a> Request<'a> {
 struct Candidate<'a> {
     /// In the order of [`Naming`].
     names: [Option<String>; 3],
-    /// A whole unit comes with its parts, as at a start.
     nodes: Vec<&'a Device>,
+    /// A unit that is divided into parts. It is a device of a specification only if it is named.
+    is_divided: bool,
 }
 
 impl<'a> Candidate<'a> {
@@ -127,6 +128,7 @@ impl<'a> Candidate<'a> {
             found.push(Self {
                 names: [Some(index.to_string()), unit.uuid.clone(), Some(format!("gpu{index}"))],
                 nodes: own(None),
+                is_divided: !unit.parts.is_empty(),
             });
             for (place, part) in unit.parts.iter().enumerate() {
                 // Facts that were collected without NVML may lack the driver's number.
@@ -138,6 +140,7 @@ impl<'a> Candidate<'a> {
                         Some(format!("mig{index}:{number}")),
                     ],
                     nodes: own(Some(place)),
+                    is_divided: false,
                 });
             }
         }
@@ -169,7 +172,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
     let mut document = Document {
         kind,
         edits: ContainerEdits {
-            env: vec![VOID.to_owned()],
+            env: [VOID.to_owned()].into_iter().chain(cuda_folder(&edits.libraries)).collect(),
             mounts: mounts(&edits.mounts),
             ..of_nodes(common)
         },
@@ -192,7 +195,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
             add_devices(&mut document, &candidates, own, ids, request)?;
         }
     }
-    document.edits.hooks = hooks(&edits, facts.as_ref(), request)?;
+    document.edits.hooks = hooks(&edits, &compat(vendor, facts.as_ref()), request)?;
     Ok(document)
 }
 
@@ -213,7 +216,10 @@ fn add_devices<'g>(
         ))
         .resolve("give --device-id an index or a UUID of these; `nvidia-ctk info` lists them"));
     }
-    let is_chosen = |it: &&Candidate| ids.is_empty() || ids.iter().any(|id| it.has(id));
+    let is_chosen = |it: &&Candidate| match ids {
+        [] => !it.is_divided,
+        ids => ids.iter().any(|id| it.has(id)),
+    };
     let chosen: Vec<_> = candidates.iter().filter(is_chosen).collect();
     for candidate in &chosen {
         for naming in request.namings {
@@ -244,9 +250,9 @@ fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> Contai
 }
 
 /// The hooks, in the form that NVIDIA's tool writes.
-fn hooks(edits: &Edits, facts: Option<&Facts>, request: &Request) -> Result<Vec<Hook>> {
+fn hooks(edits: &Edits, compat: &Compat, request: &Request) -> Result<Vec<Hook>> {
     let mut calls: Vec<Vec<String>> = Vec::new();
-    calls.extend(facts.and_then(compat_call));
+    calls.extend(compat_call(compat));
     calls.extend(cache_call(edits));
     calls.push(vec!["disable-device-node-modification".to_owned()]);
     let is_on = |words: &Vec<String>| {
@@ -260,11 +266,11 @@ fn hooks(edits: &Edits, facts: Option<&Facts>, request: &Request) -> Result<Vec<
     calls.into_iter().filter(is_on).map(hook).collect()
 }
 
-fn compat_call(facts: &Facts) -> Option<Vec<String>> {
-    let version = facts.driver_version.as_deref()?;
+fn compat_call(compat: &Compat) -> Option<Vec<String>> {
+    let version = compat.driver.as_deref()?;
     let mut words =
         vec!["enable-cuda-compat".to_owned(), format!("--host-driver-version={version}")];
-    let cuda = facts.cuda_version.iter();
+    let cuda = compat.cuda.iter();
     words.extend(cuda.map(|version| format!("--host-cuda-version={version}")));
     Some(words)
 }

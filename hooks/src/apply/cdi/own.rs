@@ -79,8 +79,8 @@ fn add_vendor(
     Ok(all)
 }
 
-/// A node with everything that its use needs: its parts, and the control nodes and files of its
-/// features.
+/// A node with everything that its use needs: its device's other nodes, and the control nodes and
+/// files of its features.
 fn around<'a>(
     node: &Device,
     nodes: &Nodes,

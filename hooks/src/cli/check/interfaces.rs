@@ -125,10 +125,30 @@ impl NameResults {
         }
     }
 
-    /// The exit code of the first name that answers, because other names may need more.
+    pub fn asks(&self) -> bool {
+        self.all.iter().any(|result| !result.outcome.asks.is_empty())
+    }
+
+    /// True if a device or file comes under a usual name, not only what needs no driver.
+    pub fn gives_something(&self) -> bool {
+        let is_something = |(kind, list): &(&str, Vec<String>)| {
+            matches!(*kind, "device" | "file") && !list.is_empty()
+        };
+        self.usual().any(|outcome| outcome.gets.iter().any(is_something))
+    }
+
+    /// The outcomes but for those under names that stand for a mode, which may need more than the
+    /// host has: nobody starts a container by them unless they are configured.
+    fn usual(&self) -> impl Iterator<Item = &Outcome> {
+        let is_usual =
+            |name: &&str| NAMES.iter().all(|(known, mode)| known != name || mode.is_none());
+        let usual = self.all.iter().filter(move |result| result.names.iter().any(is_usual));
+        usual.map(|result| &result.outcome)
+    }
+
+    /// The exit code of the first refusal.
     pub fn code(&self) -> u8 {
-        let first = self.all.first();
-        let refused = first.and_then(|result| result.outcome.refused.as_ref());
+        let refused = self.usual().find_map(|outcome| outcome.refused.as_ref());
         match (&self.problem, refused) {
             (Some(_), _) => exit::USAGE,
             (None, refused) => refused.map_or(exit::DONE, |error| error.code),

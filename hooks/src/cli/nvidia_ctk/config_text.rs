@@ -4,6 +4,7 @@ use toml_edit::{Array, Value};
 
 use crate::config::nvidia;
 use crate::engines::toml_text;
+use crate::spec::options::truth;
 
 const TEMPLATE: &str = include_str!("../../../config/nvidia-container-runtime.toml");
 
@@ -42,7 +43,8 @@ pub fn default(flavour: Flavour) -> String {
     text
 }
 
-/// Changes one setting, `KEY=VALUE` or `KEY` for true. Every other line stays.
+/// Changes one setting: `KEY=VALUE`, `KEY` for true, or `KEY=nil`, which removes a feature's line.
+/// Every other line stays.
 /// Errors: the key does not exist, or the value is wrong.
 pub fn set(text: &str, setting: &str) -> Result<String, String> {
     let (key, value) = match setting.split_once('=') {
@@ -54,6 +56,10 @@ pub fn set(text: &str, setting: &str) -> Result<String, String> {
     let Some((name, above)) = path.split_last() else {
         return Err("expected KEY=VALUE".to_owned());
     };
+    if value == Some("nil") && above == ["features"] && nvidia::is_known(key) {
+        toml_text::remove(&mut document, &path);
+        return Ok(toml_text::text_of(&document));
+    }
     let value = right_value(key, value)?;
     let table = toml_text::table(&mut document, above)?;
     toml_text::set(table, name, value);
@@ -65,16 +71,14 @@ fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
     if !nvidia::is_known(key) {
         return Err(format!("there is no setting {key:?}"));
     }
-    let word = value.unwrap_or("true");
-    let list = word.split(':').filter(|item| !item.is_empty());
+    let list = |text: &str| {
+        let separator = if text.contains(':') { ':' } else { ',' };
+        text.split(separator).filter(|item| !item.is_empty()).collect::<Array>()
+    };
     let candidates = [
-        match word {
-            "true" => Some(Value::from(true)),
-            "false" => Some(Value::from(false)),
-            _ => None,
-        },
-        Some(Value::from(word)),
-        Some(Value::Array(list.collect::<Array>())),
+        truth(value.unwrap_or("true")).map(Value::from),
+        value.map(Value::from),
+        value.map(|text| Value::Array(list(text))),
     ];
     let mut problems = Vec::new();
     for candidate in candidates.into_iter().flatten() {

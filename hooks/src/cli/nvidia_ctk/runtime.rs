@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::debug;
 use crate::cli::configure::{beside_us, engine_of, is_hook_mode, record_path, runtime, Order};
+use crate::cli::print;
 use crate::cli::RECORD;
-use crate::engines::hooks_d::{self, Hook};
+use crate::engines::hooks_d::Hook;
 use crate::engines::Engine;
 use crate::error::Result;
 use crate::spec::options::{flag, value, Opt, Words};
@@ -42,20 +43,24 @@ pub fn run(words: &Words) -> Result<u8> {
         None if engine == Engine::Docker => RUNTIME.to_owned(),
         None => installed(RUNTIME)?,
     };
-    let is_hook = is_hook_mode(words, engine)?;
+    // As with NVIDIA's tool, the file of a hook is no engine's, and is printed unless it has a path.
+    let is_hook = is_hook_mode(words, Engine::Podman)?;
     let hook_file = words.path("hook-file-path")?;
     if hook_file.is_some() && !is_hook {
         return Err(words.wrong("--hook-file-path needs --config-mode=oci-hook"));
     }
+    let is_printed = is_hook && hook_file.is_none();
     let hooks = || -> Result<Vec<Hook>> {
         let program = words.value("nvidia-runtime-hook-path").map(str::to_owned);
         Ok(vec![Hook {
-            file: hook_file
-                .unwrap_or_else(|| Path::new(hooks_d::FOLDER).join("oci-nvidia-hook.json")),
+            file: hook_file.unwrap_or_else(|| "oci-nvidia-hook.json".into()),
             program: program.map_or_else(|| installed(HOOK), Ok)?,
             stage: "prestart",
         }])
     };
+    if is_printed {
+        return print(&hooks()?.iter().map(Hook::text).collect::<String>());
+    }
     debug(words, &format!("the runtime {name} is {program}"));
     Order {
         engine,
@@ -64,6 +69,7 @@ pub fn run(words: &Words) -> Result<u8> {
         drop_in: words.path("drop-in-config")?,
         hooks: is_hook.then(hooks).transpose()?,
         record: words.path("record")?.unwrap_or_else(record_path),
+        is_given: words.value("nvidia-runtime-path").is_some(),
         is_removed: false,
         is_dry: words.is_set("dry-run"),
         is_json: false,

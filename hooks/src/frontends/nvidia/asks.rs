@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::log::brief;
 use crate::model::policy::Judge;
 use crate::model::request::{
-    Ask, Candidate, Details, Interface, Request, Source, Units, Way, Words,
+    Ask, Candidate, Details, Features, Interface, Request, Source, Units, Way, Words,
 };
 
 impl Nvidia<'_> {
@@ -22,7 +22,7 @@ impl Nvidia<'_> {
         let way = candidate.way;
         let mut details = match way {
             Way::Cdi | Way::Hook => Ok(Details::default()),
-            Way::VendorFile | Way::Csv => self.details(request, judge, refused),
+            Way::VendorFile | Way::Csv => self.details(request, way, judge, refused),
         };
         if let Some(name) = devices::malformed(&candidate) {
             details = Err(no_name(&candidate.by, name));
@@ -75,6 +75,7 @@ impl Nvidia<'_> {
     fn details(
         &self,
         request: &Request,
+        way: Way,
         judge: Judge,
         refused: &mut Vec<String>,
     ) -> Result<Details> {
@@ -82,19 +83,24 @@ impl Nvidia<'_> {
         if let Some(entry) = environment.bare() {
             return Err(bare_entry(entry));
         }
-        let is_legacy = requirements::is_legacy(environment);
-        let (capabilities, by_name) =
-            capabilities::capabilities(environment, &self.config.capabilities, is_legacy)?;
-        let requirements = if self.config.disable_require {
-            Vec::new()
+        let features = if self.is_legacy() {
+            let is_old = requirements::is_legacy(environment);
+            capabilities::capabilities(environment, &self.config.capabilities, is_old)?
         } else {
-            requirements::requirements(environment)?
+            Features::All
         };
-        let mut beside = rights::Judged::new(judge, refused);
-        let (channels, channels_by) = rights::channels(request, self.config, &mut beside)?;
+        let is_checked = self.is_legacy() || way == Way::Csv;
+        let requirements = if is_checked && !self.config.disable_require {
+            requirements::requirements(environment)?
+        } else {
+            Vec::new()
+        };
+        let mut devices = rights::Judged::new(judge, refused);
+        let (channels, channels_by) = rights::channels(request, self.config, &mut devices)?;
+        // NVIDIA's rule about variables is one for devices.
+        let mut beside = rights::Judged::new(judge.with_nvidias_rule(true), refused);
         Ok(Details {
-            capabilities,
-            by_name,
+            features,
             requirements,
             channels,
             channels_by,

@@ -3,39 +3,38 @@
 use super::CAPABILITIES;
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::model::request::Environment;
+use crate::model::request::{Environment, Features};
 
 /// The capabilities of images that name none.
 const DEFAULT: [&str; 2] = ["compute", "utility"];
 
-/// The capabilities, and whether they were named one by one. An image that is older than the
-/// variable expects all of them. Errors: a capability that the configuration does not support.
+/// The features of the capabilities. An image that is older than the variable expects every
+/// supported one. Errors: a capability that the configuration does not support.
 pub fn capabilities(
     environment: &Environment,
     supported: &[String],
     is_legacy: bool,
-) -> Result<(Vec<String>, bool)> {
+) -> Result<Features> {
     let value = environment.get(CAPABILITIES).unwrap_or_default();
-    let mut words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
     let mut found: Vec<String> = Vec::new();
-    let mut is_all = false;
-    if let Some(unknown) = words.clone().find(|word| *word != "all" && !contains(supported, word)) {
-        return Err(unsupported(value, unknown, supported));
-    }
-    for word in &mut words {
-        is_all |= word == "all";
+    for word in words {
         if !contains(&found, word) {
             found.push(word.to_owned());
         }
     }
-    if is_all || found.is_empty() && is_legacy {
-        return Ok((supported.to_vec(), false));
-    }
-    if found.is_empty() {
-        let defaults = DEFAULT.iter().filter(|word| contains(supported, word));
-        return Ok((defaults.map(|&word| word.to_owned()).collect(), false));
-    }
-    Ok((found, true))
+    let is_all = contains(&found, "all") || found.is_empty() && is_legacy;
+    let (words, by_name) = if is_all {
+        (supported.to_vec(), false)
+    } else if found.is_empty() {
+        let defaults = DEFAULT.into_iter().filter(|word| contains(supported, word));
+        (defaults.map(str::to_owned).collect(), false)
+    } else if let Some(unknown) = found.iter().find(|word| !contains(supported, word)) {
+        return Err(unsupported(value, unknown, supported));
+    } else {
+        (found, true)
+    };
+    Ok(Features::These { words, by_name })
 }
 
 fn unsupported(value: &str, unknown: &str, supported: &[String]) -> Error {

@@ -8,16 +8,16 @@ use crate::config::nvidia::Config;
 use crate::error::{Error, Result};
 use crate::host::answer::groups;
 use crate::host::inventory::collect;
-use crate::host::requirements::check_one;
+use crate::host::requirements::check_requirements;
 use crate::host::trust::{untrusted, Distrust};
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::model::decide::Choice;
+use crate::model::edits::paths::clean;
 use crate::model::edits::paths::split;
-use crate::model::edits::paths::{clean, is_plain};
 use crate::model::edits::{Edits, Link, Mount};
-use crate::model::request::{Ask, Details, Interface, Known};
+use crate::model::request::{Ask, Interface};
 use crate::model::vendor::{Inventory, Vendor, VendorFile};
 
 /// The base lists. The others only count for images that ask for all lists.
@@ -48,7 +48,12 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
     let details = ask.details.as_ref().map_err(Clone::clone)?;
     let folder = config.csv_folder.to_string_lossy();
     let (lines, mut notes) = read(host, &folder, details.every_list)?;
-    notes.extend(requirements(host, details)?);
+    if !details.requirements.is_empty() {
+        let facts = host.facts(Interface::Nvidia.word());
+        // A board has one GPU.
+        let found = check_requirements(&details.requirements, facts.facts(), None, |at| at == 0);
+        notes.extend(found?);
+    }
     let file = VendorFile {
         name: Interface::Nvidia.word().to_owned(),
         path: host.shown(&folder),
@@ -146,37 +151,40 @@ impl Lines {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let Some(path) = self.add_line(line) else {
+            let Some(path) =
+                line.split_once(',').and_then(|(kind, path)| self.add_line(kind, path))
+            else {
                 let line = brief(line);
                 let message = format!("{file}:{number}: {line:?} is left out: it is not a kind (dev, lib, dir, sym), a comma and an absolute path");
                 notes.push(Note::new(Level::Debug, message));
                 continue;
             };
             let place = format!("{file}:{number}");
-            if MADE.contains(&path) {
-                return Err(whole(&place, path, path));
+            if MADE.contains(&path.trim_end_matches('/')) {
+                return Err(whole(&place, &path, &path));
             }
-            self.places.entry(path.to_owned()).or_insert(place);
+            self.places.entry(path).or_insert(place);
         }
         Ok(())
     }
 
-    /// Adds a line and returns its path, which may have commas. `None`: the line is invalid.
-    fn add_line<'l>(&mut self, line: &'l str) -> Option<&'l str> {
-        let (kind, path) = line.split_once(',')?;
-        let (kind, path) = (kind.trim(), path.trim());
-        let list = match kind {
+    /// Adds a line and returns its path, which may have commas, in its plain form. `None`: the line
+    /// is invalid.
+    fn add_line(&mut self, kind: &str, path: &str) -> Option<String> {
+        let path = path.trim();
+        if !path.starts_with('/') || path.contains('\0') || path.split('/').any(|it| it == "..") {
+            return None;
+        }
+        let path = clean(path);
+        let list = match kind.trim() {
             "dev" if path.starts_with("/dev/") => &mut self.devices,
             "lib" => &mut self.libraries,
             "dir" => &mut self.folders,
             "sym" => &mut self.links,
             _ => return None,
         };
-        if !is_plain(path) {
-            return None;
-        }
-        list.push(path.to_owned());
-        Some(path)
+        list.push(path.clone().into_owned());
+        Some(path.into_owned())
     }
 
     /// Removes duplicates.
@@ -215,22 +223,4 @@ fn chain(host: &Host, path: &str) -> Vec<Link> {
         path = next;
     }
     links
-}
-
-fn requirements(host: &Host, details: &Details) -> Result<Vec<Note>> {
-    if details.requirements.is_empty() {
-        return Ok(Vec::new());
-    }
-    let found = host.facts(Interface::Nvidia.word());
-    let facts = found.facts();
-    let gpu = facts.and_then(|facts| facts.devices.first());
-    let known = Known {
-        cuda: facts.and_then(|facts| facts.cuda_version.as_deref()),
-        driver: facts.and_then(|facts| facts.driver_version.as_deref()),
-        arch: gpu.and_then(|gpu| gpu.arch.as_deref()),
-        brand: gpu.and_then(|gpu| gpu.brand.as_deref()),
-    };
-    let notes = details.requirements.iter().map(|one| check_one(one, &known));
-    let notes: Result<Vec<Option<Note>>> = notes.collect();
-    Ok(notes?.into_iter().flatten().collect())
 }

@@ -67,23 +67,11 @@ fn args(
     Ok(args)
 }
 
-/// True for this program: a link to it, or a copy, even of another version. A copy is recognised by
-/// the name of the option, which NVIDIA's own program would refuse.
+/// True for this program, or a link to it.
 fn is_ours(path: &str) -> bool {
     let identity = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let own = identity("/proc/self/exe");
-    own.is_some() && (identity(path) == own || knows_option(path))
-}
-
-/// True for a program that contains the option's name.
-fn knows_option(path: &str) -> bool {
-    let Ok(program) = std::fs::read(path) else {
-        return false;
-    };
-    let (name, first) = (SETTINGS_OPTION.as_bytes(), SETTINGS_OPTION.as_bytes()[0]);
-    let is_elf = program.starts_with(b"\x7fELF");
-    let mut starts = program.iter().enumerate().filter(|(_, byte)| **byte == first);
-    is_elf && starts.any(|(at, _)| program[at..].starts_with(name))
+    own.is_some() && identity(path) == own
 }
 
 fn find(hook: &str, search: &str) -> Option<String> {
@@ -129,14 +117,6 @@ mod tests {
             let get = |name: &str| (name == "OCI_DECORATOR_CONFIG").then(|| file.to_owned());
             hook(&nvidia, &[], get).unwrap().unwrap().args
         };
-        let copy = dir.path().join("copy");
-        std::fs::copy(&ours, &copy).unwrap();
-        let named = args(copy.to_str().unwrap(), "/s.toml");
-        assert_eq!(named, ["copy", "-oci-decorator-config=/s.toml", "prestart"]);
-        // A script of another program may name the option.
-        let script = program(&dir.path().join("script"));
-        std::fs::write(&script, "#!/bin/sh\n# -oci-decorator-config=\n").unwrap();
-        assert_eq!(args(&script, "/s.toml"), ["script", "prestart"]);
         let ours = ours.to_str().unwrap();
         let own = ["ours", "-oci-decorator-config=/s.toml", "prestart"];
         assert_eq!(args(ours, "/s.toml"), own);

@@ -58,9 +58,6 @@ pub fn channels(
         }
     }
     if words.is_empty() {
-        if !judged.judge.hears_environment() {
-            return Ok((Channels::None, by));
-        }
         let value = request.environment.get(CHANNELS).unwrap_or_default();
         words = value.split(',').map(str::trim).collect();
         words.retain(|word| !word.is_empty());
@@ -79,8 +76,9 @@ fn numbers(words: &[&str], by: &str) -> Result<Channels> {
     let mut known = BTreeSet::new();
     let mut numbers = Vec::new();
     for word in words {
-        let digits = word.bytes().all(|b| b.is_ascii_digit());
-        let number: Option<u32> = digits.then(|| word.parse().ok()).flatten();
+        let digits = word.strip_prefix("channel").unwrap_or(word);
+        let is_number = digits.bytes().all(|b| b.is_ascii_digit());
+        let number: Option<u32> = is_number.then(|| digits.parse().ok()).flatten();
         let number = number.ok_or_else(|| {
             Error::usage(format!(
                 "{by} asks for the IMEX channel {:?}, which is not a number",
@@ -113,8 +111,6 @@ pub fn mig_rights(request: &Request, judged: &mut Judged) -> Result<Vec<MigRight
 /// The variables that ask for nodes of related drivers.
 pub fn related(request: &Request, judged: &mut Judged) -> Vec<&'static str> {
     let asks = |name: &&str| request.environment.get(name) == Some("enabled");
-    let may = judged.judge.hears_environment();
-    let asking = RELATED.iter().filter_map(|it| it.variable);
-    let asking = asking.filter(asks).filter(|_| may);
+    let asking = RELATED.iter().filter_map(|it| it.variable).filter(asks);
     asking.filter(|name| judged.counts(Source::Environment, name)).collect()
 }

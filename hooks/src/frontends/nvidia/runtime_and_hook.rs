@@ -4,9 +4,10 @@
 //! from the settings of this program.
 
 use std::ffi::OsString;
+use std::io::Write;
 
 use super::Nvidia;
-use crate::config::nvidia::{load, place, Config, Mode, VARIABLE, XDG_VARIABLE};
+use crate::config::nvidia::{load, place, Config, Loaded, Mode, Place, VARIABLE, XDG_VARIABLE};
 use crate::config::settings;
 use crate::error::Result;
 use crate::frontends::{hook, runtime, Context, FrontEndKind};
@@ -19,6 +20,12 @@ pub const NAMES: [(&str, Option<Mode>); 3] = [
     ("nvidia-container-runtime.cdi", Some(Mode::Cdi)),
     ("nvidia-container-runtime.legacy", Some(Mode::Legacy)),
 ];
+
+const VERSION: &str = concat!(
+    "NVIDIA Container Runtime version 1.20.2\ncommit: oci-decorator-",
+    env!("CARGO_PKG_VERSION"),
+    "\nspec: 1.3.0\n\n"
+);
 
 /// The configuration of the runtime with this name.
 pub fn config_of(name: &str, config: &Config) -> Config {
@@ -34,12 +41,32 @@ pub fn is_name(name: &str) -> bool {
 
 /// Runs the command line of a runtime with this name. Returns only if that fails.
 pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
+    let (loaded, place) = loaded(name);
+    let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
+    if words.first().is_some_and(|word| word == "--version" || word == "-v") {
+        // The low-level runtime adds its own.
+        let _ = std::io::stdout().write_all(VERSION.as_bytes());
+    }
+    runtime::run(words, Some(nvidia))
+}
+
+/// NVIDIA's settings for a runtime with this name.
+fn loaded(name: &str) -> (Loaded, Place) {
     let (variable, xdg) = (std::env::var_os(VARIABLE), std::env::var_os(XDG_VARIABLE));
     let place = place(None, variable.as_deref(), xdg.as_deref());
     let mut loaded = load(&place.path, place.named);
     loaded.config = config_of(name, &loaded.config);
+    (loaded, place)
+}
+
+/// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime.
+/// Errors: it would start no container.
+pub fn look_for_low_level(program: &str) -> Result<()> {
+    let named = settings::named_by_environment();
+    let own = settings::load(named.as_deref());
+    let (loaded, place) = loaded(program);
     let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
-    runtime::run(words, Some(nvidia))
+    runtime::low_level(&own, named.as_deref(), is_name(program).then_some(nvidia)).map(drop)
 }
 
 /// Runs the hook with a state, as the runtime wrote it: gives the container what it asks for. The

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::model::policy::Policy;
-use crate::model::request::{Ask, Details, Request, Way};
+use crate::model::request::{Ask, Details, Features, Request, Way};
 use crate::model::vendor::{Vendor, VendorFile};
 
 /// A vendor file and what it gives for one request.
@@ -89,9 +89,9 @@ impl<'a> Finder<'a, '_> {
             return self.refuse(ask, file, reason);
         }
         let details = ask.details.as_ref().map_err(Clone::clone)?;
-        let asked = self.features_of(file, vendor, ask, details);
-        let features = self.refusals.allowed(file, &ask.by, &asked, details.by_name)?;
-        if !asked.is_empty() && !details.by_name && features.is_empty() {
+        let (asked, by_name) = self.features_of(file, vendor, ask, &details.features);
+        let features = self.refusals.allowed(file, &ask.by, &asked, by_name)?;
+        if !asked.is_empty() && !by_name && features.is_empty() {
             self.refuse(ask, file, none_allowed(file, vendor, &ask.by))?;
         }
         let choice = Choice { file, vendor, features };
@@ -109,20 +109,24 @@ impl<'a> Finder<'a, '_> {
         self.refusals.add(file, reason)
     }
 
-    /// The features that the capabilities stand for, with duplicates. A feature that the file lacks
-    /// is left out.
+    /// The features that are asked for, with duplicates, and whether they were named one by one. One
+    /// that the file lacks is left out.
     fn features_of(
         &mut self,
         file: &VendorFile,
         vendor: &'a Vendor,
         ask: &Ask,
-        details: &Details,
-    ) -> Vec<&'a str> {
+        wanted: &Features,
+    ) -> (Vec<&'a str>, bool) {
+        let (words, by_name) = match wanted {
+            Features::Usual => {
+                return (vendor.driver_feature.iter().map(String::as_str).collect(), false)
+            }
+            Features::All => return (vendor.feature_names().collect(), false),
+            Features::These { words, by_name } => (words, *by_name),
+        };
         let mut asked: Vec<&'a str> = Vec::new();
-        if details.capabilities.is_empty() {
-            asked.extend(vendor.driver_feature.iter().map(String::as_str));
-        }
-        for capability in &details.capabilities {
+        for capability in words {
             let features = vendor.features_for(capability);
             if features.is_empty() {
                 let message = format!(
@@ -131,13 +135,13 @@ impl<'a> Finder<'a, '_> {
                     brief(capability),
                     file.path
                 );
-                let level = if details.by_name { Level::Notice } else { Level::Debug };
+                let level = if by_name { Level::Notice } else { Level::Debug };
                 let note = Note::new(level, message).vendor(&file.name);
                 self.found.notes.push(note);
             }
             asked.extend(features);
         }
-        asked
+        (asked, by_name)
     }
 }
 

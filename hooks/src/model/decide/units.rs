@@ -20,6 +20,8 @@ const INSTANCES: &str = "MIG-GPU-";
 pub struct Unit {
     pub index: u32,
     pub uuid: Option<String>,
+    /// `0000:01:00.0`
+    pub pci: Option<String>,
     /// Paths of its nodes. The first is the one that identifies it.
     pub nodes: Vec<String>,
     pub parts: Vec<Part>,
@@ -96,31 +98,33 @@ pub fn choose(wanted: &Units, units: &[Unit], asker: RequestContext) -> Result<C
 }
 
 impl Chosen {
-    /// Every unit.
+    /// Every unit, with every part.
     pub fn all(units: &[Unit]) -> Self {
         let mut chosen = Self { is_all: true, ..Self::default() };
-        for at in 0..units.len() {
+        for (at, unit) in units.iter().enumerate() {
             chosen.add(units, at, None);
+            for part in 0..unit.parts.len() {
+                chosen.add(units, at, Some(part));
+            }
         }
         chosen
     }
 
-    /// One unit, with all its parts or one.
+    /// One unit, or one of its parts.
     pub fn one(units: &[Unit], at: usize, part: Option<usize>) -> Self {
         let mut chosen = Self::default();
         chosen.add(units, at, part);
         chosen
     }
 
-    /// A part also needs its device's node. A whole device comes with all its parts.
+    /// A part also needs its device's node. A device by itself comes without its parts, as with
+    /// NVIDIA's tools.
     fn add(&mut self, units: &[Unit], at: usize, part: Option<usize>) {
         let unit = &units[at];
         self.units.insert(at);
         self.nodes.extend(unit.nodes.iter().cloned());
-        let parts = unit.parts.iter().enumerate();
-        for (_, part) in parts.filter(|(place, _)| part.is_none_or(|part| part == *place)) {
-            self.nodes.extend(part.nodes.iter().cloned());
-        }
+        let parts = part.into_iter().flat_map(|part| &unit.parts[part].nodes);
+        self.nodes.extend(parts.cloned());
     }
 }
 
@@ -129,7 +133,7 @@ type Place = (usize, Option<usize>);
 fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<Place, Error> {
     let by = asker.by;
     let found = if let Some((index, part)) = name.split_once(':') {
-        by_indices(index, part, units)
+        by_indices(index, part, units).or_else(|| Some((by_pci(name, units)?, None)))
     } else if let Some(rest) = name.strip_prefix(INSTANCES) {
         // UUIDs that newer drivers give to parts may begin like this too.
         by_instances(rest, units).or(by_uuid(name, units, by)?)
@@ -157,6 +161,19 @@ fn by_indices(index: &str, part: &str, units: &[Unit]) -> Option<Place> {
     let mut parts = (0..).zip(&units[at].parts);
     let place = parts.position(|(place, part)| part.index.unwrap_or(place) == wanted)?;
     Some((at, Some(place)))
+}
+
+/// Finds a PCI address, whose domain may be missing or have eight digits.
+fn by_pci(name: &str, units: &[Unit]) -> Option<usize> {
+    let canonical = |address: &str| {
+        let address = address.to_ascii_lowercase();
+        match address.matches(':').count() {
+            1 => format!(":{address}"),
+            _ => address.trim_start_matches('0').to_owned(),
+        }
+    };
+    let wanted = canonical(name);
+    units.iter().position(|unit| unit.pci.as_deref().is_some_and(|pci| canonical(pci) == wanted))
 }
 
 /// Finds `<UUID of the GPU>/<GPU instance>/<compute instance>`, as drivers before 470 write it.

@@ -78,10 +78,7 @@ pub enum Way {
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Features, in the interface's own words. Empty: the vendor file's `driver_feature`.
-    pub capabilities: Vec<String>,
-    /// The features were named one by one, so a missing one is reported.
-    pub by_name: bool,
+    pub features: Features,
     pub requirements: Vec<Requirement>,
     pub channels: Channels,
     /// What asks for the channels, for messages.
@@ -97,6 +94,21 @@ pub struct Details {
     pub every_list: bool,
     /// The host's setting asks, and not the container: what can't be given is left out.
     pub is_implied: bool,
+}
+
+/// Which features of the vendor file are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Features {
+    /// Its `driver_feature`.
+    #[default]
+    Usual,
+    All,
+    /// These, in the interface's own words. If the container names them one by one, a missing one is
+    /// reported.
+    These {
+        words: Vec<String>,
+        by_name: bool,
+    },
 }
 
 /// IMEX channels, through which GPUs of several hosts share memory.
