@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +41,8 @@ class Host(HostTree):
     needs: HostNeeds = field(default_factory=HostNeeds)
     # What the driver says that it drives.
     drives: tuple[PciMatch, ...] = ()
+    # Stands in for a build; None: its artifact is made.
+    builds: Callable[..., Stored] | None = None
     # What was resolved.
     wanted: list[DriverRequest] = field(default_factory=list)
     # What was said.
@@ -114,8 +116,12 @@ class Host(HostTree):
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         return SimpleNamespace(pin=pin)
 
-    def obtain(self, _settings: object, resolved: object, **more: bool) -> Stored:
+    def obtain(self, settings: object, resolved: object, **more: bool) -> Stored:
         """Stand in for ``obtain``."""
+        return (self.builds or self.build)(settings, resolved, **more)
+
+    def build(self, _settings: object, resolved: object, **more: bool) -> Stored:
+        """Put a made-up artifact into the store."""
         pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
         layout = Layout(self.root, pin.driver.name)
         entry = layout.entry(pin.short_digest)

@@ -10,7 +10,6 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.agent import actions
 from provision.store.obtain import Stored
 from unit.agent.host import NEWEST, OLDER, Host
 
@@ -104,16 +103,14 @@ def test_without_settings_or_with_a_file_that_a_crash_emptied_nothing_goes(
     assert ready.layout.current.is_symlink()
 
 
-def test_others_can_read_what_goes_on_while_it_does(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:
     seen: list[dict[str, Any]] = []
 
-    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
+    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
-        return host.obtain(*given, **more)
+        return host.build(*given, **more)
 
-    monkeypatch.setattr(actions, "obtain", obtain)
+    host.builds = build
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")

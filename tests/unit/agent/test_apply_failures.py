@@ -81,13 +81,13 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             found.pin = found.pin.model_copy(update={"closure": (package,)})
         return found
 
-    def obtain(settings: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
+    def build(settings: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
         if resolved.pin.closure:
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
-        return host.obtain(settings, resolved, **more)
+        return host.build(settings, resolved, **more)
 
     monkeypatch.setattr(actions, "resolve_pin", resolve)
-    monkeypatch.setattr(actions, "obtain", obtain)
+    host.builds = build
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
     is_package = gone == package.sha256
@@ -283,13 +283,13 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise answer
         return answer
 
-    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
+    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         if lost:
             raise lost.pop()
-        return host.obtain(*given, **more)
+        return host.build(*given, **more)
 
     monkeypatch.setattr(docker_api, "connect", connect)
-    monkeypatch.setattr(actions, "obtain", obtain)
+    host.builds = build
     monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
     assert any("Waiting for the engine" in note for note in host.notes)
@@ -305,7 +305,7 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
         raise NotFoundError("no engine")
 
     monkeypatch.setattr(docker_api, "connect", no_engine)
-    monkeypatch.setattr(actions, "obtain", lost)
+    host.builds = lost
     monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()
     assert (artifact.state, artifact.reason, artifact.resolution) == (
@@ -313,7 +313,7 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
         "The engine stopped.",
         "start it",
     )
-    monkeypatch.setattr(actions, "obtain", host.obtain)
+    host.builds = None
     assert host.apply().status.state == "ready"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from kit.artifact import KERNEL, make_pin
 from kit.host_tree import DRIVER, NEXT
-from provision.agent import actions
 from provision.agent.garbage import remove_unneeded
 from provision.agent.run import rollback
 from provision.errors import InUseError
@@ -25,21 +24,19 @@ from unit.agent.host import NEWEST, OLDER, Host
 THIRD = "3.0"
 
 
-def _meanwhile(
-    host: Host, monkeypatch: pytest.MonkeyPatch, *doing: Callable[[], object], after: bool = False
-) -> None:
+def _meanwhile(host: Host, *doing: Callable[[], object], after: bool = False) -> None:
     """Let others do something, once each, while artifacts are made or right after one was."""
     left = list(doing)
 
-    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
+    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         if left and not after:
             left.pop(0)()
-        made = host.obtain(*given, **more)
+        made = host.build(*given, **more)
         if left and after:
             left.pop(0)()
         return made
 
-    monkeypatch.setattr(actions, "obtain", obtain)
+    host.builds = build
 
 
 @pytest.fixture
@@ -51,16 +48,14 @@ def twice(ready: Host) -> Host:
     return ready
 
 
-def test_a_rollback_during_a_build_waits_for_nothing_and_holds(
-    twice: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_during_a_build_waits_for_nothing_and_holds(twice: Host) -> None:
     done: list[str] = []
 
     def back() -> None:
         rollback(twice.root, twice.desired(), DRIVER)
         done.append(twice.current())
 
-    _meanwhile(twice, monkeypatch, back)
+    _meanwhile(twice, back)
     result = twice.apply(retry=True)
     # It was through before the build was.
     assert done == [OLDER]
@@ -73,9 +68,7 @@ def test_a_rollback_during_a_build_waits_for_nothing_and_holds(
     assert twice.current() == THIRD
 
 
-def test_garbage_collection_right_after_a_build_costs_a_second_try(
-    ready: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_collection_right_after_a_build_costs_a_second_try(ready: Host) -> None:
     """Between an artifact's arrival in the store and its link, nothing says that it is needed."""
     ready.configure(f'[drivers.{DRIVER}]\nversion = "{THIRD}"\n[policy]\nkeep = 0\n')
     gone: list[str] = []
@@ -83,37 +76,31 @@ def test_garbage_collection_right_after_a_build_costs_a_second_try(
     def clean() -> None:
         gone.extend(one.digest for one in remove_unneeded(ready.root, ready.desired()))
 
-    _meanwhile(ready, monkeypatch, clean, after=True)
+    _meanwhile(ready, clean, after=True)
     assert ready.kinds()[0] == f"prepare {KERNEL}"
     assert gone == [make_pin(version=THIRD).short_digest]
     assert ready.current() == THIRD
     assert ready.layout.current.resolve(strict=True)
 
 
-def test_an_artifact_that_goes_again_and_again_is_a_failure(
-    ready: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_artifact_that_goes_again_and_again_is_a_failure(ready: Host) -> None:
     ready.ask_for(THIRD)
     digest = make_pin(version=THIRD).short_digest
-    _meanwhile(
-        ready, monkeypatch, *[lambda: remove(ready.layout, digest) for _ in range(9)], after=True
-    )
+    _meanwhile(ready, *[lambda: remove(ready.layout, digest) for _ in range(9)], after=True)
     assert "again and again" in (ready.artifact().reason or "")
     assert ready.current() == OLDER
 
 
-def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(
-    twice: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(twice: Host) -> None:
     """Not what it used when the build began."""
     newer = make_pin(version="2.5")
 
     def switched() -> None:
         host = twice
-        host.obtain(None, type("Resolved", (), {"pin": newer})())
+        host.build(None, type("Resolved", (), {"pin": newer})())
         link_kernel(host.layout, KERNEL, newer.short_digest)
 
-    _meanwhile(twice, monkeypatch, switched)
+    _meanwhile(twice, switched)
     twice.apply()
     assert load_state(twice.layout).of(KERNEL).previous == newer.short_digest
 

@@ -10,7 +10,6 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER
-from provision.agent import actions
 from provision.build.diagnosis import BuildError, SourceError
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
@@ -59,7 +58,7 @@ def _watched(host: Host, seen: list[tuple[str, str, str]]) -> Build:
 
     def obtain(settings: object, resolved: object, **more: bool) -> Stored:
         seen.append(_in_use(host))
-        obtained = host.obtain(settings, resolved, **more)
+        obtained = host.build(settings, resolved, **more)
         assert obtained.entry.is_dir()
         seen.append(_in_use(host))
         return obtained
@@ -74,10 +73,10 @@ def _timer(call: Call, host: Host, *words: str) -> Outcome:
 
 
 def test_a_timers_update_that_does_not_build_leaves_what_runs_in_use(
-    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+    ready: Host, call: Call
 ) -> None:
     _allow(ready, "timer")
-    monkeypatch.setattr(actions, "obtain", _half_built(ready))
+    ready.builds = _half_built(ready)
     done = _timer(call, ready)
     assert done.code == 1
     assert "it does not compile" in done.out + done.err
@@ -89,14 +88,12 @@ def test_a_timers_update_that_does_not_build_leaves_what_runs_in_use(
     assert _in_use(ready) == _all(OLDER)
 
 
-def test_a_timers_update_is_switched_to_when_it_is_whole(
-    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timers_update_is_switched_to_when_it_is_whole(ready: Host, call: Call) -> None:
     _allow(ready, "timer")
-    monkeypatch.setattr(actions, "obtain", _half_built(ready))
+    ready.builds = _half_built(ready)
     _timer(call, ready)
     seen: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(actions, "obtain", _watched(ready, seen))
+    ready.builds = _watched(ready, seen)
     assert _timer(call, ready, "--retry").code == 0
     assert seen == [_all(OLDER), _all(OLDER)]
     assert [call.split()[0] for call in ready.calls()] == ["rmmod", "modprobe"]

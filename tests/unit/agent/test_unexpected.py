@@ -12,7 +12,7 @@ import requests
 
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, NEXT
-from provision.agent import actions, run
+from provision.agent import run
 from unit.agent.host import Host
 from unit.cli.outcome import Outcome
 
@@ -43,16 +43,16 @@ def _status(host: Host) -> dict[str, Any]:
     ids=lambda error: type(error).__name__,
 )
 def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
-    error: Exception, host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+    error: Exception, host: Host, call: Call
 ) -> None:
     host.configure(f"[drivers.other]\n[drivers.{DRIVER}]\n")
 
-    def obtain(_settings: object, resolved: Any, **more: bool) -> Any:  # noqa: ANN401
+    def build(_settings: object, resolved: Any, **more: bool) -> Any:  # noqa: ANN401
         if resolved.pin.driver.name == "other":
             raise error
-        return host.obtain(None, resolved, **more)
+        return host.build(None, resolved, **more)
 
-    monkeypatch.setattr(actions, "obtain", obtain)
+    host.builds = build
     done = call("apply", "--root", host.root)
     assert done.code == 1
     assert str(error) in done.out
@@ -65,10 +65,8 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
     assert states == {"other": False, DRIVER: True}
 
 
-def test_a_defect_shows_even_where_what_is_there_serves(
-    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "obtain", _raising(tarfile.ReadError("not a tar file")))
+def test_a_defect_shows_even_where_what_is_there_serves(ready: Host, call: Call) -> None:
+    ready.builds = _raising(tarfile.ReadError("not a tar file"))
     assert call("apply", "--update", "--root", ready.root).code == 1
     assert _status(ready)["state"] == "failed"
     assert _status(ready)["drivers"][0]["is_ready"]
