@@ -3,17 +3,13 @@
 #
 #   dkms.bash print CONF KERNEL ARCH    prints its variables as NAME, INDEX and VALUE, each with a NUL
 #                                       at its end; the last name is a dot
-#   dkms.bash unset CONF KERNEL ARCH    prints the variables that it uses and nothing sets
-#   dkms.bash inspect KERNEL ARCH OUT   writes files into the folder OUT: the output of 'print' and
-#                                       'unset' for the dkms.conf that 'build' would use, its path, and
-#                                       the licences and PCI devices that its source names
 #   dkms.bash build KERNEL ARCH JOBS    builds what the dkms.conf of the current folder (or the one
 #                                       below usr/src) describes: modules into dkms-modules, and the
 #                                       folder in which they were built becomes dkms-build
 #
 # A dkms.conf is a program in bash. It runs in a process of its own with a time limit, and its output
 # is ignored. Each refusal is a line that begins with "dkms: ", which provision explains.
-# Variables and defaults: dkms(8) of DKMS 3.
+# Variables, functions, folders and the order of steps: dkms(8) and the source of DKMS 3.
 shopt -s extglob
 export LC_ALL=C
 
@@ -28,11 +24,22 @@ die() {
 # Sets the variables to which a dkms.conf may refer.
 set_given() {
     export kernelver=$1 arch=$2
-    export kernel_source_dir=/lib/modules/$kernelver/build
-    export dkms_tree=/var/lib/dkms source_tree=/usr/src
+    export kernel_source_dir=/lib/modules/$kernelver/build install_tree=/lib/modules
+    export dkms_tree=/var/lib/dkms source_tree=/usr/src tmp_location=/tmp
+    export kernel_config=$kernel_source_dir/.config parallel_jobs=${jobs-1} current_os=Linux
 }
 
-# DKMS knows name and version from the folder before it reads the dkms.conf, which may use both.
+# Pads the numbers of a version, so that versions are compared as texts: DKMS's own function, which a
+# dkms.conf may call.
+VER() {
+    # shellcheck disable=SC2086  # as in DKMS
+    echo $1 | sed -e 's:\([^0-9]\)\([0-9]\):\1 \2:g' -e 's:\([0-9]\)\([^0-9]\):\1 \2:g' \
+        -e 's:\(.*\): \1 :' -e 's: \([0-9]\) : 00\1 :g' -e 's: \([0-9][0-9]\) : 0\1 :g' -e 's: ::g'
+}
+export -f VER
+
+# DKMS knows name and version from the folder before it reads the dkms.conf, which may use both, and
+# files of that folder.
 set_package() {
     local said
     # shellcheck disable=SC2016  # the inner shell expands these
@@ -41,6 +48,22 @@ set_package() {
         2>/dev/null </dev/null)
     { read -r module && read -r module_version; } <<<"$said"
     export module module_version
+}
+
+# Lays out what DKMS has when it reads a dkms.conf: the source as a folder below /usr/src, and a link.
+# Sets 'conf' to the dkms.conf there.
+add_source() {
+    local source
+    # An editor of another system leaves carriage returns, which bash takes for a part of each value.
+    ! grep -q $'\r$' "$conf" || sed -i 's/\r$//' "$conf" || exit
+    set_package "$conf"
+    # If the dkms.conf does not say both, reading it says what is wrong.
+    [[ $module =~ ^[A-Za-z0-9_-][A-Za-z0-9.+~:_-]*$ && $module_version =~ ^[A-Za-z0-9.+~:_-]+$ ]] || return
+    source=$source_tree/$module-$module_version
+    mkdir -p "$source_tree" "$dkms_tree/$module/$module_version" || exit
+    [[ -e $source ]] || cp -a "${conf%/*}" "$source" || exit
+    ln -sfn "$source" "$dkms_tree/$module/$module_version/source" || exit
+    conf=$source/dkms.conf
 }
 
 provision_print_variables() {
@@ -73,7 +96,11 @@ provision_print_variables() {
 
 print_conf() {
     set_given "$2" "$3"
-    set_package "$1"
+    # A condition on a command that is not there is false, and would leave out a module without a word.
+    command_not_found_handle() {
+        printf '%s\n' "$1" >>"$lacking"
+        return 127
+    }
     exec 3>&1 1>&2 </dev/null
     # shellcheck disable=SC1090  # which file is the caller's choice
     . "$1"
@@ -135,17 +162,20 @@ load() {
     (
         # At most 16 MiB of output, because the disk belongs to the engine.
         ulimit -f 16384
+        export lacking=$work/lacking
         exec timeout --kill-after=5 "$READ_LIMIT_S" bash "$0" print "$conf" "$kernelver" "$arch"
     ) >"$work/variables"
     status=$?
     ((status != 124 && status != 137)) || die "reading dkms.conf did not end within $READ_LIMIT_S s"
     changed=$(changed_after "$work/before")
     [[ ! $changed ]] || die "reading dkms.conf changes files: ${changed//$'\n'/, }"
+    [[ ! -s $work/lacking ]] ||
+        die "dkms.conf runs programs that the build has not: $(sort -u "$work/lacking" | tr '\n' ' ')"
     while IFS= read -r -d '' name && IFS= read -r -d '' index && IFS= read -r -d '' text; do
         if [[ $name == . ]]; then
             whole=yes
         elif [[ $index =~ ^[0-9]+$ ]]; then
-            value[$name.$index]=${text%$'\r'}
+            value[$name.$index]=$text
             case $name in
                 BUILT_MODULE_* | DEST_MODULE_*) ((index > last)) && last=$index ;;
             esac
@@ -253,7 +283,7 @@ apply_patches() {
     done
 }
 
-# Runs a script of the source as DKMS does: a path and its arguments, split at blanks.
+# Runs a script of the current folder as DKMS does: a path and its arguments, split at blanks.
 run_script() {
     local name=$1
     local -a words
@@ -268,7 +298,10 @@ run_script() {
 }
 
 failed() {
-    local names
+    local names lines
+    lines=$(grep -rnE --include='Makefile*' --include=Kbuild --include='*.mk' --include=dkms.conf \
+        'uname +(-r|--kernel-release)' . | head -n 3 | sed 's/^\.\///; s/:[[:blank:]]*/: /2' | tr '\n' ' ')
+    [[ ! $lines ]] || printf 'dkms: the running kernel is asked for: %s\n' "${lines% }" >&2
     names=$(unset_variables "$conf" "$kernelver" "$arch" | tr '\n' ' ')
     [[ ! $names ]] || printf 'dkms: dkms.conf uses variables that nothing sets: %s\n' "${names% }" >&2
     die "$@"
@@ -314,46 +347,35 @@ collect_modules() {
     failed "the build did not make: ${missing[*]}" "it made: ${made[*]:-no module}"
 }
 
-# Prints each match of a pattern in the files of a folder once.
-mentioned() {
-    grep -rIhoE "$2" "$1" 2>/dev/null | sort -u | head -n 40
+# Prints the settings of the dkms.conf for bash.
+settings() {
+    local key
+    for key in "${!value[@]}"; do
+        printf '%s[%s]=%q\n' "${key%.*}" "${key##*.}" "${value[$key]}"
+    done
 }
 
-inspect() {
-    set_given "$1" "$2"
-    local out=$3 work conf folder
-    conf=$(find_conf) || exit
-    folder=${conf%/*}
-    work=$(mktemp -d) || exit
-    load "$conf" "$work"
-    mkdir -p "$out" || exit
-    cp "$work/variables" "$out/variables" || exit
-    printf '%s' "${conf#"$PWD/"}" >"$out/conf"
-    unset_variables "$conf" "$kernelver" "$arch" >"$out/unset"
-    mentioned "$folder" 'SPDX-License-Identifier: *[^*/]+' >"$out/spdx"
-    mentioned "$folder" 'MODULE_LICENSE *\( *"[^"]+"' >"$out/licences"
-    mentioned "$folder" 'PCI_DEVICE *\( *0x[0-9a-fA-F]{4} *, *0x[0-9a-fA-F]{4}' >"$out/pci"
-    rm -rf "$work"
+# Runs a command of the dkms.conf, which may use the other settings, as in DKMS.
+run_command() {
+    bash -c "$(settings)"$'\n'"{ $1"$'\n}'
 }
 
 build() {
     jobs=$3
     set_given "$1" "$2"
-    local top=$PWD work command cc tree
+    local top=$PWD conf work command cc tree
     conf=$(find_conf) || exit
     work=$(mktemp -d) || exit
+    add_source
     load "$conf" "$work"
     check_required
     check_excluded
-    export module=${value[PACKAGE_NAME.0]} module_version=${value[PACKAGE_VERSION.0]}
     tree=$dkms_tree/$module/$module_version
-    # DKMS's folders, because scripts may look for them.
-    mkdir -p "$tree" "$source_tree" "$tree/$kernelver/$arch/module" "$top/dkms-modules" || exit
-    cp -a "${conf%/*}" "$tree/build" || exit
-    rm -rf "$tree/build/dkms-modules"
-    ln -sfn "${conf%/*}" "$tree/source" || exit
-    [[ -e $source_tree/$module-$module_version ]] ||
-        ln -s "${conf%/*}" "$source_tree/$module-$module_version" || exit
+    mkdir -p "$tree/$kernelver/$arch/module" "$top/dkms-modules" || exit
+    cd "${conf%/*}" || exit
+    # DKMS takes no notice of how it ends, and it may be for the host that the source is added to.
+    (run_script POST_ADD) || printf 'warning: POST_ADD failed\n' >&2
+    cp -a "$PWD" "$tree/build" || exit
     cd "$tree/build" || exit
     apply_patches
     cc=$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\) .*"/\1/p' "$kernel_source_dir/.config")
@@ -361,9 +383,10 @@ build() {
         export CC=$cc
     fi
     run_script PRE_BUILD
+    [[ ! ${value[CLEAN.0]} ]] || run_command "${value[CLEAN.0]}"
     command=$(make_command)
     printf '%s\n' "$command"
-    bash -c "$command" || failed "the command of dkms.conf failed: ${command//$'\n'/ }"
+    run_command "$command" || failed "the command of dkms.conf failed: ${command//$'\n'/ }"
     collect_modules "$top/dkms-modules"
     cp "$top/dkms-modules"/*.ko "$tree/$kernelver/$arch/module/" || exit
     run_script POST_BUILD
@@ -374,8 +397,6 @@ build() {
 
 case ${1-} in
     print) print_conf "$2" "$3" "$4" ;;
-    unset) unset_variables "$2" "$3" "$4" ;;
-    inspect) inspect "$2" "$3" "$4" ;;
     build) build "$2" "$3" "$4" ;;
-    *) die "what to do is 'print', 'unset', 'inspect' or 'build'" ;;
+    *) die "what to do is 'print' or 'build'" ;;
 esac

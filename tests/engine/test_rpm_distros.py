@@ -288,7 +288,7 @@ def test_a_dkms_conf_is_evaluated_and_built_from_there(
     target = ("--kernel", kernel, "--distro", stand.distro.name, "--root", fresh.root)
     with served(tarball.parent) as url:
         address = f"{url}/{tarball.name}"
-        fresh.provision.json("drivers", "import", address, "--output", drivers, *target)
+        fresh.provision.json("drivers", "import", address, "--output", drivers)
         built = fresh.provision.build("hello", *target, "--catalogue", drivers)
     module = _module(stand.engine, built["image"], tmp_path / "out")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel

@@ -20,30 +20,24 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import isolate
 
 from kit.files import BOOKWORM, write
-from kit.fileserver import served
 from kit.local_user import UID, as_user, attacking, public_folder
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
-from provision.build import dkms_import
-from provision.build.dkms_import import DkmsConf, import_dkms
 from provision.build.image import BuildLog
 from provision.build.solve import configured_repositories, suites_of
 from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue import Catalogue
 from provision.cli.entry import run as run_command
 from provision.cli.options import OUTPUT_FILE
-from provision.config import Config
 from provision.engine.scratch import scratch
 from provision.errors import ConfigError, ExitCode, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
-from provision.pin import BasePin, DistroPin
+from provision.pin import DistroPin
 from provision.registry.keys import open_key, settled_keys
 from provision.run import find_program
 from provision.run import run as run_program
 from provision.trust import distrusted
-from unit.engine.fake_engine import using
 
 
 @pytest.fixture
@@ -60,38 +54,6 @@ def _write_owned(archive: Path) -> None:
             entry.uid = entry.gid = UID
             entry.mode, entry.size = 0o666, 3
             tar.addfile(entry, io.BytesIO(b"abc"))
-
-
-def test_an_archive_gives_no_user_a_file_that_root_uses(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A vendor's archive names an ordinary user as the owner, who changes what root unpacks."""
-    (place / "vendor").mkdir()
-    _write_owned(place / "vendor/tool.tar")
-    conf = DkmsConf("tool", "2.1", ())
-    base = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
-    monkeypatch.setattr(dkms_import, "inspect_source", lambda *_args, **_more: conf)
-    monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: base)
-    root = place / "root"
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    state = place / "state"
-    state.mkdir()
-    settings = Settings(root=root, config=Config(), catalogue=Catalogue([]), state=state)
-    attack = """
-for folder, _, names in os.walk(sys.argv[1]):
-    for path in (os.path.join(folder, name) for name in names):
-        if os.access(path, os.W_OK):
-            open(path, "w").write("mine")
-            print(path)
-"""
-    with served(place / "vendor") as url, attacking(attack, state) as changed:
-        import_dkms(
-            using(settings, lambda: None),  # type: ignore[arg-type, return-value]  # no engine
-            f"{url}/tool.tar",
-            kernel="6.1.0-56-amd64",
-        )
-    assert changed == []
 
 
 def test_what_a_build_unpacks_belongs_to_root(place: Path) -> None:

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
-from provision.build.dkms_import import parse_variables, read_conf
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
@@ -56,17 +55,6 @@ kernels = ["archive"]
 [[builds]]
 drivers = ["demo"]
 """
-_DKMS = b"\x00".join(
-    part
-    for name, value in (
-        (b"PACKAGE_NAME", b"tool"),
-        (b"PACKAGE_VERSION", b"1"),
-        (b"BUILT_MODULE_NAME", b"tool"),
-        (b"DEST_MODULE_LOCATION", b"/extra"),
-        (b".", b""),
-    )
-    for part in (name, b"0", value)
-)
 _FILE_LIST = b'[{"name": "libcuda.so.1", "category": ["cuda"]}]'
 _KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{}\n-----END PGP PUBLIC KEY BLOCK-----\n"
 
@@ -102,10 +90,6 @@ def _compiler(text: str) -> object:
     return family_of(distro).compiler(distro, text)
 
 
-def _dkms(data: bytes) -> object:
-    return read_conf(parse_variables(data + b"\x00"))
-
-
 # Parser, a sample that it reads, and the errors that it may refuse with.
 _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "driver.toml": (_file(load_toml, Recipe), RECIPE.encode(), ProvisionError),
@@ -116,11 +100,6 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "state.json": (parse_state, b'{"schema": 1, "kernels": {}}', ProvisionError),
     "a cell": (_text(read_cell), b"demo/1.2/open/debian:12/6.1.0-47-amd64", ProvisionError),
     "an image's name": (_text(parse_reference), b"r.example/drivers/demo:1", ProvisionError),
-    "dkms.conf": (
-        _dkms,
-        _DKMS,
-        ProvisionError,
-    ),
     "sums": (_text(parse_sums), f"{'a' * 64}  driver.run\n".encode(), ProvisionError),
     "NVIDIA's file list": (_text(parse_file_list), _FILE_LIST, ProvisionError),
     "a .run file": (

@@ -94,6 +94,18 @@ _CAUSES = (
         " of the driver (--version), or correct it with a patch in the driver's patches/ folder.",
     ),
     _Cause(
+        r"^dkms: dkms\.conf runs programs that the build has not: (?P<said>.*)",
+        "The dkms.conf of {driver} runs programs that the build container does not have: {said}.",
+        'Name their packages in driver.toml, under [source]: packages = ["…"].',
+    ),
+    _Cause(
+        r"^dkms: the running kernel is asked for: (?P<said>.*)",
+        "{what} could not be built, and its source asks for the running kernel: {said}.",
+        "A build is for a kernel that need not run: put $kernelver of the dkms.conf in the place of"
+        " 'uname -r', such as MAKE=\"make KVER=$kernelver\" for that line, with a patch in the"
+        " driver's patches/ folder.",
+    ),
+    _Cause(
         r"^dkms: dkms\.conf uses variables that nothing sets: (?P<said>.*)",
         "{what} could not be built, and its dkms.conf uses variables that nothing sets: {said}.",
         "The lines above say what failed. If such a variable is the reason, set it with a patch of"

@@ -327,7 +327,7 @@ def decide(
         "format": FORMAT,
         "tree": target.tree,
     }
-    tools = tuple(sorted({*tools_of(found.variant), *pinned.libraries}))
+    tools = tuple(sorted({*tools_of(found.variant), *pinned.needs}))
     return Decision(inputs, tools, pinned.urls)
 
 

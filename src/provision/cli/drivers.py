@@ -410,41 +410,30 @@ def _concerns(one: Mapping[str, Any]) -> Iterator[str]:
 @command("import", drivers)
 def import_recipe(
     *,
-    what: str = argument("PACKAGE|DIR|URL"),
+    what: str = argument("PACKAGE|DIR|FILE|URL"),
     output: Path | None = option(
         "--output DIR",
         "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
         type=options.FOLDER,
     ),
-    kernel: str | None = option(
-        "--kernel RELEASE", "Kernel to evaluate the dkms.conf for.  [the host's]"
-    ),
-    distro: str | None = options.distro,
-    network: str | None = options.network,
     root: Path = options.root,
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
 
     PACKAGE is a package of the distro's archive, such as v4l2loopback-dkms; DIR is a folder with
-    the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
-    container without a network.
+    the source, or a clone; FILE is an archive or a .deb, and URL the address of one. Builds run the
+    dkms.conf; this command reads name and version in it.
     """
-    with job(root, network=network) as settings:
-        draft, conf = import_dkms(settings, what, kernel=kernel, distro=distro)
+    with job(root) as settings:
+        draft = import_dkms(settings, what)
         file = None if output is None else write_recipe(draft, output)
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
-    if draft.ignored:
-        notes += ["Left out of the build:", *(f"  {line}" for line in draft.ignored)]
     document = {
         "name": draft.name,
-        "version": conf.version,
-        "kernel": conf.kernel,
+        "version": draft.version,
         "file": file,
         "recipe": draft.text,
-        "modules": conf.modules,
-        "exclusive": dict(conf.exclusive),
         "unknown": draft.unknown,
-        "ignored": draft.ignored,
     }
     if file is None:
         emit(document, draft.text.removesuffix("\n"))
@@ -453,13 +442,7 @@ def import_recipe(
         return
     emit(
         document,
-        fields(
-            {
-                "wrote": "file",
-                "modules": lambda one: [module["name"] for module in one["modules"]],
-                "for kernel": "kernel",
-            }
-        ),
+        fields({"wrote": "file"}),
         lambda _: notes,
         f"Try it: provision build {draft.name} --catalogue {file.parent.parent}",
     )

@@ -9,7 +9,7 @@ takes NVIDIA's self-extracting files, by address and checksum. A macro in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from provision.catalogue import Recipe, RecipeSource, Variant
@@ -36,6 +36,11 @@ SCRIPT = "dkms.bash"
 # image and every program has.
 _LIBRARY = re.compile("lib")
 _EVERYWHERE = {"libc6"}
+# Packages of DKMS, of every build's container, or of a host with DKMS.
+_NEEDLESS = re.compile(
+    r"dkms|.*-dkms|debconf.*|kmod|make|patch|adduser|udev|systemd|init-system-helpers|linux-.*"
+    r"|gcc|.*-utils"
+)
 # The architectures that NVIDIA publishes files for.
 _ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -79,8 +84,9 @@ class PinnedSources:
 
     sources: tuple[Source, ...]
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Packages with the libraries that programs among them start with.
-    libraries: tuple[str, ...] = ()
+    # Packages that their build needs, and those with the libraries that programs among them start
+    # with.
+    needs: tuple[str, ...] = ()
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
@@ -237,8 +243,26 @@ def _pin_packages(
     return PinnedSources(
         tuple(map(_pinned, packages)),
         {package.sha256: (package.url,) for package in packages},
-        _libraries_of(packages, source, index),
+        (*_libraries_of(packages, source, index), *_tools_of(packages[0], source, index)),
     )
+
+
+def _tools_of(
+    package: IndexedPackage, source: DebSource | DkmsSource, index: ArchiveIndex
+) -> Iterator[str]:
+    """Yield what the source with a dkms.conf depends on, and neither DKMS nor every build has.
+
+    Never DKMS itself, and no package for it: its hooks would build modules in our container.
+    """
+    if not isinstance(source, DkmsSource):
+        return
+    groups = parse_depends(package.depends)
+    needed = [names for names in groups if not any(map(_NEEDLESS.fullmatch, names))]
+    index.ask(*(name for names in needed for name in names))
+    for names in needed:
+        found = next((name for name in names if index.package(name)), None)
+        if found is not None:
+            yield found
 
 
 def _libraries_of(

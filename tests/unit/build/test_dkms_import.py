@@ -1,72 +1,41 @@
-"""`provision drivers import` up to the container, which answers from here."""
+"""`provision drivers import`: which name, version and origin the recipe of a source gets."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import random
+import json
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kit.files import write_all
 from kit.fileserver import served
 from kit.process import run, run_bytes
-from provision.build import archive as archive_module
 from provision.build import dkms_import
-from provision.build.dkms_import import (
-    BuiltModule,
-    DkmsConf,
-    Draft,
-    Packed,
-    import_dkms,
-    write_recipe,
-)
-from provision.build.package_store import PackageStore
+from provision.build.dkms_import import Draft, Origin, draft_recipe, import_dkms, write_recipe
 from provision.build.workspace import Settings
-from provision.catalogue import Catalogue
+from provision.catalogue import Catalogue, Recipe
+from provision.catalogue.source_models import DkmsSource
 from provision.config import Config
+from provision.documents import parse_json
 from provision.engine.docker_api import Engine
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import BasePin, KernelPin
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from unit.deb_file import deb
 from unit.engine.fake_engine import using
-from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
 
-KERNEL = "6.1.0-56-amd64"
-CONF = DkmsConf("tool", "2.1", (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),))
-BASE = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
+CONF = 'PACKAGE_NAME="tool"\nPACKAGE_VERSION="2.1"\n'
 
 
-def no_engine() -> NoReturn:
+def no_engine() -> Engine:
     raise AssertionError("no engine is needed")
-
-
-@pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Packed]:
-    """What the container got; it always finds the same."""
-    got: list[Packed] = []
-
-    def inspect(
-        _engine: Engine,
-        _base: BasePin,
-        source: Packed,
-        _name: str,
-        kernel: KernelPin,
-        **_more: object,
-    ) -> DkmsConf:
-        assert kernel == KernelPin(release=KERNEL, architecture="x86_64")
-        got.append(source)
-        return CONF
-
-    monkeypatch.setattr(dkms_import, "inspect_source", inspect)
-    monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: BASE)
-    monkeypatch.setattr(archive_module, "ensure_distro_base", lambda *_args, **_more: BASE)
-    return got
 
 
 @pytest.fixture
@@ -74,38 +43,60 @@ def settings(tmp_path: Path) -> Settings:
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
-    return Settings(root=root, config=Config(), catalogue=Catalogue([]), state=tmp_path / "state")
+    state = tmp_path / "state"
+    return using(
+        Settings(root=root, config=Config(), catalogue=Catalogue([]), state=state), no_engine
+    )
 
 
-def files_of(source: Packed) -> list[str]:
-    with tarfile.open(fileobj=io.BytesIO(source.content)) as archive:
-        assert {(one.uid, one.gid) for one in archive.getmembers()} <= {(0, 0)}
-        return archive.getnames()
+def source_of(draft: Draft) -> DkmsSource:
+    recipe = parse_json(json.dumps(tomllib.loads(draft.text)), Recipe, name="draft")
+    assert recipe.flavours["dkms"].licences == ("NOASSERTION",)
+    [source] = recipe.sources
+    assert isinstance(source, DkmsSource)
+    return source
 
 
-def made_of(settings: Settings, what: str) -> Draft:
-    return import_dkms(using(settings, lambda: None), what, kernel=KERNEL)[0]  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
-
-
+@pytest.mark.parametrize(
+    ("folder", "conf", "name", "version"),
+    [
+        ("source", CONF, "tool", "2.1"),
+        ("source", CONF.replace("\n", "\r\n"), "tool", "2.1"),
+        (
+            "source",
+            "PACKAGE_NAME=Tool_X # x\nPACKAGE_VERSION='7.0.20_OSE'\n",
+            "tool_x",
+            "7.0.20_OSE",
+        ),
+        # What is computed, or a template, is in the folder's name, as for DKMS.
+        ("a-tool-2.1", "PACKAGE_NAME=$(cat name)\nPACKAGE_VERSION=#VERSION#\n", "a-tool", "2.1"),
+        (
+            "tool-2.1",
+            'if x; then\nPACKAGE_VERSION="1"\nelse\nPACKAGE_VERSION="2"\nfi\n',
+            "tool",
+            "2.1",
+        ),
+    ],
+)
 def test_a_folder_becomes_a_driver_that_is_never_overwritten(
-    settings: Settings, looked_at: list[Packed], tmp_path: Path
+    settings: Settings, tmp_path: Path, folder: str, conf: str, name: str, version: str
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "dkms.conf").touch()
-    draft = made_of(settings, str(source))
+    write_all(tmp_path / folder, {"dkms.conf": conf})
+    draft = import_dkms(settings, str(tmp_path / folder))
+    assert (draft.name, source_of(draft).releases[0].version) == (name, version)
+    assert any(line.startswith("source.releases: ") for line in draft.unknown)
     file = write_recipe(draft, tmp_path / "drivers")
-    assert file == tmp_path / "drivers/tool/driver.toml"
+    assert file == tmp_path / f"drivers/{name}/driver.toml"
     assert file.read_text() == draft.text
-    assert [files_of(one) for one in looked_at] == [["dkms.conf"]]
     with pytest.raises(UsageError):
         write_recipe(draft, tmp_path / "drivers")
 
 
-def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Packed], tmp_path: Path) -> None:
+def test_a_clone_is_pinned(settings: Settings, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "Makefile").write_text("all:\n")
+    (source / "dkms.conf").write_text(CONF)
 
     def git(*words: str) -> str:
         who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
@@ -113,12 +104,12 @@ def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Packed], tmp_p
 
     git("init", "--quiet")
     git("remote", "add", "origin", "git@example.org:maker/tool.git")
-    git("add", "Makefile")
+    git("add", "Makefile", "dkms.conf")
     git("update-index", "--add", "--cacheinfo", f"160000,{'c' * 40},src/common")
     git("commit", "--quiet", "--message", "m")
     # A checkout's settings may name programs: what compares and packs looks at a copy.
     git("config", "core.fsmonitor", f"touch {tmp_path}/ran")
-    draft = made_of(settings, str(source))
+    draft = import_dkms(settings, str(source))
     assert 'url = "https://example.org/maker/tool.git"' in draft.text
     assert f'commit = "{git("rev-parse", "HEAD")}"' in draft.text
     assert 'homepage = "https://example.org/maker/tool"' in draft.text
@@ -129,11 +120,10 @@ def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Packed], tmp_p
     [modules] = [line for line in draft.unknown if "submodules" in line]
     assert "src/common" in modules
     assert "Makefile" not in modules
-    assert len(looked_at) == 1
     assert not (tmp_path / "ran").exists()
     # A checkout with changed files is not the commit that was evaluated.
     (source / "Makefile").write_text("all: more\n")
-    draft = made_of(settings, str(source))
+    draft = import_dkms(settings, str(source))
     assert "commit" not in draft.text
 
 
@@ -180,107 +170,81 @@ class Vendor:
         return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
 
 
-def test_an_archive_is_unpacked_and_pinned_as_it_came(
-    settings: Settings, looked_at: list[Packed], vendor: Vendor
-) -> None:
-    draft = made_of(settings, vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}))
-    assert files_of(looked_at[0]) == ["dkms.conf"]
-    assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in draft.text
+@pytest.mark.parametrize("way", ["address", "file"])
+def test_an_archive_is_pinned_as_it_came(settings: Settings, vendor: Vendor, way: str) -> None:
+    url = vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": CONF.encode()})
+    draft = import_dkms(settings, url if way == "address" else str(vendor.folder / "tool.tar.gz"))
+    [release] = source_of(draft).releases
+    assert (release.version, release.sha256) == ("2.1", vendor.sha256("tool.tar.gz"))
+    assert release.url == (url if way == "address" else "https://vendor.example/tool.tar.gz")
     assert "strip" not in draft.text
     assert not (settings.state / "import").exists()
 
 
-def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
-    settings: Settings, looked_at: list[Packed], vendor: Vendor
-) -> None:
-    vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": b""})
+def test_of_a_vendors_package_nothing_is_dropped(settings: Settings, vendor: Vendor) -> None:
+    vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": CONF.encode()})
     package = deb(vendor.folder, (vendor.folder / "data").read_bytes())
-    draft = made_of(settings, f"{vendor.url}/{package.name}")
+    draft = import_dkms(settings, f"{vendor.url}/{package.name}")
     # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
-    assert files_of(looked_at[0]) == ["usr/src/tool-2.1/dkms.conf"]
     assert "strip = 0" in draft.text
 
 
-@pytest.mark.parametrize("kind", ["page", "damaged", "many bytes", "many files", "zip"])
-def test_an_archive_that_is_none_or_grows_is_refused_before_it_does(
-    settings: Settings, vendor: Vendor, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    noise = random.Random(0).randbytes(1 << 16).hex().encode()  # noqa: S311 - the same each time
-    url = vendor.tar("tool.tar.xz", "w:xz", **{"tool/a": noise, "tool/b": noise})
-    path = vendor.folder / "tool.tar.xz"
-    match kind:
-        case "page":
-            path.write_bytes(b"<html>")
-        case "damaged":
-            raw = bytearray(path.read_bytes())
-            raw[len(raw) // 4 : len(raw) // 4 + 40] = b"\xff" * 40
-            path.write_bytes(raw)
-        case "many bytes":
-            monkeypatch.setattr(dkms_import, "MAX_BYTES", 200_000)
-        case "many files":
-            monkeypatch.setattr(dkms_import, "MAX_FILES", 0)
-        case _:
-            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-                file.writestr("tool/dkms.conf", "#" * 100_000)
-            monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
-    with pytest.raises(ProvisionError):
-        import_dkms(using(settings, no_engine), url, kernel=KERNEL)
-    assert not (settings.state / "import").exists()
+def test_a_zip_file_is_an_archive_too(settings: Settings, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "tool.zip", "w") as file:
+        file.writestr("tool/dkms.conf", CONF)
+    assert import_dkms(settings, str(tmp_path / "tool.zip")).version == "2.1"
+
+
+def test_a_package_is_looked_for_where_the_archive_may_have_it(settings: Settings) -> None:
+    source = source_of(import_dkms(settings, "tool-dkms"))
+    assert source.package == "tool-dkms"
+    assert {"contrib", "non-free"} <= {*source.components}
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"\x1f\x8b\x08damaged", b""])
+def test_what_is_no_archive_is_refused(settings: Settings, vendor: Vendor, content: bytes) -> None:
+    (vendor.folder / "page").write_bytes(content)
+    with pytest.raises(ProvisionError) as caught:
+        import_dkms(settings, f"{vendor.url}/page")
+    assert caught.value.resolution
 
 
 def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
     for url in ("https://me:hush@x.example/t.tar", "https://x.example/t.tar?token=hush"):
         with pytest.raises(UsageError) as caught:
-            import_dkms(using(settings, no_engine), url, kernel=KERNEL)
+            import_dkms(settings, url)
         assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
 
 
-@pytest.fixture
-def archive(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {
-        ("bookworm", "main"): "\n".join(
-            stanza(name, "5-1") for name in ("dkms", "kmod", "libc6-dev", "perl")
-        ),
-        ("bookworm", "contrib"): stanza(
-            "tool-dkms", "2.1-3", depends="dkms (>= 3), perl:any | none, libc6-dev | libc-dev, kmod"
-        ),
-    }
-    write_apt_sources(settings.root)
-    package = tmp_path / "tool.deb"
-    package.write_bytes(b"a package")
-    have_apt_answer(monkeypatch, texts)
-    monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
-
-
-@pytest.mark.usefixtures("archive")
-def test_a_package_brings_its_component_and_tools(
-    settings: Settings, looked_at: list[Packed]
-) -> None:
-    draft = made_of(settings, "tool-dkms")
-    assert 'package = "tool-dkms"' in draft.text
-    assert 'components = ["contrib"]' in draft.text
-    assert 'packages = ["perl", "libc6-dev"]' in draft.text
-    assert looked_at == [Packed("package.deb", b"a package")]
-
-
-@pytest.mark.usefixtures("archive", "looked_at")
 @pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        (("no-dkms", KERNEL, None), NotFoundError),
-        (("no/folder", KERNEL, None), NotFoundError),
-        (("https://x/t.git", KERNEL, None), UsageError),
-        (("tool-dkms", "no kernel", None), UsageError),
-        (("tool-dkms", None, None), NotFoundError),
-        (("tool-dkms", KERNEL, "rocky:9"), NotFoundError),
-    ],
+    ("files", "error"),
+    [({"a.c": ""}, NotFoundError), ({"dkms.conf": "PACKAGE_NAME=$x\n"}, UsageError)],
 )
-def test_what_is_not_there_is_said_with_a_way_out(
-    settings: Settings,
-    request_: tuple[str, str | None, str | None],
-    error: type[ProvisionError],
+def test_a_source_without_a_name_is_refused(
+    settings: Settings, tmp_path: Path, files: dict[str, str], error: type[ProvisionError]
 ) -> None:
-    what, kernel, distro = request_
+    write_all(tmp_path / "source", files)
     with pytest.raises(error) as caught:
-        import_dkms(using(settings, no_engine), what, kernel=kernel, distro=distro)
+        import_dkms(settings, str(tmp_path / "source"))
     assert caught.value.resolution
+
+
+@pytest.mark.parametrize(
+    ("what", "error"), [("no/f", NotFoundError), ("https://x/t.git", UsageError)]
+)
+def test_what_is_not_there_is_refused(
+    settings: Settings, what: str, error: type[ProvisionError]
+) -> None:
+    with pytest.raises(error):
+        import_dkms(settings, what)
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.text(max_size=80))
+def test_whatever_the_texts_are_the_recipe_is_read_or_refused(
+    name: str, version: str, homepage: str
+) -> None:
+    try:
+        draft = draft_recipe(Origin(name, version, homepage=homepage))
+    except (UsageError, ConfigError):
+        return
+    assert tomllib.loads(draft.text)["homepage"] == homepage

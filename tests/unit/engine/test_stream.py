@@ -151,6 +151,16 @@ def test_a_compilers_error_names_line_kernel_driver_and_what_to_do() -> None:
             "nothing sets: X Y.",
             "kernel_source_dir",
         ),
+        (
+            "dkms: dkms.conf runs programs that the build has not: rpm",
+            "does not have: rpm",
+            "packages =",
+        ),
+        (
+            "dkms: the running kernel is asked for: Makefile:2: uname -r\ndkms: the command failed",
+            "Makefile:2: uname -r",
+            "$kernelver",
+        ),
         ("dkms: the build did not make: a.ko", "did not come out: a.ko.", "BUILT_MODULE_NAME"),
         ("dkms: the command failed", "could not be built: the command failed.", "whole output"),
         ("something odd", "could not be built", "whole output"),

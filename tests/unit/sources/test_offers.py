@@ -318,4 +318,4 @@ def test_what_programs_need_is_known_from_their_packages() -> None:
     )
     pinned = pin_sources("tool", candidates(of, of.default_flavour, context)[0], context)
     # Neither what it has itself, nor what containers bring, nor more of the vendor's.
-    assert pinned.libraries == ("libtirpc3t64",)
+    assert pinned.needs == ("libtirpc3t64",)
