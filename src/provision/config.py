@@ -206,7 +206,7 @@ class TreeConfig(Frozen):
             ``/usr``, the slot that boots next is searched too. Without it: ``url`` says where the
             tree is.
         config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` for the
-            kernel that runs, else ``/boot/config-KERNEL``; a prepared tree has its own.
+            kernel that runs, else ``/boot/config-KERNEL``. A prepared tree may have its own.
         symvers: The kernel's ``Module.symvers``, plain or gzip. Without it:
             ``/boot/symvers-KERNEL.gz``, if it is there; a prepared tree has its own.
         toolchain: The distro whose compiler builds, such as ``"debian:12"``; ``"image"``: the base

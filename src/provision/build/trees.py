@@ -98,7 +98,10 @@ def _record(store: PackageStore, origin: str) -> Path:
 
 
 def _config_in(tar: Path) -> str:
-    """Return the .config of a prepared tree: the topmost, if its archive has several."""
+    """Return the .config of a prepared tree: the topmost, if its archive has several.
+
+    It is empty if the archive has none: packages that a kernel's own build makes leave it to /boot.
+    """
     # Not files of the kernel's source with that ending: kernel/configs/hardening.config.
     listed = run(
         ["tar", "--list", "--no-anchored", "--file", tar, _CONFIG],
@@ -108,12 +111,7 @@ def _config_in(tar: Path) -> str:
     )
     names = [line for line in listed.stdout.splitlines() if line.rpartition("/")[2] == _CONFIG]
     if not names:
-        raise ProvisionError(
-            "The kernel tree has no .config, so the compiler that it needs is unknown.",
-            resolution="Name the kernel's configuration as 'config' of [[trees]] in"
-            " /etc/provision/provision.toml.",
-            details=listed.stderr.strip() or None,
-        )
+        return ""
     return run(
         [
             "tar",
@@ -173,8 +171,8 @@ def ensure_tree(
     name = tree_config.filled(str(tree_config.url or tree_config.path), kernel)
     seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
     files = {"tree.tar": seen.tree}
-    if has_config:
-        config = read_config(seen.config or "", name=f"{name}, .config")
+    if seen.config:
+        config = read_config(seen.config, name=f"{name}, .config")
         pin = TreePin(kind="prepared", tree=seen.tree)
     else:
         config_file = _config_file(settings, tree_config, kernel)

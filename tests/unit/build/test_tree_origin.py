@@ -17,7 +17,7 @@ from provision.build.package_store import PackageStore
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.errors import ProvisionError, UsageError
+from provision.errors import NotFoundError, UsageError
 from provision.files import state_of
 
 _KERNEL = "6.6.74-mine"
@@ -184,9 +184,16 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
     (folder / "scripts/kconfig/tests/.config").rename(folder / "usr/src/configs")
     found = ensure_tree(settings, _FOLDER, _KERNEL)
     assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    # As its own build packs them: the configuration is in /boot.
     (folder / "usr/src/.config").unlink()
-    with pytest.raises(ProvisionError):
+    with pytest.raises(NotFoundError):
         ensure_tree(settings, _FOLDER, _KERNEL)
+    boot = settings.root / f"boot/config-{_KERNEL}"
+    boot.parent.mkdir()
+    boot.write_text("CONFIG_64BIT=y\n")
+    found = ensure_tree(settings, _FOLDER, _KERNEL)
+    assert found.config == {"CONFIG_64BIT": "y"}
+    assert found.files["config"].read_text() == "CONFIG_64BIT=y\n"
 
 
 def test_the_other_slot_is_packed_when_its_tree_has_changed(

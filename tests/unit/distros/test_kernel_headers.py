@@ -145,6 +145,17 @@ def test_a_superseded_abi_names_the_snapshot_service(noble: ArchiveIndex) -> Non
     assert "  6.8.0-45-generic" in (caught.value.details or "")
 
 
+@pytest.mark.parametrize(
+    "kernel", ["6.8.12-4-pve", "6.6.51+rpt-rpi-v8", "6.12.8-x64v3-xanmod1", "6.1.112+"]
+)
+def test_a_kernel_of_another_archive_takes_a_tree(noble: ArchiveIndex, kernel: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        require_headers(noble, kernel)
+    resolution = caught.value.resolution or ""
+    assert "[[trees]]" in resolution
+    assert "snapshot" not in resolution
+
+
 def test_a_backports_kernel_counts_and_newer_tools_there_do_not() -> None:
     headers = stanza(
         "linux-headers-6.12.9+bpo-amd64",

@@ -237,6 +237,13 @@ def superseded(distro: Distro) -> str:
     ).rstrip()
 
 
+_ELSEWHERE = (
+    "The distro packages no kernel of this kind. Install the headers from where the kernel came"
+    " from, and name their folder under [[trees]] in /etc/provision/provision.toml: kernels, kind ="
+    ' "prepared", path = "/usr/src/linux-headers-{kernel}" (docs/how-to/kernel-trees.md).'
+)
+
+
 def require_headers(index: ArchiveIndex, kernel: str) -> None:
     """Refuse a kernel whose headers are not packaged, before an engine starts any work."""
     if index.package(f"{HEADERS}{kernel}") is None:
@@ -251,12 +258,13 @@ def packaged_kernels(index: ArchiveIndex, *, like: str | None = None) -> list[st
 
 def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
     distro, _ = release_of(index.distro)
-    nearest = _nearest(kernel, packaged_kernels(index, like=kernel) or packaged_kernels(index))
+    similar = packaged_kernels(index, like=kernel)
+    nearest = _nearest(kernel, similar or packaged_kernels(index))
     looked = [f"looked for {HEADERS}{kernel} ({index.architecture}) in:"]
     return NotFoundError(
         f"No headers are packaged for the kernel {kernel} on {index.distro.id}"
         f" {index.distro.version}.",
-        resolution=superseded(distro),
+        resolution=superseded(distro) if similar and _RELEASE.fullmatch(kernel) else _ELSEWHERE,
         details="\n".join(
             [
                 *looked,
