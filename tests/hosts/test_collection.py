@@ -95,6 +95,25 @@ def test_no_host_at_all_is_a_failure(
     assert said in done.output
 
 
+_IMPORTED = """\
+- import_playbook: oci_decorator.drivers.site
+  tags: [drivers]
+"""
+
+
+def test_tags_that_no_task_has_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text(_IMPORTED)
+    words = ("-i", "a,", "-c", "local", "-e", "provision_driver_state=maybe")
+    for playbook in ("site.yml", "oci_decorator.drivers.remove"):
+        done = _site(tmp_path, *words, playbook, "--tags", "drivers")
+        assert done.returncode != 0
+        assert "No task has the tags 'drivers'" in done.output
+    # Imported with tags, its tasks have them: one of them says what is wrong.
+    done = _site(tmp_path, *words, str(tmp_path / "mine.yml"), "--tags", "drivers")
+    assert "No task has the tags" not in done.output
+    assert "provision_driver_state" in done.output
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("version", OLDER_CORES)
 def test_an_older_ansible_core_reads_it_and_runs_its_modules(version: str, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ Distros are real os-release files; Ansible's own names for them are what it make
 from __future__ import annotations
 
 import json
+import platform
 import struct
 import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from ansible.module_utils.facts.system.distribution import Distribution
 
@@ -68,16 +70,50 @@ _PATHS = f"""\
           files: "{{{{ __provision_hook_files }}}}"
           engines: "{{{{ __provision_hook_engines }}}}"
 """
-# A host of another machine than the program is for.
-_FOREIGN = """\
+# What a cache says of the host is of another day: of another machine, kernel and engine.
+_STALE = """\
 - hosts: all
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact:
-        provision: {machine: s390x, has_read_only_usr: false, has_kubelet: false, engines: []}
+        kernel: 4.19.0-1-old
+        distribution: Debian
+        pkg_mgr: apt
+        python: {version_info: [3, 8]}
+        provision: {machine: s390x, has_read_only_usr: false, has_kubelet: false, engines: [gone]}
+        cacheable: true
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_host
+        tasks_from: main
+      vars: {provision_host_engine: none}
+"""
+_FOREIGN = f"""\
+{_STALE}
+    - ansible.builtin.assert:
+        that:
+          - ansible_facts.kernel == {platform.release()!r}
+          - "'gone' not in ansible_facts.provision.engines"
+    - ansible.builtin.set_fact:
+        provision: {{machine: s390x, has_read_only_usr: false, has_kubelet: false, engines: []}}
         cacheable: true
     - ansible.builtin.include_role:
         name: oci_decorator.drivers.provision_hook
+"""
+# A host that lacks only a reboot.
+_SETTLE = """\
+- hosts: all
+  gather_facts: false
+  CONNECTION
+  tasks:
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_driver
+        tasks_from: settle
+      vars:
+        provision_driver_reboot_required: true
+        provision_driver_reboot_ok: true
+        provision_driver_require: nothing
+        __provision_driver_status: {shortcomings: []}
+    - ansible.builtin.debug: {msg: goes on}
 """
 _EL = "kernel-devel-"
 # The os-release file; Ansible's distribution and family; a kernel; packages of Python, headers and
@@ -209,10 +245,10 @@ def test_everything_lies_where_it_can_be_written(tmp_path: Path) -> None:
         assert settings == config
 
 
-def test_a_program_for_another_machine_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+def test_a_program_for_another_machine_is_refused_whatever_a_cache_says(tmp_path: Path) -> None:
     program = tmp_path / "oci-decorator"
-    # The head of a program for x86_64: elf(5).
-    program.write_bytes(struct.pack("<4s14xH", b"\x7fELF", 62))
+    # The head of a program for s390x: elf(5).
+    program.write_bytes(struct.pack("<4s14xH", b"\x7fELF", 22))
     (tmp_path / "play.yml").write_text(_FOREIGN)
     variables = {
         "ansible_connection": "local",
@@ -222,5 +258,19 @@ def test_a_program_for_another_machine_is_refused_before_it_is_copied(tmp_path: 
     ansible = Ansible(tmp_path, [], variables, stand_ins={"far": {}})
     played = ansible.play(tmp_path / "play.yml", "--check", check=False)
     assert played.code != 0
-    assert "far runs on s390x" in played.output
+    assert f"far runs on {platform.machine()}" in played.output
     assert played.changed_tasks() == []
+
+
+@pytest.mark.parametrize(
+    ("keyword", "variables"),
+    [("", {"ansible_connection": "local"}), ("connection: local", {})],
+)
+def test_a_host_that_runs_the_playbook_is_not_rebooted_by_it(
+    tmp_path: Path, keyword: str, variables: dict[str, str]
+) -> None:
+    (tmp_path / "play.yml").write_text(_SETTLE.replace("CONNECTION", keyword))
+    python = {"ansible_python_interpreter": sys.executable, **variables}
+    played = Ansible(tmp_path, [], python, stand_ins={"here": {}}).play(tmp_path / "play.yml")
+    assert "here needs a reboot" in played.output
+    assert "goes on" in played.output

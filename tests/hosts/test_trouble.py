@@ -55,8 +55,6 @@ _REFUSED: dict[str, list[Row]] = {
     "host": [({"provision_host_engine": ["docker"]}, "provision_host_engine")],
     "driver": [
         (_driver("require", "perfect"), "provision_driver_require"),
-        (_driver("config", {"colour": "red"}), "colour"),
-        (_driver("config", {"policy": {"unload": "always"}}), "unload"),
     ],
     "hook": [({"provision_hook_config": {"log-level": "loud"}}, "log-level")],
     "controller": [
@@ -71,9 +69,12 @@ _REFUSED: dict[str, list[Row]] = {
         ),
         (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
         (_driver("images", ["/nowhere/nvidia.tar"]), "provision registry push"),
+        (_driver("images", ["FILES/fleet.pub", "FILES/more/fleet.pub"]), "called 'fleet.pub'"),
         (_python("", "/nowhere/p.tar.gz"), "provision export host-python"),
         (_python("abc"), "which is no checksum"),
         (_python("0" * 64), "provision_host_python_archive_sha256"),
+        (_driver("config", {"colour": "red"}), "colour"),
+        (_driver("config", {"policy": {"unload": "always"}}), "unload"),
         (_driver("config", {"drivers": {"nvidea": {}}}), "Did you mean 'nvidia'?"),
         (_driver("config", {"drivers": {"nvidia": {"verzion": "1"}}}), "drivers.nvidia: verzion"),
         (_driver("trust_keys", ["/nowhere/fleet.pub"]), "There is no key"),

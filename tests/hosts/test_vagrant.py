@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,21 +16,38 @@ from kit.probe import need_vagrant
 from kit.process import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kit.process import Completed
 
 # Each with the variables of the distro that the role would take.
 _HOSTS = {"debian12": "Debian", "debian13": "Debian", "ubuntu2404": "Debian", "alma9": "RedHat"}
-# What the Vagrantfile says of its hosts, without Vagrant.
+# What the Vagrantfile has Ansible do for each host, without Vagrant.
 _ASK = """
+class Any
+  def initialize(name = nil) = @name = name
+  def define(name, **_) = yield(Any.new(name))
+  def provider(*) = nil
+  def provision(*) = yield(PLAYS[@name] = Struct.new(:extra_vars, :raw_arguments, :other).new)
+  def method_missing(*) = self
+end
+PLAYS = {}
+class Struct
+  def method_missing(*) = nil
+end
 module Vagrant
-  def self.configure(_); end
+  def self.configure(_) = yield(Any.new)
 end
 load ARGV[0]
 require "json"
-puts JSON.generate(HOSTS.transform_values { |host| variables_of(host) })
+puts JSON.generate(PLAYS.transform_values { |play| [play.extra_vars, play.raw_arguments || []] })
 """
+
+
+def _plays(**environment: str) -> dict[str, tuple[dict[str, object], list[str]]]:
+    words: list[str | Path] = ["ruby", "-e", _ASK, REPOSITORY / "Vagrantfile"]
+    found: dict[str, tuple[dict[str, object], list[str]]] = json.loads(
+        run(words, env=environment).stdout
+    )
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +91,30 @@ def test_there_is_a_host_of_each_distro(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", _HOSTS)
 def test_the_distro_of_each_host_has_the_engine_that_it_asks_for(host: str) -> None:
-    settings = json.loads(run(["ruby", "-e", _ASK, REPOSITORY / "Vagrantfile"]).stdout)
+    variables, _words = _plays()[host]
     distro = COLLECTION / f"roles/provision_host/vars/{_HOSTS[host]}.yml"
     packages = yaml.safe_load(distro.read_text())["__provision_host_engine_packages"]
-    assert packages[settings[host]["provision_host_engine"]]
+    assert packages[str(variables["provision_host_engine"])]
+
+
+# What Ansible's own reader takes, and others do not.
+_VARIABLES = """\
+base: &base {version: "1.2"}
+provision_driver_config: {drivers: {hello: *base}}
+since: 2026-11-28
+provision_host_engine: podman
+"""
+
+
+def test_a_file_of_variables_is_read_by_ansible_and_goes_first(tmp_path: Path) -> None:
+    file = tmp_path / "variables.yml"
+    file.write_text(_VARIABLES)
+    defaults, words = _plays(PROVISION_VAGRANT_VARIABLES=str(file))["debian12"]
+    asked = "msg={{ provision_driver_config.drivers.hello.version }}-{{ provision_host_engine }}"
+    ansible = Path(sys.executable).with_name("ansible")
+    shown = ["localhost", "-m", "ansible.builtin.debug", "-a", asked]
+    done = run([ansible, *shown, "-e", json.dumps(defaults), *words])
+    assert '"1.2-podman"' in done.stdout
 
 
 def test_with_a_box_of_ones_own_there_is_only_that_host(tmp_path: Path) -> None:
@@ -84,7 +123,7 @@ def test_with_a_box_of_ones_own_there_is_only_that_host(tmp_path: Path) -> None:
     variables = tmp_path / "variables.yml"
     variables.write_text("provision_host_engine: podman\n")
     own = {
-        "PROVISION_BOX": str(box),
+        "PROVISION_VAGRANT_BOX": str(box),
         "PROVISION_VAGRANT_DRIVER": "qemu",
         "PROVISION_VAGRANT_VARIABLES": str(variables),
     }
@@ -96,7 +135,7 @@ def test_with_a_box_of_ones_own_there_is_only_that_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("PROVISION_BOX", "/nowhere/mine.box"),
+        ("PROVISION_VAGRANT_BOX", "/nowhere/mine.box"),
         ("PROVISION_VAGRANT_CPUS", "two"),
         ("PROVISION_VAGRANT_MEMORY", "2G"),
         ("PROVISION_VAGRANT_VARIABLES", "/nowhere/variables.yml"),

@@ -53,7 +53,7 @@ def scenario(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     variables = folder / "variables.yml"
     variables.write_text(_variables(f"tcp://{HOST}:{engine.port}", folder))
     environment = {
-        "PROVISION_BOX": str(make_box(base_of(DEBIAN_12), folder)),
+        "PROVISION_VAGRANT_BOX": str(make_box(base_of(DEBIAN_12), folder)),
         "PROVISION_VAGRANT_DRIVER": "qemu",
         "PROVISION_VAGRANT_VARIABLES": str(variables),
         "XDG_CACHE_HOME": str(cache_dir()),

@@ -12,7 +12,6 @@ import yaml
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
     provision_toml as toml,
 )
-from ansible_collections.oci_decorator.drivers.plugins.modules import provision_config as config
 
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION
@@ -56,23 +55,6 @@ def test_every_variable_has_a_default_a_spec_and_the_roles_prefix(role: Path) ->
     for name, option in spec.items():
         if "default" in option:
             assert option["default"] == defaults[name], name
-
-
-def _shape(options: dict[str, Any]) -> dict[str, Any]:
-    """What of a spec decides which values are taken."""
-    kept = ("type", "elements", "choices")
-    return {
-        name: {k: option[k] for k in kept if k in option}
-        | ({"options": _shape(option["options"])} if "options" in option else {})
-        for name, option in options.items()
-    }
-
-
-def test_the_role_takes_what_the_module_takes_and_documents() -> None:
-    role = _spec(_ANSIBLE / "roles/provision_driver")["provision_driver_config"]["options"]
-    documented = yaml.safe_load(config.DOCUMENTATION)["options"]["config"]["suboptions"]
-    renamed = json.loads(json.dumps(documented).replace('"suboptions"', '"options"'))
-    assert _shape(role) == _shape(toml.CONFIG) == _shape(renamed)
 
 
 def test_the_role_knows_every_key_of_provision_toml() -> None:

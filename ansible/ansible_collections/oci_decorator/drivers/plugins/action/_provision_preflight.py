@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import preflight
@@ -44,6 +45,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                 "hook": _part({"install": _INSTALL, "program": _TEXT}),
             },
         )
+        if not any(given.values()):
+            self._refuse_tags()
         mistakes: list[str] = []
         if given["host"] is not None:
             archive = self._path(given["host"]["python_archive"])
@@ -61,6 +64,18 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         if mistakes:
             raise AnsibleActionFail("\n".join([_HEAD, *preflight.numbered(mistakes)]))
         return {**result, "changed": False}
+
+    def _refuse_tags(self) -> None:
+        """Refuse '--tags' that would select none of the playbook's tasks."""
+        selected = context.CLIARGS.get("tags") or ["all"]
+        # What a playbook that imports this one has given all its tasks.
+        given = set(self._task.tags) - {"always"}
+        groups = {"all", "tagged"} if given else {"all", "untagged"}
+        if not (groups | given) & set(selected):
+            raise AnsibleActionFail(
+                f"No task has the tags '{','.join(selected)}', so nothing was done. The roles have"
+                " no tags: leave --tags out, and select hosts by --limit or provision_hosts."
+            )
 
     def _driver(self, given: Mapping[str, Any]) -> tuple[str, list[str]]:
         """Return where provision comes from, and what is wrong."""

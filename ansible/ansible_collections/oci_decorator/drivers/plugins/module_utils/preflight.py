@@ -182,12 +182,13 @@ def drivers_of(source: Path) -> list[str]:
 
 def images_mistakes(archives: list[str]) -> list[str]:
     """Return which archives of images are missing."""
-    return [
+    missing = [
         f"There is no archive '{path}' (provision_driver_images)."
         " 'provision registry push IMAGE --output FILE --sign' makes one."
         for path in archives
         if not Path(path).is_file()
     ]
+    return missing + _twice("archives", "provision_driver_images", archives)
 
 
 def keys_mistakes(paths: list[str]) -> list[str]:
@@ -215,12 +216,16 @@ def keys_mistakes(paths: list[str]) -> list[str]:
                 f"'{path}' (provision_driver_trust_keys) would not be read on a host: its name has"
                 " to end with .pub or .pem."
             )
+    return wrong + _twice("keys", "provision_driver_trust_keys", paths)
+
+
+def _twice(what: str, variable: str, paths: list[str]) -> list[str]:
+    """Return which names are given twice: hosts have all files of a variable in one folder."""
     names = [Path(path).name for path in paths]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    return wrong + [
-        f"Several keys of provision_driver_trust_keys are called '{name}', and one would replace"
-        " the other. Give them different names."
-        for name in twice
+    return [
+        f"Several {what} of {variable} are called '{name}', and one would replace the other."
+        " Give them different names."
+        for name in sorted({name for name in names if names.count(name) > 1})
     ]
 
 

@@ -9,6 +9,7 @@ short_description: Checks that the controller has everything that hosts need
 description:
   - Checks variables and files on the controller, without a connection to any host. One message
     lists everything that is missing or wrong, each with what to do.
+  - Without options, it fails if C(--tags) selects none of the playbook's tasks.
   - This is an action plugin.
 version_added: 0.1.0
 options:
