@@ -9,6 +9,7 @@ Lower layers raise these; only the outermost layer (``provision.cli``) turns the
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from collections.abc import Iterable
@@ -188,6 +189,7 @@ class InterruptedRunError(ProvisionError):
 
 def as_error(error: BaseException) -> ProvisionError:
     """Return the error to report for an exception."""
+    resolution: str | None
     match error:
         case ProvisionError():
             return error
@@ -197,8 +199,10 @@ def as_error(error: BaseException) -> ProvisionError:
             )
         case PermissionError():
             resolution = "Run the command as root, or give another --root."
-        case OSError() if error.errno is not None:
+        case OSError() if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
             resolution = "Free some space or make the folder writable, then run the command again."
+        case OSError() if error.errno is not None:
+            resolution = f"Look at it: ls -ld '{error.filename}'" if error.filename else None
         case _:
             return UnexpectedError(
                 f"provision itself failed: {type(error).__name__}: {error}",

@@ -2,8 +2,9 @@
 
 A build may take hours, in which other processes may change the host. So no lock is held meanwhile,
 and the end of a build checks whether the decision still applies. A forecast queries registries,
-archives, vendors and the engine as an apply does, builds nothing, and writes nothing but their
-answers. This module loads those that build, and the engine's SDK.
+archives, vendors and the engine as an apply does, down to the Pin: it builds no driver, and writes
+nothing but what a resolved Pin leaves (answers, a base image, a kernel's tree). This module loads
+those that build, and the engine's SDK.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ from provision.sources.upstream.queries import (
     today,
 )
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
-from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
@@ -232,8 +232,8 @@ class Preparation:
     def prepare(self) -> str:
         """Put the artifact into the store, and point the kernel's link to it; return the result."""
         refuse_newer(self._layout)
-        found = self._look_for()
         make: Callable[..., Stored]
+        found = self._look_for()
         if found is not None:
             pin = found.pin
             make = partial(store_pulled, self.settings, found, self._consent)
@@ -260,7 +260,7 @@ class Preparation:
         )
 
     def forecast(self) -> Forecast:
-        """Look for the artifact as ``prepare`` does."""
+        """Decide on the artifact as ``prepare`` does."""
         try:
             return self._forecast()
         except ProvisionError as error:
@@ -284,25 +284,27 @@ class Preparation:
 
         with heard_by(note):
             found = self._look_for()
-        if found is None:
-            reasons = []
-            if asks_registries(self.settings):
-                reasons.append("; ".join(notes) or "no registry has it")
-            choice = version_to_build(self.settings, self._request())
-            # Without an engine, nothing is built.
-            self.settings.engine()
-            reasons += choice.reasons(self.kernel)
-            reason = "; ".join(reasons) or None
-            known = choice.standing.known
-            return Forecast(*place, "build", choice.version, reason=reason, known=known)
-        pin = found.pin
+            is_asked = asks_registries(self.settings)
+            reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
+            notes.clear()
+            # Only what decides on all inputs shows that they are there.
+            pin = (found or resolve_pin(self.settings, self._request())).pin
+        version = pin.driver.version
         if self._keeps(pin):
             reason = "there is no newer one"
             return Forecast(*place, "store", self.artifact.version, reason=reason)
-        self._refuse(pin, is_pulled=True)
+        self._refuse(pin, is_pulled=found is not None)
         if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
-            return Forecast(*place, "store", pin.driver.version)
-        return Forecast(*place, "registry", pin.driver.version, str(found.reference))
+            return Forecast(*place, "store", version)
+        if found is not None:
+            return Forecast(*place, "registry", version, str(found.reference))
+        # Without an engine, nothing is built.
+        self.settings.engine()
+        of_choice = f"{self.driver} {version}: "
+        reasons += [said.removeprefix(of_choice) for said in notes if said.startswith(of_choice)]
+        recipe = self.settings.catalogue.entry(self.driver).recipe
+        known = recipe.standing(version=version, kernel_release=self.kernel).known
+        return Forecast(*place, "build", version, reason="; ".join(reasons) or None, known=known)
 
     def _look_for(self) -> ArtifactImage | None:
         options = SearchOptions(self._consent)
@@ -355,7 +357,9 @@ class Preparation:
         self._refuse_rejected(pin)
 
     def _refuse_rejected(self, pin: Pin) -> None:
-        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retry:
+        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retries(
+            self.kernel
+        ):
             raise RejectedError(
                 f"The artifact of {self.driver} for {self.kernel} would again be"
                 f" {pin.short_digest}, which was rolled back from.",
@@ -455,7 +459,8 @@ class Preparation:
     def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
         """Return the state of the kernel whose link was set."""
         run = self.run
-        is_same = self.artifact.known.inputs == self.artifact.inputs and not run.mode.retry
+        is_same = self.artifact.known.inputs == self.artifact.inputs
+        is_same = is_same and not run.mode.retries(self.kernel)
         is_coming = self.kernel in run.coming
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(

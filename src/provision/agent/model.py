@@ -104,6 +104,8 @@ class ObservedDriver:
     unserved: tuple[Card, ...] = ()
     # Cards that its active artifact does not drive, by its own list.
     undriven: tuple[Card, ...] = ()
+    # Why the catalogue has no such driver; None: it has.
+    unknown: ProvisionError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,15 @@ class Mode:
     # Whether artifacts may be made; not at boot, where there may be no network.
     may_prepare: bool = True
     retry: bool = False
+    # Kernels whose artifacts are retried in any case.
+    retry_for: tuple[str, ...] = ()
     # Whether versions that are not fixed may move forward.
     update: bool = False
     allow_downgrade: bool = False
+
+    def retries(self, release: str) -> bool:
+        """Return whether what failed for a kernel, or was rolled back there, is tried again."""
+        return self.retry or release in self.retry_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +290,10 @@ def _prepare(
     if failure is not None and failure.reason == "state":
         # What a newer provision decided stays, whatever is needed or asked for.
         return Blocked(name, release, "failed", failure.message, failure.resolution)
-    reason = _need(version, artifact, mode)
+    reason = _need(version, release, artifact, mode)
     if reason is None:
         return None
-    if failure is not None and artifact.holds_off and not mode.retry:
+    if failure is not None and artifact.holds_off and not mode.retries(release):
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:
@@ -294,21 +302,21 @@ def _prepare(
     return Action("prepare", name, release, reason)
 
 
-def _need(version: str, artifact: KernelArtifact, mode: Mode) -> str | None:
+def _need(version: str, release: str, artifact: KernelArtifact, mode: Mode) -> str | None:
     """Return why an artifact has to be made; None if it need not be."""
     if artifact.digest is None:
         return "it does not exist yet"
     if not artifact.is_whole:
         return artifact.damage or "it is missing in the store"
     # The existing artifact works; a later run makes a newer one.
-    return _why_again(version, artifact, mode) if mode.may_prepare else None
+    return _why_again(version, release, artifact, mode) if mode.may_prepare else None
 
 
-def _why_again(version: str, artifact: KernelArtifact, mode: Mode) -> str | None:
+def _why_again(version: str, release: str, artifact: KernelArtifact, mode: Mode) -> str | None:
     """Return why a whole artifact has to be made again; None if it stays."""
     if artifact.distrust is not None:
         return f"it is not trusted now: {artifact.distrust}"
-    if mode.retry and (artifact.known.rejected or artifact.known.failure is not None):
+    if mode.retries(release) and (artifact.known.rejected or artifact.known.failure is not None):
         return "a retry was requested"
     if artifact.known.inputs != artifact.inputs:
         return "its inputs have changed" if artifact.known.inputs else "its inputs are not known"

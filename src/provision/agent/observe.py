@@ -7,9 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from provision.agent.desired import cards_by_driver, read_inputs, setting_fingerprint
+from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
-from provision.catalogue.cards import Card, undriven, unserved
+from provision.catalogue import Catalogue
+from provision.catalogue.cards import Card, cards_here, undriven, unserved
+from provision.errors import ProvisionError, as_error
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
@@ -52,7 +54,7 @@ def observe(
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None
-    cards = cards_by_driver(root, desired) if is_live else {}
+    catalogue = Catalogue(desired.catalogue)
     drivers = {}
     for name, setting in desired.drivers.items():
         layout = Layout(root, name)
@@ -63,12 +65,19 @@ def observe(
             mine = inputs.of(name, release)
             known = _known(layout, state, release, mine)
             digest = links.get(release)
-            found = _artifact(layout, known, digest, mine, wanted, compare_modules)
+            artifact = _artifact(layout, known, digest, mine, wanted, compare_modules)
             entry = layout.entry(digest) if digest else None
             why = distrust(desired.config, root, name, entry) if entry else None
-            artifacts[release] = replace(found, distrust=why)
-        here = cards.get(name, ())
-        drivers[name] = _driver(layout, state, artifacts, kernels.running, loaded, here)
+            artifacts[release] = replace(artifact, distrust=why)
+        unknown: ProvisionError | None = None
+        cards: tuple[Card, ...] = ()
+        try:
+            recipe = catalogue.entry(name).recipe
+            cards = cards_here(recipe, root) if is_live else ()
+        except (OSError, ProvisionError) as error:
+            unknown = as_error(error)
+        found = _driver(layout, state, artifacts, kernels.running, loaded, cards)
+        drivers[name] = replace(found, unknown=unknown)
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)

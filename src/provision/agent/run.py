@@ -20,7 +20,14 @@ from provision.agent.desired import last_desired, read_inputs
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.observe import observe
 from provision.agent.rollback import begun, choose, reject
-from provision.agent.status import Status, Trouble, failed_status, publish, status_of
+from provision.agent.status import (
+    NAME_A_DRIVER,
+    Status,
+    Trouble,
+    failed_status,
+    publish,
+    status_of,
+)
 from provision.errors import (
     ExitCode,
     InUseError,
@@ -210,7 +217,7 @@ def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
     if driver not in desired.drivers:
         raise NotFoundError(
             f"provision.toml names no driver '{driver}'.",
-            resolution=f"It names {', '.join(desired.drivers) or 'no driver'}.",
+            resolution=_named(desired),
         )
     release = kernel_release(root)
     if release is None:
@@ -219,6 +226,12 @@ def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
             resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
         )
     return Layout(root, driver), release
+
+
+def _named(desired: Desired) -> str:
+    if not desired.drivers:
+        return f"It names none. {NAME_A_DRIVER}"
+    return " or ".join(f"provision rollback {name}" for name in desired.drivers)
 
 
 def clean(layout: Layout) -> None:

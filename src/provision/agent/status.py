@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from provision.agent.model import (
     UNAVAILABLE,
+    Action,
     Desired,
     Observed,
     ObservedDriver,
@@ -24,13 +25,15 @@ from provision.host.kernels import Kernels
 from provision.store.state import IN_USE, Failure
 
 SCHEMA = 1
-# From the worst to the best; the worst kernel and driver give a host its state. A host whose
-# provision.toml names no driver, and that has none left, is not configured.
+# From the worst to the best; the worst kernel and driver give a host its state. Without a kernel,
+# nothing is known of a driver. A host whose provision.toml names no driver, and that has none left,
+# is not configured.
 State = Literal[
     "failed",
     "missing",
     "next-kernel-not-ready",
     "reboot-required",
+    "unknown",
     "pending",
     "not-configured",
     "ready",
@@ -45,7 +48,7 @@ NAME_A_DRIVER = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure of the run, or of removing a driver: it belongs to no kernel."""
+    """A failure of the run, of removing a driver, or of looking: it belongs to no kernel."""
 
     message: str
     resolution: str | None
@@ -118,7 +121,7 @@ class Status:
     state: State
     # Whether there are drivers, and all of them work now.
     is_ready: bool
-    # The exit code of ``provision apply`` in this state.
+    # The exit code of the command that shows or publishes it.
     exit_code: int
     kernels: Kernels
     drivers: tuple[DriverStatus, ...]
@@ -171,19 +174,31 @@ def status_of(
     )
     artifacts = (artifact.state for driver in drivers for artifact in driver.kernels)
     states = (*lingering, *(driver.state for driver in drivers))
-    state = _worst(states)
-    if not states:
-        state = "pending" if plan.actions else "not-configured"
+    state: State = "failed"
+    if trouble is None:
+        state = _worst(states) if states else "pending" if plan.actions else "not-configured"
+        trouble = _unseen(observed.kernels) if state == "unknown" else None
     exit_code = int(_exit_code({*lingering, *artifacts}))
     return Status(
         time=time,
-        state="failed" if trouble else state,
+        state=state,
         is_ready=bool(drivers) and all(driver.is_ready for driver in drivers),
         exit_code=trouble.exit_code if trouble else exit_code,
         kernels=observed.kernels,
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
         error=trouble,
+    )
+
+
+def _unseen(kernels: Kernels) -> Trouble:
+    """Return that there is no kernel for which drivers could be looked at."""
+    return Trouble(
+        "There is no complete kernel here, so nothing is known about its drivers.",
+        "Install a kernel under this root, or write its modules.dep (depmod); or name the kernel"
+        " that is to come: provision apply --kernel RELEASE",
+        "\n".join(f"{release} is not complete" for release in kernels.incomplete) or None,
+        int(ExitCode.NOT_FOUND),
     )
 
 
@@ -205,7 +220,7 @@ def _driver(name: str, observed: Observed, desired: Desired, plan: Plan) -> Driv
             else artifact.state
             for artifact in artifacts
         ),
-        is_ready=driver.serves,
+        is_ready=driver.serves and bool(artifacts),
         current=driver.current,
         version=driver.artifacts[running].version if running else None,
         loaded=driver.loaded if observed.is_live else None,
@@ -246,7 +261,7 @@ def _artifact(
         state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
-        state, reason, resolution = "pending", planned[0].reason, "Run 'provision apply'."
+        state, reason, resolution = _planned(driver, planned[0])
     elif is_running and driver.unserved:
         state = "failed"
         names = ", ".join(card.name for card in driver.unserved)
@@ -264,7 +279,7 @@ def _artifact(
     if state == "ready" and artifact.distrust is not None:
         # Where nothing may be made now, as at boot, it is not planned either.
         state = "pending"
-        reason, resolution = f"it is not trusted now: {artifact.distrust}", "Run 'provision apply'."
+        reason, resolution = f"it is not trusted now: {artifact.distrust}", "Run: provision apply"
     return ArtifactStatus(
         release=release,
         role="running" if is_running else "next",
@@ -284,8 +299,18 @@ def _artifact(
     )
 
 
+def _planned(driver: ObservedDriver, action: Action) -> tuple[State, str, str | None]:
+    """Return the state of an artifact that an apply would change, why, and what to do."""
+    unknown = driver.unknown
+    if unknown is None or action.kind != "prepare":
+        return "pending", action.reason, "Run: provision apply"
+    is_missing = unknown.exit_code == ExitCode.NOT_FOUND
+    return "missing" if is_missing else "failed", unknown.message, unknown.resolution
+
+
 def _worst(states: Iterable[State]) -> State:
-    return min(states, key=_ORDER.index, default="ready")
+    """Return the worst of some states; what nothing was looked at for is unknown."""
+    return min(states, key=_ORDER.index, default="unknown")
 
 
 def _exit_code(states: set[State]) -> ExitCode:

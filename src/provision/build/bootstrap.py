@@ -182,8 +182,10 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
     """
     if (named := named_base(request)) is not None:
         return named
+    # Without an engine, nothing is said of images.
+    engine = settings.engine()
     try:
-        return find_base(settings.engine(), request)
+        return find_base(engine, request)
     except NotFoundError:
         if not request.can_be_made:
             raise

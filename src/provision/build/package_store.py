@@ -21,6 +21,7 @@ from typing import IO, Literal
 from pydantic import Field
 
 from provision.documents import Frozen, load_if_readable
+from provision.engine.scratch import clean
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
 from provision.files import lock, mark_used, sha256_file, sync_directory, write_atomic
@@ -33,9 +34,6 @@ _DAY_S = 24 * 3600.0
 _DRAFT = ".draft-"
 # Older drafts belong to processes that were killed.
 _DRAFT_S = _DAY_S
-# Folders of work in progress (provision.engine.scratch), but for that of base images: a killed
-# debootstrap may have left file systems mounted there.
-_SCRATCH = ("developer", "git-login", "host-python", "import", "verify")
 
 
 class Closure(Frozen):
@@ -255,8 +253,10 @@ class PackageStore:
                 if path.name not in needed and used < limit:
                     gone.append((path, size))
         gone += self._left_behind()
-        for path, _size in gone if not dry_run else ():
-            _remove(path)
+        if not dry_run:
+            clean(self._state)
+            for path, _size in gone:
+                _remove(path)
         return [(path.name, size) for path, size in gone]
 
     def _left_behind(self) -> list[tuple[Path, int]]:
@@ -264,7 +264,7 @@ class PackageStore:
         limit = time.time() - _DRAFT_S
         places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
         places += (self._state / "developer-containers").glob("*")
-        places += [self._state / name for name in _SCRATCH]
+        places.append(self._state / "git-login")
         found = []
         for path in places:
             with suppress(FileNotFoundError):

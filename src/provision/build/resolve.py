@@ -412,7 +412,7 @@ def render_context(resolved: Resolved) -> RenderedContext:
     return render(resolved.pin, entry.recipe, templates=resolved.templates, patches=entry.patches)
 
 
-_BESIDE = ("digest", "image", "urls")
+_BESIDE = ("digest", "image", "urls", "exit_code")
 
 
 class PinFile(Pin):
@@ -421,6 +421,8 @@ class PinFile(Pin):
     digest_of_pin: ImageDigest = Field(alias="digest")
     image_of_pin: str = Field(alias="image")
     urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
+    # Of what 'resolve --json' prints.
+    exit_code: int = 0
 
 
 def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:

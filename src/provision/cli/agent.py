@@ -62,25 +62,33 @@ def status_command(
     ),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> int:
-    """Show the state of each driver, for the running kernel and those that may boot next."""
+) -> None:
+    """Show the state of each driver, for the running kernel and those that may boot next.
+
+    The exit code is 3 if no driver is configured, or there is no kernel to look at.
+    """
     root = root.resolve()
     while True:
         _observed, _plan, status = plan_host(root, load_desired(root, catalogues=catalogues))
         if watch:
             click.clear()
-        emit(status.document(), _overview)
+        emit(status.document(), _overview, code=_code(status, check=check))
         if not watch:
             break
         time.sleep(_SECONDS)
-    if status.state == "not-configured":
+
+
+def _code(status: Status, *, check: bool) -> int:
+    """Return the exit code of a status, or that of whether a reboot is safe."""
+    if status.state in {"not-configured", "unknown"}:
         return ExitCode.NOT_FOUND
-    if not check:
-        return ExitCode.DONE
-    # Whether a reboot is safe.
+    if not check or status.exit_code:
+        return status.exit_code if check else ExitCode.DONE
     artifacts = [artifact for driver in status.drivers for artifact in driver.kernels]
-    is_ready = all(one.is_ready and one.distrust is None for one in artifacts)
-    return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
+    if not all(one.is_ready and one.distrust is None for one in artifacts):
+        return ExitCode.FAILED
+    # A kernel that may boot next could not be looked at.
+    return ExitCode.NOT_FOUND if status.kernels.notes else ExitCode.DONE
 
 
 def _overview(status: Mapping[str, Any]) -> Iterator[str]:
@@ -96,6 +104,10 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
     ]
     for note in (*kernels["notes"], *kernels["doubts"], *notes):
         yield click.style(note, fg="yellow")
+    if status["error"]:
+        yield status["error"]["message"]
+        yield from advice(status["error"])
+        return
     if not status["drivers"]:
         yield f"What to do: {NAME_A_DRIVER}"
         return
@@ -163,11 +175,11 @@ def _run(
     coming: tuple[str, ...],
     usr: Path | None,
 ) -> Run:
-    """Return a run; kernels that are named override the policy and earlier failures."""
+    """Return a run; kernels that are named override the policy, and failures for them."""
     if coming:
         policy = desired.config.policy.model_copy(update={"prebuild": True})
         config = desired.config.model_copy(update={"policy": policy})
-        desired, mode = replace(desired, config=config), replace(mode, retry=True)
+        desired, mode = replace(desired, config=config), replace(mode, retry_for=coming)
     return Run(root, desired, mode, catalogues, coming=coming, usr=usr)
 
 
@@ -180,7 +192,7 @@ def plan_command(
     update: bool = _update,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> int:
+) -> None:
     """Show what 'provision apply' would do here and why, and what it could not do.
 
     The command asks registries, archives, vendors and the engine as 'apply' does, and changes
@@ -209,6 +221,10 @@ def plan_command(
     ]
     names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
     is_configured = status.state != "not-configured"
+    # As of an apply: failed, then not found.
+    code = min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
+    if status.error or any(blocked.obstacle == "failed" for blocked in planned.blocked):
+        code = ExitCode(status.exit_code)
     emit(
         {
             "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
@@ -221,15 +237,11 @@ def plan_command(
                 *_without_card(root, run.desired),
                 *_undriven(observed),
             ],
+            "error": status.error,
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
+        code=code if is_configured else ExitCode.NOT_FOUND,
     )
-    if not is_configured:
-        return ExitCode.NOT_FOUND
-    if any(blocked.obstacle == "failed" for blocked in planned.blocked):
-        return status.exit_code
-    # As of an apply: failed, then not found.
-    return min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
 
 
 def _planned(document: Mapping[str, Any]) -> Iterator[str]:
@@ -246,7 +258,10 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
     for blocked in document["blocked"]:
         yield f"Not now: {blocked['driver']} for {blocked['kernel']}: {blocked['reason']}"
         yield from advice(blocked)
-    if not document["actions"] and not document["blocked"]:
+    if document["error"]:
+        yield document["error"]["message"]
+        yield from advice(document["error"])
+    elif not document["actions"] and not document["blocked"]:
         yield "Nothing to do."
     notices = {
         (one["driver"], notice["message"]): notice
@@ -334,7 +349,7 @@ def apply_command(
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
     dry_run: bool = options.dry_run,
-) -> int:
+) -> None:
     """Bring this host to the state that provision.toml describes, for the running and next kernels.
 
     The command does only what is missing, and never unloads a module that is in use. The exit code
@@ -342,7 +357,7 @@ def apply_command(
     every driver has its artifact for these kernels.
     """
     if dry_run:
-        code: int = click.get_current_context().invoke(
+        click.get_current_context().invoke(
             plan_command,
             releases=releases,
             usr=usr,
@@ -351,7 +366,7 @@ def apply_command(
             catalogues=catalogues,
             root=root,
         )
-        return code
+        return
     root, coming = root.resolve(), _kernels(releases, usr)
     if coming and boot:
         raise UsageError(
@@ -376,28 +391,33 @@ def apply_command(
                 garbage.remove_unneeded(root, desired)
                 garbage.remove_packages(root)
                 garbage.remove_toolchains(root)
-    document = _result(result)
+    code = _code_at_boot(result) if boot else result.status.exit_code
+    document = _result(result, code)
     # A run that did nothing on a host that is ready ends at once.
     is_settled = not result.outcomes and result.status.state == "ready"
     document["others"] = [] if is_settled or boot else _others(root, catalogues, desired)
     if not coming:
-        emit(document, _after, _warnings)
-        return _code_at_boot(result) if boot else result.status.exit_code
+        emit(document, _after, _warnings, code=code)
+        return
     lacking = [
         {"driver": driver.name, "kernel": artifact.release, "state": artifact.state}
         for driver in result.status.drivers
         for artifact in driver.kernels
         if artifact.release in coming and not artifact.is_ready
     ]
-    emit({**document, "coming": coming, "lacking": lacking}, _after, _warnings)
-    if not lacking:
-        return ExitCode.DONE
     is_unknown = all(one["state"] == "missing" for one in lacking)
-    return ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED
+    emit(
+        {**document, "coming": coming, "lacking": lacking},
+        _after,
+        _warnings,
+        code=(ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED) if lacking else ExitCode.DONE,
+    )
 
 
 def _code_at_boot(result: Result) -> int:
     """Return the exit code of a boot: only of loading what the store has."""
+    if result.status.state == "unknown":
+        return ExitCode.NOT_FOUND
     failures = [outcome.failure for outcome in result.outcomes if outcome.error]
     if any(failure is None or failure.reason != IN_USE for failure in failures):
         return ExitCode.FAILED
@@ -405,15 +425,15 @@ def _code_at_boot(result: Result) -> int:
     return ExitCode.IN_USE if is_waiting else ExitCode.DONE
 
 
-def _result(result: Result) -> dict[str, Any]:
-    """Return the document of a run."""
+def _result(result: Result, code: int) -> dict[str, Any]:
+    """Return the document of a run that ends with an exit code."""
     document = {
         "changed": any(outcome.error is None for outcome in result.outcomes),
         "actions": [_outcome(outcome) for outcome in result.outcomes],
         "status": result.status.document(),
         "problems": result.problems,
     }
-    error = _error(result.status)
+    error = _error(result.status) if code != ExitCode.DONE else None
     return {**document, "error": error} if error else document
 
 
@@ -432,7 +452,7 @@ def _error(status: Status) -> dict[str, Any] | None:
         return asdict(status.error)
     for driver in status.drivers:
         for artifact in driver.kernels:
-            if status.exit_code != ExitCode.DONE and artifact.state not in {"ready", "pending"}:
+            if artifact.state not in {"ready", "pending"}:
                 what = f"{driver.name} for {artifact.release} is {artifact.state}"
                 return {
                     "message": f"{what}: {artifact.reason}",
@@ -464,7 +484,7 @@ def _after(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {one['reason']}"
         yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})
     if (error := status["error"]) is not None:
-        yield Bad(f"{coloured('failed')}: {error['message']}")
+        yield Bad(f"{coloured(status['state'])}: {error['message']}")
         yield from advice(error)
 
 
@@ -474,7 +494,7 @@ def rollback_command(
     driver: str = argument("DRIVER"),
     root: Path = options.root,
     dry_run: bool = options.dry_run,
-) -> int:
+) -> None:
     """Go back to the artifact of DRIVER that the running kernel used before.
 
     Modules and user space change together. The rejected artifact is not used again until
@@ -488,11 +508,11 @@ def rollback_command(
             {"driver": driver, "from": now, "to": before, "dry_run": True},
             f"{driver} would go back from {now} to {before}.",
         )
-        return ExitCode.DONE
+        return
     with progress():
         result = rollback(root, desired, driver)
-    emit(_result(result), _after)
-    return result.status.exit_code
+    code = result.status.exit_code
+    emit(_result(result, code), _after, code=code)
 
 
 @command("gc")

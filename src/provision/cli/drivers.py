@@ -58,14 +58,14 @@ def drivers(
     ),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> int:
+) -> None:
     """List the drivers of the catalogue, or show one.
 
     With NAME, the command checks and shows its recipe; it reports all mistakes together. Without
     one, it leaves out recipes with mistakes, and the exit code is 2 if there are any.
     """
     if click.get_current_context().invoked_subcommand is not None:
-        return ExitCode.DONE
+        return
     if of_distros:
         if name:
             raise UsageError(
@@ -74,11 +74,11 @@ def drivers(
                 " that a driver builds on ('provision drivers kernels --help').",
             )
         _list_distros()
-        return ExitCode.DONE
+        return
     catalogue = load_settings(root, catalogues=catalogues).catalogue
     if name:
         _show(catalogue.entry(name))
-        return ExitCode.DONE
+        return
     entries, problems = catalogue.entries()
     emit(
         {
@@ -100,10 +100,10 @@ def drivers(
                 "cards here": lambda driver: len(driver["cards"]) or None,
             },
         ),
+        code=ExitCode.USAGE if problems else ExitCode.DONE,
     )
     for problem in [] if wants_json() else problems:
         remark(f"Left out: {problem.message}\n{problem.details}")
-    return ExitCode.USAGE if problems else ExitCode.DONE
 
 
 def _list_distros() -> None:
@@ -265,10 +265,11 @@ def versions(
     network: str | None = options.network,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> int:
+) -> None:
     """Show which versions of DRIVER are installed, offered here, and offered by its vendor.
 
-    Without DRIVER, the command shows the drivers of provision.toml.
+    Without DRIVER, the command shows the drivers of provision.toml. The exit code is 3 if neither a
+    vendor nor the archive of a driver could be read.
     """
     with job(root, catalogues, network=network) as settings:
         names = [driver] if driver else list(settings.config.drivers)
@@ -287,8 +288,10 @@ def versions(
             for name in names
         ]
     documents = [_versions(offers) for offers in found]
-    emit({"drivers": documents}, each("drivers", _concerns if check else _offers))
-    return ExitCode.FAILED if check and any(d["concerns"] for d in documents) else ExitCode.DONE
+    code = ExitCode.DONE if all(offers.is_seen for offers in found) else ExitCode.NOT_FOUND
+    if check and any(document["concerns"] for document in documents):
+        code = ExitCode.FAILED
+    emit({"drivers": documents}, each("drivers", _concerns if check else _offers), code=code)
 
 
 def _versions(offers: Offers) -> dict[str, Any]:

@@ -164,8 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: The command line without the program's name; None: this process's own.
     """
     signal.signal(signal.SIGTERM, _terminate)
-    # No folder that is made is one in which others may write, whatever this process was given.
-    os.umask(os.umask(_UMASK) | _UMASK)
+    # Modes are set, never inherited: a driver's files are for all users to read, and for none but
+    # this one to write. What is for this user alone is made so by name.
+    os.umask(_UMASK)
     # Until the command is imported, there is no garbage, and looking for it takes 0.05 s of 0.3 s.
     gc.disable()
     args = list(sys.argv[1:] if arguments is None else arguments)

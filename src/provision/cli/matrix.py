@@ -134,7 +134,7 @@ def matrix_command(
     ),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> int:
+) -> None:
     """Build drivers for many kernels and show which of them build.
 
     The options choose the cells of the matrix, or the file FLEET (fleet.toml) does. A cell whose
@@ -181,7 +181,7 @@ def matrix_command(
             remark(f"Left out: {problem}")
         _write_page(html, report)
         _emit_report(report, None, results, html)
-        return ExitCode.DONE
+        return
     with job(root, catalogues) as settings:
         fleet = load_fleet(file, settings.catalogue) if file else None
         registry = None
@@ -202,11 +202,8 @@ def matrix_command(
         if lists or plans:
             if missing and registry is not None:
                 planned, _ = split_present(registry, planned)
-            return (
-                _emit_list(file, registry, planned)
-                if file and lists and registry
-                else _emit_plan(connected, registry, planned)
-            )
+            _emit_cells(connected, file if lists else None, registry, planned)
+            return
         listed = [one.cell for one in planned]
         present: list[Cell] = []
         if registry is not None:
@@ -219,11 +216,9 @@ def matrix_command(
             _write_page(html, report)
     if registry is not None:
         rows = pushed_rows(registry, listed, present, outcome, results)
-        return _emit_pushed(registry, rows, results)
+        _emit_pushed(registry, rows, results)
+        return
     _emit_report(report, outcome, results, html)
-    counts = report.counts
-    is_bad = outcome.troubles or outcome.left or counts["failed"] or counts["not-built"]
-    return ExitCode.FAILED if is_bad else ExitCode.DONE
 
 
 def _refuse(is_wrong: object, message: str) -> None:
@@ -293,7 +288,19 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
         write_output(html, render_page(report, templates_dir(), time=time.time()))
 
 
-def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> int:
+def _emit_cells(
+    settings: Settings,
+    file: Path | None,
+    registry: FleetRegistry | None,
+    planned: Sequence[Planned],
+) -> None:
+    if file and registry:
+        _emit_list(file, registry, planned)
+    else:
+        _emit_plan(settings, registry, planned)
+
+
+def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
     """Print a command for each cell; the commands share only the registry."""
     cells = [
         {
@@ -313,12 +320,11 @@ def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) 
         {"registry": registry.address, "cells": cells, "not_supported": refused},
         each("cells", lambda one: [shlex.join(one["command"])]),
     )
-    return ExitCode.DONE
 
 
 def _emit_plan(
     settings: Settings, registry: FleetRegistry | None, planned: Sequence[Planned]
-) -> int:
+) -> None:
     """Resolve cells and print their Pins; what can't be built is named, and the rest goes on."""
     ensure_base_images(settings, planned)
     cells, refused, failed = [], [], []
@@ -345,13 +351,13 @@ def _emit_plan(
         },
         table("cells", {"cell": "id", "image": lambda one: one["pin"]["image"]}),
         each("failed", _trouble),
+        code=ExitCode.FAILED if failed else ExitCode.DONE,
     )
-    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 def _emit_pushed(
     registry: FleetRegistry, cells: Sequence[Mapping[str, Any]], results: Results
-) -> int:
+) -> None:
     counts = Counter(cell["state"] for cell in cells)
     document = {
         "registry": registry.address,
@@ -365,8 +371,8 @@ def _emit_pushed(
         each("cells", _not_pushed),
         ", ".join(f"{count} {state}" for state, count in counts.items()) or "no cells",
         lambda _: _how_to_continue(counts["left"]),
+        code=ExitCode.DONE if counts.keys() <= _GOOD else ExitCode.FAILED,
     )
-    return ExitCode.DONE if counts.keys() <= _GOOD else ExitCode.FAILED
 
 
 def _not_pushed(cell: Mapping[str, Any]) -> Iterator[str]:
@@ -384,7 +390,10 @@ def _emit_report(
     report: MatrixReport, outcome: Outcome | None, results: Results, html: Path | None
 ) -> None:
     done: dict[str, Any] = {}
+    code = ExitCode.DONE
     if outcome is not None:
+        bad = report.counts["failed"] or report.counts["not-built"]
+        code = ExitCode.FAILED if outcome.troubles or outcome.left or bad else ExitCode.DONE
         done = {
             "built_now": len(outcome.built),
             "unchanged": len(outcome.unchanged),
@@ -406,6 +415,7 @@ def _emit_report(
         each(lambda one: one.get("troubles"), _trouble),
         lambda one: _how_to_continue(one.get("left", 0)),
         lambda _: [f"page: {html}"] if html else [],
+        code=code,
     )
 
 

@@ -17,7 +17,7 @@ from provision.kmod.host_modules import (
     Moved,
     load_driver,
     refresh,
-    stored_drivers,
+    required_drivers,
     unload_driver,
 )
 
@@ -90,7 +90,7 @@ def _move(
     results: list[dict[str, Any]] = []
     failed: dict[str, ProvisionError] = {}
     with progress():
-        for driver in drivers or stored_drivers(settings.root):
+        for driver in drivers or required_drivers(settings.root):
             try:
                 moved = mover(settings, driver, dry_run=dry_run)
             except ProvisionError as error:
@@ -145,7 +145,8 @@ def devices_command(
     """Show the devices that containers can request by index or UUID.
 
     The command reads /run/oci-decorator/devices, which is written when a driver is loaded. VENDOR
-    is the name of a driver, or nvidia, amd or intel; all vendors by default.
+    is the name of a driver, or nvidia, amd or intel; all vendors by default. The exit code is 3 if
+    none are recorded.
     """
     root = root.resolve()
     changed = [one.vendor for one in refresh(root, vendor) if one.changed] if again else []
@@ -164,6 +165,8 @@ def devices_command(
             error.mistakes,
             resolution="Write the file again: provision devices --rescan",
         ) from error
+    # What was never recorded was not looked at.
+    is_known = bool(known) or again
     emit(
         {"devices": known, **({"changed": changed} if again else {})},
         each(lambda document: document["devices"].items(), lambda item: _vendor(*item)),
@@ -181,6 +184,7 @@ def devices_command(
             },
             otherwise="No devices are recorded. Look for them: provision devices --rescan",
         ),
+        code=ExitCode.DONE if is_known else ExitCode.NOT_FOUND,
     )
 
 

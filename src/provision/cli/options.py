@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from provision.cli.output import want_json
+from provision.cli.output import exit_code, want_json
 from provision.files import followed
 
 Parameter = Callable[[str], click.Parameter]
@@ -83,13 +83,15 @@ def command(
     below: click.Group | None = None,
     cls: type[click.Command] = click.Command,
     **more: Any,  # noqa: ANN401 - as click takes them
-) -> Callable[[Callable[..., int | None]], Any]:
+) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that makes a command of a function, with ``--json``.
+
+    Its exit code is that of the result that it printed (``emit``).
 
     The default of each of its parameters says the option, the argument or the options for it.
     """
 
-    def make(function: Callable[..., int | None]) -> click.Command:
+    def make(function: Callable[..., None]) -> click.Command:
         groups: dict[str, _Group] = {}
         parameters: list[click.Parameter] = []
         for field, one in inspect.signature(function).parameters.items():
@@ -101,10 +103,11 @@ def command(
         parameters.append(as_json("json"))
 
         @wraps(function)
-        def gathered(**given: object) -> int | None:
+        def gathered(**given: object) -> int:
             for field, (kind, options) in groups.items():
                 given[field] = kind(**{option: given.pop(option) for option in options})
-            return function(**given)
+            function(**given)
+            return exit_code()
 
         help_text = inspect.getdoc(function)
         made = cls(name, callback=gathered, params=parameters, help=help_text, **more)

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from provision.errors import ProvisionError, redact
+from provision.errors import ExitCode, ProvisionError, redact
 from provision.progress import (
     Event,
     Listener,
@@ -37,9 +37,10 @@ Lines = Callable[[Any], Iterable[str]]
 View = str | Lines
 
 _JSON = "provision.json"
+_CODE = "provision.exit_code"
 _COLOURS = {
     **dict.fromkeys(("ready", "ok", "pushed"), "green"),
-    **dict.fromkeys(("pending", "unknown"), "cyan"),
+    **dict.fromkeys(("pending", "unknown", "not-applicable"), "cyan"),
     **dict.fromkeys(("reboot-required", "warn"), "yellow"),
 }
 # Nothing is cut in a pipe or a file.
@@ -64,33 +65,41 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
-def emit(result: object, *views: View) -> None:
-    """Print the result of a command.
+def exit_code() -> int:
+    """The exit code of what was printed."""
+    return int(click.get_current_context().meta.get(_CODE, ExitCode.DONE))
+
+
+def emit(result: object, *views: View, code: int = ExitCode.DONE) -> None:
+    """Print the result of a command, and set the exit code of this process.
 
     Args:
         result: A mapping, a dataclass or a model.
         views: Lines for people, each made of the document of the result.
+        code: What the process ends with; the document has it as ``exit_code``.
     """
-    document = plain(result)
+    click.get_current_context().meta[_CODE] = code
+    document = {**plain(result), "exit_code": int(code)}
     if wants_json():
         click.echo(json.dumps(document, indent=2))
         return
     for view in views:
         for line in (view,) if isinstance(view, str) else view(document):
-            click.echo(f"<3>{line}" if isinstance(line, Bad) and _is_journal() else line)
+            _say(f"<3>{line}" if isinstance(line, Bad) and _is_journal() else line)
 
 
 def fail(error: ProvisionError, *, as_json: bool) -> int:
     """Print an error and return its exit code."""
     if as_json:
         document = {**error_document(error), **error.members()}
-        click.echo(json.dumps({"error": document}, indent=2))
+        code = int(error.exit_code)
+        click.echo(json.dumps({"error": document, "exit_code": code}, indent=2))
     else:
-        click.echo(f"{click.style('Error:', fg='red', bold=True)} {error.message}", err=True)
+        remark(f"{click.style('Error:', fg='red', bold=True)} {error.message}")
         for line in (error.details or "").splitlines():
-            click.echo(f"  {line}", err=True)
+            remark(f"  {line}")
         if error.resolution:
-            click.echo(f"{click.style('What to do:', bold=True)} {error.resolution}", err=True)
+            remark(f"{click.style('What to do:', bold=True)} {error.resolution}")
     return int(error.exit_code)
 
 
@@ -208,7 +217,12 @@ def coloured(state: str, said: str | None = None) -> str:
 
 def remark(said: str) -> None:
     """Print a line beside the result, on standard error."""
-    click.echo(said, err=True)
+    _say(said, err=True)
+
+
+def _say(line: str, *, err: bool = False) -> None:
+    # https://no-color.org: set, and not empty.
+    click.echo(line, err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def _pick(document: Any, field: Field) -> Any:  # noqa: ANN401 - any JSON

@@ -5,17 +5,16 @@ Checks read files and the kernel's log; they change nothing, build nothing and u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from provision.doctor import build_checks, host_checks, kernel_checks, settings_checks
-from provision.doctor.observation import Finding, Observation, State, observe
+from provision.doctor.observation import Check, Finding, Observation, State, observe
 
-__all__ = ["CHECKS", "Finding", "State", "diagnose", "observe"]
+__all__ = ["CHECKS", "Check", "Finding", "State", "diagnose", "observe"]
 
-# In the order in which they are shown. A check's docstring says what holds if it finds nothing.
-CHECKS: Mapping[str, Callable[[Observation], Iterator[Finding]]] = {
-    check.__name__.replace("_", "-"): check
+# In the order in which they are shown.
+CHECKS: Mapping[str, Check] = {
+    check.name: check
     for check in (
         settings_checks.drivers,
         build_checks.running_kernel,
@@ -59,10 +58,5 @@ CHECKS: Mapping[str, Callable[[Observation], Iterator[Finding]]] = {
 
 
 def diagnose(host: Observation) -> list[Finding]:
-    """Return what each check finds, or that all is well."""
-    results: list[Finding] = []
-    for name, check in CHECKS.items():
-        found = [replace(one, check=name) for one in check(host)]
-        right = (check.__doc__ or "").rstrip(".")
-        results += found or [Finding("ok", right, check=name)]
-    return results
+    """Return what each check finds, or that it found nothing wrong, or nothing to look at."""
+    return [finding for check in CHECKS.values() for finding in check.results(host)]

@@ -9,7 +9,16 @@ from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
 from provision.distros.entitlements import lacking_entitlements
-from provision.doctor.observation import Driver, Finding, Observation
+from provision.doctor.observation import (
+    Driver,
+    Finding,
+    Observation,
+    always,
+    check,
+    drivers,
+    installed,
+    recipes,
+)
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
@@ -31,21 +40,31 @@ _LISTENS = 0x10000  # SO_ACCEPTCON
 _STARTED_BY = {"docker": "docker", "podman": "podman.socket"}
 
 
+@check("Each driver has an artifact for the running kernel", of=drivers)
 def running_kernel(host: Observation) -> Iterator[Finding]:
-    """Each driver has an artifact for the running kernel."""
     running = host.kernels.running
+    if running is None:
+        yield Finding(
+            "unknown",
+            "there is no complete kernel under this root",
+            "none is installed, or its modules.dep is missing",
+            "install one, or write its modules.dep: depmod",
+        )
     for driver in host.drivers:
-        if running is not None and driver.entry is None:
+        if running is not None and driver.entry is None and driver.unknown is None:
             seen = f"nothing in the store for the running kernel {running}"
             cure = f"provision apply (or: provision install {driver.name})"
             yield _lacking(driver, running, seen, cure)
 
 
+@check(
+    "Each driver is prepared for every kernel that may run after the next boot",
+    of=lambda host: host.drivers and (host.kernels.pending or host.kernels.notes),
+)
 def next_kernel(host: Observation) -> Iterator[Finding]:
-    """Each driver is prepared for every kernel that may run after the next boot."""
     for driver in host.drivers:
         for release in host.kernels.pending:
-            if release not in driver.kernels:
+            if release not in driver.kernels and driver.unknown is None:
                 seen = f"not ready for {release}, which may run after the next boot"
                 yield _lacking(driver, release, seen, "provision apply, before the next reboot")
     for note in host.kernels.notes:
@@ -57,8 +76,11 @@ def next_kernel(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "The archive has the headers for the running and the next kernels",
+    of=lambda host: any(_failures(host)),
+)
 def headers(host: Observation) -> Iterator[Finding]:
-    """The archive has the headers for the running and the next kernels."""
     for driver, release, failure in _failures(host):
         if failure.reason == "missing":
             yield driver.fail(
@@ -69,8 +91,8 @@ def headers(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("No build failed", of=drivers)
 def build(host: Observation) -> Iterator[Finding]:
-    """No build failed."""
     for driver, release, failure in _failures(host):
         if failure.reason not in {"missing", "load"}:
             yield _explained(driver, f"{release}: {failure.message}", failure)
@@ -95,13 +117,13 @@ def _explained(driver: Driver, seen: str, failure: Failure) -> Finding:
     cause = "no image of it was pushed yet" if is_lacking else "it could not be built"
     return driver.fail(
         f"{seen}{again}",
-        (failure.details or cause).splitlines()[0],
+        failure.details or cause,
         (failure.resolution or "provision apply") + log,
     )
 
 
+@check("The compiler that built the kernel also built the modules", of=installed)
 def compiler(host: Observation) -> Iterator[Finding]:
-    """The compiler that built the kernel also built the modules."""
     banner = _GCC.search(host.text("proc/version") or "")
     for driver, _entry, manifest in host.installed():
         name = manifest.pin.compiler.name if manifest.pin.compiler else ""
@@ -114,8 +136,11 @@ def compiler(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check(
+    "No driver is known to fail on the running and the next kernels",
+    of=lambda host: any(driver.recipe and driver.manifest for driver in host.drivers),
+)
 def kernel_range(host: Observation) -> Iterator[Finding]:
-    """No driver is known to fail on the running and the next kernels."""
     for driver in host.drivers:
         version = driver.manifest.pin.driver.version if driver.manifest else None
         if driver.recipe is None or version is None:
@@ -140,8 +165,8 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
                 )
 
 
+@check("The vendor still supports the branch of each driver", of=recipes)
 def branch(host: Observation) -> Iterator[Finding]:
-    """The vendor still supports the branch of each driver."""
     for driver in host.drivers:
         configured = host.config.drivers.get(driver.name)
         version = driver.manifest.pin.driver.version if driver.manifest else None
@@ -160,8 +185,8 @@ def branch(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("What each driver's recipe says of its vendor is not older than a year", of=recipes)
 def old_tables(host: Observation) -> Iterator[Finding]:
-    """What each driver's recipe says of its vendor is not older than a year."""
     for driver in host.drivers:
         if driver.recipe is None:
             continue
@@ -173,8 +198,10 @@ def old_tables(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check(
+    "The compatibility matrix has no driver that fails on a kernel of the next upgrade", of=drivers
+)
 def matrix(host: Observation) -> Iterator[Finding]:
-    """The compatibility matrix has no driver that fails on a kernel of the next upgrade."""
     for driver in host.drivers:
         ready = driver.kernels
         for result in failures_ahead(
@@ -187,8 +214,8 @@ def matrix(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("Drivers can be built for the kernels of this distro and release", of=always)
 def distro(host: Observation) -> Iterator[Finding]:
-    """Drivers can be built for the kernels of this distro and release."""
     if host.config.tree_of(host.facts.kernel or "") is not None:
         return
     known = distro_named(_kernel_distro(host))
@@ -206,8 +233,11 @@ def distro(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "A host without a package manager has a configured source of headers or images",
+    of=lambda host: host.facts.immutable,
+)
 def headers_source(host: Observation) -> Iterator[Finding]:
-    """A host without a package manager has a configured source of headers or images."""
     distro_id = _kernel_distro(host)
     settings = host.config.distro(distro_id)
     data = distro_named(distro_id)
@@ -216,7 +246,7 @@ def headers_source(host: Observation) -> Iterator[Finding]:
     known = settings.archive.mirror or settings.repositories or in_image
     registry = host.config.registry
     has_images = registry.address is not None or registry.folders
-    if host.facts.immutable and not known and not has_images:
+    if not known and not has_images:
         yield Finding(
             "warn",
             f"this host is immutable ({host.facts.immutable}), and provision.toml names neither a"
@@ -227,8 +257,11 @@ def headers_source(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "A host whose distro needs a subscription has one, or names its own repositories",
+    of=lambda host: known.entitlement if (known := distro_named(_kernel_distro(host))) else None,
+)
 def entitlement(host: Observation) -> Iterator[Finding]:
-    """A host whose distro needs a subscription has one, or names its own repositories."""
     distro_id = _kernel_distro(host)
     known = distro_named(distro_id)
     if known is None or host.config.distro(distro_id).repositories:
@@ -252,11 +285,12 @@ def _release(host: Observation) -> str:
     return host.config.kernel_distro or f"{own.id}:{own.version}"
 
 
+@check(
+    "A container engine listens for builds",
+    of=lambda host: host.drivers and host.config.policy.build != "never",
+)
 def engine(host: Observation) -> Iterator[Finding]:
-    """A container engine listens for builds."""
     configured = host.config.engine.host
-    if host.config.policy.build == "never" or not host.drivers:
-        return
     if configured and not configured.startswith("unix://"):
         # An engine on another machine: no check uses the network.
         return

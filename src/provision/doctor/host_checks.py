@@ -8,7 +8,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from provision.doctor.observation import Finding, Observation
+from provision.doctor.observation import (
+    Finding,
+    Observation,
+    always,
+    check,
+    drivers,
+    installed,
+)
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.kmod.verify import verify_modules
@@ -37,8 +44,8 @@ _AUTOMATIC_REBOOT = re.compile(
 )
 
 
+@check("No package, DKMS or installer has the modules of a driver too", of=drivers)
 def other_installations(host: Observation) -> Iterator[Finding]:
-    """No package, DKMS or installer has the modules of a driver too."""
     for driver in host.drivers:
         found = other_installation(host.root, driver.name, driver.recipe, driver.manifest)
         if found is not None:
@@ -50,8 +57,8 @@ def other_installations(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("The host's own libraries of a driver have the version of its modules", of=installed)
 def host_libraries(host: Observation) -> Iterator[Finding]:
-    """The host's own libraries of a driver have the version of its modules."""
     folders = [
         in_root(host.root, name)
         for pattern in _LIBRARIES
@@ -77,8 +84,8 @@ def host_libraries(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("No process still uses files of an artifact that is no longer in use", of=drivers)
 def old_files(host: Observation) -> Iterator[Finding]:
-    """No process still uses files of an artifact that is no longer in use."""
     store = f"/{STORE}/"
     current = {entry.name for _driver, entry, _manifest in host.installed()}
     for process in sorted(in_root(host.root, "proc").glob("[0-9]*")):
@@ -101,11 +108,9 @@ def old_files(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("The units are installed and enabled, and only root may change what they start", of=drivers)
 def units(host: Observation) -> Iterator[Finding]:
-    """The units are installed and enabled, and only root may change what they start."""
     enabled = {link.name for link in _enabled(host, "provision-*")}
-    if not host.drivers:
-        return
     expected = dict(_ENABLED)
     if any(in_root(host.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
         expected[_CDI] = "engines see the CDI devices of an earlier driver"
@@ -136,8 +141,8 @@ def units(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("No updater reboots into a kernel that was not prepared", of=always)
 def automatic_reboot(host: Observation) -> Iterator[Finding]:
-    """No updater reboots into a kernel that was not prepared."""
     reboots = [
         name
         for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
@@ -153,8 +158,11 @@ def automatic_reboot(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "The active artifacts are undamaged, their state is readable, and there is space for more",
+    of=drivers,
+)
 def store(host: Observation) -> Iterator[Finding]:
-    """The active artifacts are undamaged, their state is readable, and there is space for more."""
     for driver, entry, _manifest in host.installed():
         findings = verify_modules(entry).findings
         if findings:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import cards_of, unserved
-from provision.doctor.observation import Finding, Observation
+from provision.catalogue.cards import Card, cards_of, unserved
+from provision.doctor.observation import Driver, Finding, Observation, check, drivers, installed
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
@@ -30,8 +30,8 @@ _MODULE_TYPE = "modules_object_t"
 _STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)
 
 
+@check("The modules of each driver are loaded", of=installed)
 def loaded(host: Observation) -> Iterator[Finding]:
-    """The modules of each driver are loaded."""
     for driver, _entry, manifest in host.installed():
         needed = [m.name for m in manifest.modules if m.name not in manifest.host.optional]
         missing = [name for name in needed if name not in host.loaded]
@@ -44,8 +44,8 @@ def loaded(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("Each card has a driver, and each driver a card", of=lambda host: any(_cards(host)))
 def cards(host: Observation) -> Iterator[Finding]:
-    """Each card has a driver, and each driver a card."""
     configured = {driver.name for driver in host.drivers}
     for driver, _entry, manifest in host.installed():
         if driver.recipe is None or not all(
@@ -83,8 +83,8 @@ def cards(host: Observation) -> Iterator[Finding]:
                 )
 
 
+@check("The loaded modules are those in the store", of=installed)
 def reboot_required(host: Observation) -> Iterator[Finding]:
-    """The loaded modules are those in the store."""
     for driver, entry, manifest in host.installed():
         others = other_builds(manifest, entry, host.loaded)
         others = tuple(name for name in others if not host.loaded[name].is_in_tree)
@@ -100,8 +100,8 @@ def reboot_required(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check("The in-tree module of the same name was not loaded first", of=installed)
 def in_tree_copy(host: Observation) -> Iterator[Finding]:
-    """The in-tree module of the same name was not loaded first."""
     for driver, entry, manifest in host.installed():
         for name in other_builds(manifest, entry, host.loaded):
             if host.loaded[name].is_in_tree:
@@ -113,8 +113,11 @@ def in_tree_copy(host: Observation) -> Iterator[Finding]:
                 )
 
 
+@check(
+    "No in-tree module holds the hardware",
+    of=lambda host: any(m.host.conflicts for _d, _e, m in host.installed()),
+)
 def conflicts(host: Observation) -> Iterator[Finding]:
-    """No in-tree module holds the hardware."""
     for driver, _entry, manifest in host.installed():
         config = driver.layout.modprobe_config
         for name in loaded_conflicts(manifest, host.loaded):
@@ -133,8 +136,8 @@ def conflicts(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("The modules have the signatures that the kernel requires", of=installed)
 def signing(host: Observation) -> Iterator[Finding]:
-    """The modules have the signatures that the kernel requires."""
     reason = _demands_signatures(host)
     for driver, entry, manifest in host.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
@@ -159,8 +162,11 @@ def signing(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "The kernel allows loading modules",
+    of=lambda host: host.text("proc/sys/kernel/modules_disabled"),
+)
 def modules_disabled(host: Observation) -> Iterator[Finding]:
-    """The kernel allows loading modules."""
     if host.text("proc/sys/kernel/modules_disabled") == "1":
         yield Finding(
             "fail",
@@ -170,11 +176,9 @@ def modules_disabled(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check("Device nodes exist, with the links that engines need", of=lambda host: any(_loaded(host)))
 def device_nodes(host: Observation) -> Iterator[Finding]:
-    """Device nodes exist, with the links that engines need."""
-    for driver, _entry, manifest in host.installed():
-        if not any(module.name in host.loaded for module in manifest.modules):
-            continue
+    for driver, manifest in _loaded(host):
         missing = [f"/dev/{node.name}" for node in missing_nodes(manifest, root=host.root)]
         unlinked = _without_link(host, manifest)
         if missing:
@@ -192,8 +196,11 @@ def device_nodes(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check(
+    "The kernel finds the firmware of each driver",
+    of=lambda host: any(firmware_names(m) for _d, _e, m in host.installed()),
+)
 def firmware(host: Observation) -> Iterator[Finding]:
-    """The kernel finds the firmware of each driver."""
     folder = configured_folder(host.root)
     for driver, _entry, manifest in host.installed():
         names = firmware_names(manifest)
@@ -215,10 +222,11 @@ def firmware(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check(
+    "SELinux allows the units to start, and the modules in the store to be loaded",
+    of=lambda host: host.facts.selinux == "enforcing",
+)
 def selinux(host: Observation) -> Iterator[Finding]:
-    """SELinux allows the units to start, and the modules in the store to be loaded."""
-    if host.facts.selinux != "enforcing":
-        return
     for program, file, label in _unlabelled_programs(host):
         yield Finding(
             "fail",
@@ -256,6 +264,19 @@ def _unlabelled_programs(host: Observation) -> set[tuple[str, PurePosixPath, str
         for program in programs
         for file, label in unlabelled(host.root, program)
     }
+
+
+def _loaded(host: Observation) -> Iterator[tuple[Driver, Manifest]]:
+    for driver, _entry, manifest in host.installed():
+        if any(module.name in host.loaded for module in manifest.modules):
+            yield driver, manifest
+
+
+def _cards(host: Observation) -> Iterator[Card | Driver]:
+    """Yield the cards of the host, and the drivers that are for some."""
+    for recipe in host.recipes:
+        yield from cards_of(recipe, host.facts.pci)
+    yield from (one for one in host.drivers if one.recipe and one.recipe.hardware.pci)
 
 
 def _demands_signatures(host: Observation) -> str | None:
@@ -332,8 +353,8 @@ _COMPLAINTS = (
 )
 
 
+@check("The kernel has not complained about drivers since it started", of=drivers)
 def kernel_log(host: Observation) -> Iterator[Finding]:
-    """The kernel has not complained about drivers since it started."""
     if host.log is None:
         yield Finding(
             "unknown",

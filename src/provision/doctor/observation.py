@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from provision.catalogue import Catalogue, Recipe
 from provision.config import Config, catalogue_folders, load
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, as_error
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import Facts, read_facts
@@ -23,7 +23,7 @@ from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import DriverState, load_state
 
-State = Literal["ok", "warn", "fail", "unknown"]
+State = Literal["ok", "warn", "fail", "unknown", "not-applicable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Finding:
     # The name of its check.
     check: str = field(default="", kw_only=True)
     # ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
-    # ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is why.
+    # ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is why;
+    # ``not-applicable``: the host has nothing that the check looks at.
     state: State
     seen: str
     cause: str | None = None
@@ -54,6 +55,8 @@ class Driver:
     entry: Path | None
     manifest: Manifest | None
     recipe: Recipe | None
+    # Why there is no recipe; None: there is one.
+    unknown: ProvisionError | None = None
 
     def fail(self, seen: str, cause: str, cure: str | None) -> Finding:
         """Return the finding that the driver does not work."""
@@ -94,6 +97,59 @@ class Observation:
             return None
 
 
+Subject = Callable[[Observation], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of a host.
+
+    Args:
+        holds: What is so where it finds nothing.
+        subject: What it looks at; where a host has nothing of it, the check says nothing.
+        find: What is not so.
+    """
+
+    name: str
+    holds: str
+    subject: Subject
+    find: Callable[[Observation], Iterator[Finding]]
+
+    def results(self, host: Observation) -> list[Finding]:
+        """Return what it finds, or else whether it has looked."""
+        if not self.subject(host):
+            return [Finding("not-applicable", "there is nothing to look at", check=self.name)]
+        found = [replace(one, check=self.name) for one in self.find(host)]
+        return found or [Finding("ok", self.holds, check=self.name)]
+
+
+def check(
+    holds: str, *, of: Subject
+) -> Callable[[Callable[[Observation], Iterator[Finding]]], Check]:
+    """Return a decorator that makes a check of a function, which yields its findings."""
+    return lambda find: Check(find.__name__.replace("_", "-"), holds, of, find)
+
+
+def always(_host: Observation) -> bool:
+    """Say that every host has it."""
+    return True
+
+
+def drivers(host: Observation) -> object:
+    """Return the drivers that a host has or should have."""
+    return host.drivers
+
+
+def installed(host: Observation) -> bool:
+    """Return whether a driver has an artifact for the running kernel."""
+    return any(host.installed())
+
+
+def recipes(host: Observation) -> bool:
+    """Return whether the catalogue has a driver that the host has or should have."""
+    return any(driver.recipe for driver in host.drivers)
+
+
 def observe(root: Path = Path("/")) -> Observation:
     """Observe a host.
 
@@ -127,12 +183,13 @@ def _driver(root: Path, name: str, running: str | None, catalogue: Catalogue) ->
     layout = Layout(root, name)
     kernels = linked_kernels(layout)
     entry, manifest = _artifact(layout, kernels, running)
+    recipe = unknown = None
     try:
         recipe = catalogue.entry(name).recipe
-    except ProvisionError:
+    except (OSError, ProvisionError) as error:
         # The driver came from an image, or its catalogue is gone: it is still examined.
-        recipe = None
-    return Driver(name, layout, kernels, load_state(layout), entry, manifest, recipe)
+        unknown = as_error(error)
+    return Driver(name, layout, kernels, load_state(layout), entry, manifest, recipe, unknown)
 
 
 def _artifact(

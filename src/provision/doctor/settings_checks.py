@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from provision.catalogue.cards import AUTO
 from provision.distros import all_distros
-from provision.doctor.observation import Finding, Observation
+from provision.doctor.observation import Finding, Observation, always, check
+from provision.doctor.observation import drivers as configured_drivers
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
 from provision.registry.keys import settled_keys
@@ -30,8 +31,8 @@ _CONTAINERS_CONF = (
 )
 
 
+@check("provision.toml names a driver, or one is installed", of=always)
 def drivers(host: Observation) -> Iterator[Finding]:
-    """provision.toml names a driver, or one is installed."""
     if not host.drivers:
         yield Finding(
             "unknown",
@@ -42,8 +43,11 @@ def drivers(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "The driver folders and flavours that provision.toml names exist",
+    of=lambda host: host.config.catalogue or host.drivers,
+)
 def catalogue(host: Observation) -> Iterator[Finding]:
-    """The driver folders and flavours that provision.toml names exist."""
     for folder in host.config.catalogue:
         if not in_root(host.root, folder).is_dir():
             yield Finding(
@@ -55,6 +59,13 @@ def catalogue(host: Observation) -> Iterator[Finding]:
 
     for driver in host.drivers:
         configured = host.config.drivers.get(driver.name)
+        if driver.unknown is not None and driver.entry is None:
+            yield driver.fail(
+                driver.unknown.message.rstrip("."),
+                driver.unknown.details
+                or "provision.toml names it, and no folder of drivers has it",
+                driver.unknown.resolution,
+            )
         if configured is None or driver.recipe is None:
             continue
         if configured.flavour not in {AUTO, *driver.recipe.flavours}:
@@ -67,8 +78,8 @@ def catalogue(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check("The distros that provision.toml names are known", of=lambda host: host.config.distros)
 def distros(host: Observation) -> Iterator[Finding]:
-    """The distros that provision.toml names are known."""
     known = sorted(distro.id for distro in all_distros())
     for name in host.config.distros:
         if name not in known:
@@ -80,14 +91,17 @@ def distros(host: Observation) -> Iterator[Finding]:
             )
 
 
+@check(
+    "Units reach the network by the same proxy as a shell",
+    of=lambda host: host.config.network.proxy or (host.drivers and _named_proxy(host)),
+)
 def network(host: Observation) -> Iterator[Finding]:
-    """Units reach the network by the same proxy as a shell."""
     proxy = host.config.network.proxy
     if proxy is not None:
         yield Finding("ok", f"{redact(proxy)} is the proxy, by [network] in provision.toml")
         return
-    named = next((name for name in _PROXIES if host.environment.get(name)), None)
-    if named is None or not host.drivers:
+    named = _named_proxy(host)
+    if named is None:
         return
     value = host.environment[named]
     if any(value in (host.text(str(name)) or "") for name in _unit_settings(host)):
@@ -101,6 +115,10 @@ def network(host: Observation) -> Iterator[Finding]:
     )
 
 
+def _named_proxy(host: Observation) -> str | None:
+    return next((name for name in _PROXIES if host.environment.get(name)), None)
+
+
 def _unit_settings(host: Observation) -> Iterator[PurePosixPath]:
     """Yield the files in which admins give variables to all units, or to ours."""
     for folder in ("etc/systemd", "usr/lib/systemd"):
@@ -108,8 +126,13 @@ def _unit_settings(host: Observation) -> Iterator[PurePosixPath]:
             yield from glob_in_root(host.root, f"{folder}/{pattern}")
 
 
+@check(
+    "This host can read registries, and trusts a key of what comes from there",
+    of=lambda host: (
+        host.config.registry.address or host.config.registry.folders or any(host.installed())
+    ),
+)
 def registry(host: Observation) -> Iterator[Finding]:
-    """This host can read registries, and trusts a key of what comes from there."""
     yield from _trust(host)
     yield from _skopeo(host)
     for driver, entry, _manifest in host.installed():
@@ -192,9 +215,9 @@ def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
         )
 
 
+@check("Artifacts are prepared before the boot of a new kernel", of=configured_drivers)
 def policy(host: Observation) -> Iterator[Finding]:
-    """Artifacts are prepared before the boot of a new kernel."""
-    if host.drivers and not host.config.policy.prebuild:
+    if not host.config.policy.prebuild:
         yield Finding(
             "warn",
             "[policy] prebuild is false",
@@ -203,8 +226,11 @@ def policy(host: Observation) -> Iterator[Finding]:
         )
 
 
+@check(
+    "The oci-decorator runtime that engines know is the installed one, and it exists",
+    of=lambda host: dict(_podman(host.root)) or _docker(host.root),
+)
 def runtime(host: Observation) -> Iterator[Finding]:
-    """The oci-decorator runtime that engines know is the installed one, and it exists."""
     known = dict(_podman(host.root))
     if known:
         name, programs = next(reversed(known.items()))

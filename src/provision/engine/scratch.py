@@ -1,4 +1,7 @@
-"""Scratch folders, each for one process at a time; leftovers of killed runs are removed."""
+"""Scratch folders, in one place, each for one process at a time.
+
+What killed runs left there, which may be gigabytes, goes when the next one is made.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,25 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from provision.errors import ProvisionError
 from provision.files import lock
 
+_PLACE = "scratch"
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @contextmanager
 def scratch(state: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder of this user alone, removed afterwards or by the next run."""
-    folder = state / name
+    """Yield an empty folder of this user alone, removed afterwards or by the next run of any."""
+    folder = state / _PLACE / name
     waiting = f"Another process is at work in {folder}; waiting for it"
-    with lock(state / "locks" / name, waiting=waiting):
+    with lock(_lock(folder), waiting=waiting):
         _remove(folder)
+        clean(state)
         folder.parent.mkdir(parents=True, exist_ok=True)
         # What is unpacked in it may have any owner and mode until it is looked at.
         folder.mkdir(mode=0o700)
@@ -30,6 +35,18 @@ def scratch(state: Path, name: str) -> Iterator[Path]:
             yield folder
         finally:
             _remove(folder)
+
+
+def clean(state: Path) -> None:
+    """Remove the scratch folders that no process is at work in."""
+    for folder in (state / _PLACE).glob("*"):
+        # In use, or something is mounted there: whoever needs the folder is told.
+        with suppress(ProvisionError), lock(_lock(folder), limit=0):
+            _remove(folder)
+
+
+def _lock(folder: Path) -> Path:
+    return folder.parents[1] / "locks" / folder.name
 
 
 def _remove(folder: Path) -> None:

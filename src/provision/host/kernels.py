@@ -173,6 +173,11 @@ def find_kernels(
     # An image-based host boots what its updater says, whatever else lies in /lib/modules of the
     # running system.
     found = _pending_elsewhere(root, ask) or _pending_here(root, ask, complete)
+    unfinished = [
+        f"{release} has an image and no modules.dep: it may boot next, and is not complete"
+        for release in incomplete
+        if release in images_of(root)
+    ]
     entries = boot_entries(root)
     known = {running, *complete}
     return Kernels(
@@ -182,7 +187,7 @@ def find_kernels(
         ),
         installed=tuple(complete),
         incomplete=tuple(incomplete),
-        notes=found.notes,
+        notes=(*found.notes, *unfinished),
         others=tuple(release for release in entries.releases if release not in known),
         doubts=entries.notes,
     )
@@ -209,6 +214,11 @@ def _pending_here(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels
     return BootKernels(tuple(releases), default.notes)
 
 
+def images_of(root: Path) -> set[str]:
+    """Return the kernels that have an image in /boot."""
+    return {path.name.removeprefix("vmlinuz-") for path in glob_in_root(root, "boot/vmlinuz-*")}
+
+
 def _installed(root: Path) -> tuple[list[str], list[str]]:
     """Return the complete and the incomplete kernels of lib/modules, the newest first.
 
@@ -221,7 +231,7 @@ def _installed(root: Path) -> tuple[list[str], list[str]]:
         for path in glob_in_root(root, f"{name}/[0-9]*")
         if (folder := in_root(root, path)).is_dir()
     }
-    images = {path.name.removeprefix("vmlinuz-") for path in glob_in_root(root, "boot/vmlinuz-*")}
+    images = images_of(root)
     complete: list[str] = []
     incomplete: list[str] = []
     for release in sorted(folders, key=kernel_order, reverse=True):

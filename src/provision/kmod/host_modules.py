@@ -29,6 +29,7 @@ from provision.kmod.loader import Options
 from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
+from provision.store.entries import linked_kernels
 from provision.store.layout import VENDOR_CONFIGS, Layout
 from provision.store.locks import changing, switching
 
@@ -150,6 +151,17 @@ def stored_drivers(root: Path) -> list[str]:
     return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
 
 
+def required_drivers(root: Path) -> list[str]:
+    """Return the drivers that have an artifact in use; refuse to do something to none."""
+    found = stored_drivers(root)
+    if not found:
+        raise NotFoundError(
+            f"No driver is installed under '{root}'.",
+            resolution="Install those of provision.toml: provision apply",
+        )
+    return found
+
+
 def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Moved:
     """Load the modules of a driver's artifact for the running kernel."""
     root, layout = settings.root, Layout(settings.root, driver)
@@ -194,8 +206,9 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
         running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
     except OSError:
         running = ""
-    links = [layout.kernel_link(running)] if running else []
-    link = next((path for path in [*links, layout.current] if path.is_symlink()), None)
+    has_own = running in linked_kernels(layout)
+    links = [layout.kernel_link(running)] if has_own else [layout.current]
+    link = next(filter(Path.is_symlink, links), None)
     if link is None:
         there = ", ".join(stored_drivers(layout.root)) or "none"
         raise NotFoundError(

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -79,6 +79,7 @@ class DamagedError(ProvisionError):
 # The folder in which hosts find the modules of an artifact that also has a module for KMM.
 HOSTS = PurePosixPath("host")
 _MODULE_MODE = "0644"
+_FOLDER_MODE = 0o755
 # depmod writes these files in the build; the manifest does not list them.
 _DEPMOD_FILE = re.compile(r"modules\.[a-z.]+")
 # Files that are hashed at once.
@@ -138,9 +139,17 @@ def files_fingerprint(entry: Path, manifest: Manifest) -> str:
     names += [f"driver{file.path}" for file in manifest.files if file.link is None]
     for name in (str(MANIFEST), *names):
         status = _status(entry / name)
-        facts = status and (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        # Not the ctime: it changes with a hard link in another entry.
+        facts = status and (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)
         total.update(f"{facts}\n".encode())
+    for folder in _folders_of(names):
+        status = _status(entry / folder)
+        total.update(f"{status and status.st_mode}\n".encode())
     return total.hexdigest()
+
+
+def _folders_of(names: Iterable[str]) -> list[PurePosixPath]:
+    return sorted({folder for name in names for folder in PurePosixPath(name).parents})
 
 
 def first_damage(entry: Path, *, modules_only: bool) -> str | None:
@@ -183,6 +192,7 @@ class _Check:
     def modules(self) -> None:
         """Check each kernel module and that modprobe will find it."""
         listed = self._listed_modules(self._kernel_folder)
+        self._folders(module.path for module in self._manifest.modules)
         for module in filter(None, (*self._manifest.modules, self._manifest.kmm)):
             path = PurePosixPath(module.path)
             self._known.add(path)
@@ -206,7 +216,8 @@ class _Check:
                 self._found(link, "modules.dep", f"is not in {folder}/modules.dep")
 
     def driver_files(self) -> None:
-        """Check each file and link of the user space."""
+        """Check each file and link of the user space, and the folders that they are in."""
+        self._folders(f"driver{file.path}" for file in self._manifest.files)
         pool = ThreadPoolExecutor(_AT_ONCE)
         try:
             for file in self._manifest.files:
@@ -233,6 +244,15 @@ class _Check:
             )
             if path not in self._known and not made_by_depmod:
                 self._found(path, "extra", "is not in the manifest")
+
+    def _folders(self, names: Iterable[str]) -> None:
+        """Check that everyone can read the folders of some files."""
+        # What is unpacked elsewhere lies in a folder of this user alone.
+        is_entry = _STORE_NAME.fullmatch(self._artifact.name)
+        for folder in _folders_of(names)[0 if is_entry else 1 :]:
+            status = _status(self._artifact / folder)
+            if status and (found := stat.S_IMODE(status.st_mode)) & _FOLDER_MODE != _FOLDER_MODE:
+                self._found(folder, "mode", f"has mode {found:04o}, not {_FOLDER_MODE:04o}")
 
     def _driver_file(self, path: PurePosixPath, file: DriverFile) -> None:
         if file.sha256 is None or file.size is None or file.mode is None:

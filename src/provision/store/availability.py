@@ -17,20 +17,15 @@ from provision.build.package_store import PackageStore
 from provision.build.request import (
     DriverRequest,
     choose_distro,
-    choose_tree,
-    packaged_distro,
 )
 from provision.build.solve import configured_repositories, solve_request
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
-    Choice,
     cards_for,
-    choose_available,
     chosen_flavour,
     files_of,
     read_upstream,
     suitable_versions,
-    version_context,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
@@ -105,6 +100,12 @@ class Offers:
         return running or next((i.version for i in self.installed), None)
 
     @property
+    def is_seen(self) -> bool:
+        """Whether anybody who offers it could be read."""
+        is_read = any(reading.trouble is None for reading in self.readings)
+        return is_read or (not self.readings and self.trouble is None)
+
+    @property
     def ended(self) -> Notice | None:
         """That the installed version's branch is past the end of its life."""
         if self.serving is None:
@@ -171,25 +172,6 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
         readings=readings,
         day=today(),
     )
-
-
-def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
-    """Return the version of a driver that a build for a kernel would take, and why."""
-    kernel = request.kernel or ""
-    recipe = settings.catalogue.entry(request.driver).recipe
-    tree = choose_tree(settings, kernel, request.distro)
-    if tree is None:
-        distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
-    else:
-        distro = tree.toolchain or tree.distro
-    asked, context = version_context(settings, request, distro)
-    flavour = chosen_flavour(recipe, request.flavour, asked.cards)
-    with open_context(settings, recipe.name, distro, context) as opened:
-        untried = settings.config.policy.untried
-        choice, _ = choose_available(
-            recipe, flavour, asked, kernel, opened, untried=untried, force=request.force
-        )
-    return choice
 
 
 def _offered(

@@ -48,7 +48,7 @@ def linked_kernels(layout: Layout) -> dict[str, str]:
     """Return the short digest of the artifact of each kernel that has one, by release."""
     try:
         links = sorted(layout.kernels.iterdir())
-    except OSError:
+    except FileNotFoundError:
         return {}
     found = {}
     for link in links:
@@ -63,7 +63,7 @@ def entries(layout: Layout) -> tuple[str, ...]:
     """Return the short digests of all artifacts in a driver's part of the store."""
     try:
         folders = sorted(layout.folder.iterdir())
-    except OSError:
+    except FileNotFoundError:
         return ()
     return tuple(path.name for path in folders if is_entry(path))
 

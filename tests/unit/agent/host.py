@@ -69,7 +69,8 @@ class Host(HostTree):
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
         with heard_by(self.hear):
-            return apply(Run(self.root, self.desired(), Mode(**mode)))
+            flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
+            return apply(Run(self.root, self.desired(), flags))
 
     def prepare(self, *coming: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""

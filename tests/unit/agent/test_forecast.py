@@ -16,6 +16,8 @@ from provision.agent import actions
 from provision.agent.actions import Forecast, forecast
 from provision.agent.model import Mode, Run
 from provision.agent.run import plan_host
+from provision.build import resolve
+from provision.build.package_store import Closure
 from provision.build.request import DriverRequest
 from provision.engine import docker_api
 from provision.errors import NotFoundError, ProvisionError
@@ -28,6 +30,7 @@ from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
+from unit.fake_solver import closure
 from unit.recipes import RECIPE
 
 Call = Callable[..., Outcome]
@@ -75,6 +78,9 @@ def engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     write(host.root / "etc/os-release", b"ID=rocky\nVERSION_ID=9.6\n")
     configure(host)
     monkeypatch.setattr(docker_api, "connect", lambda _host: FakeEngine())
+    # What a build would be made of is decided as an apply decides it, but for the solver.
+    monkeypatch.setattr(actions, "resolve_pin", resolve.resolve_pin)
+    monkeypatch.setattr(resolve, "solve", lambda _engine, request, _store, **_: closure(request))
 
 
 def recipe_of(*versions: str) -> str:
@@ -95,12 +101,16 @@ def recipe_of(*versions: str) -> str:
 
 
 def configure(host: Host, more: str = REGISTRY, driver: str = "") -> None:
-    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n{driver}\n{more}')
+    base = f'base_images = {{ "9.6" = "rocky@sha256:{64 * "b"}" }}'
+    host.configure(
+        f'catalogue = ["/drivers"]\n[distros.rocky]\n{base}\n[drivers.{DRIVER}]\n{driver}\n{more}'
+    )
 
 
 def look(host: Host, **mode: bool) -> dict[str, Forecast]:
     """What is said of each kernel."""
-    desired, how = host.desired(), Mode(**mode)
+    desired = host.desired()
+    how = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are flags
     observed, planned, _ = plan_host(host.root, desired, how)
     return {one.kernel: one for one in forecast(Run(host.root, desired, how), observed, planned)}
 
@@ -163,7 +173,7 @@ def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
 
 
 @pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize("lacking", ["engine", "mirror", "version", "flavour", "kernel"])
+@pytest.mark.parametrize("lacking", ["engine", "mirror", "version", "flavour", "kernel", "headers"])
 def test_what_could_not_be_found_out_is_no_build(
     host: Host, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
@@ -172,6 +182,8 @@ def test_what_could_not_be_found_out_is_no_build(
             monkeypatch.setattr(docker_api, "connect", _no_engine)
         case "mirror":
             write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
+        case "headers":
+            monkeypatch.setattr(resolve, "solve", _no_headers)
         case "kernel":
             host.boot("9.9.0-1-amd64")
         case _:
@@ -210,6 +222,10 @@ def test_a_version_is_of_a_branch_for_production(
     configure(host, "", f'version = "{asked}"' if asked else "")
     found = look(host)[KERNEL]
     assert (found.source, found.version, found.ended is not None) == ("build", version, has_ended)
+
+
+def _no_headers(*_given: object, **_more: object) -> Closure:
+    raise NotFoundError("The kernel has no headers.", resolution="Boot another.")
 
 
 def _no_engine(_settings: object) -> FakeEngine:

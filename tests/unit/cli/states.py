@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import PciMatch
 
-__all__ = ["STATES"]
+__all__ = ["EMPTIED", "STATES"]
 
 # Runs a command line on the host.
 Run = Callable[..., object]
@@ -353,6 +354,66 @@ def _packaged_units(host: HostTree, run: Run) -> None:
     host.write("usr/lib/systemd/system/provision-boot.service", "[Service]\n")
 
 
+def _no_kernel(host: HostTree, run: Run) -> None:
+    """Have the root of an image that is being made: nothing runs there."""
+    _wanted(host, run)
+    shutil.rmtree(host.root / "proc")
+    shutil.rmtree(host.root / "lib/modules")
+
+
+def _unfinished_kernel(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    shutil.rmtree(host.root / "proc")
+    (host.root / f"lib/modules/{KERNEL}/modules.dep").unlink()
+
+
+def _unfinished_next(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.add_kernel(NEXT)
+    (host.root / f"lib/modules/{NEXT}/modules.dep").unlink()
+    host.write(f"boot/vmlinuz-{KERNEL}", "")
+    host.write(f"boot/vmlinuz-{NEXT}", "")
+
+
+def _no_network(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(
+        path.read_text().replace('folders = ["/srv/images"]', 'address = "127.0.0.1:9"')
+    )
+
+
+def _misspelt(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", f"[drivers.{DRIVER}o]"))
+
+
+def _its_recipe_broken(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    host.write(f"srv/drivers/{DRIVER}/driver.toml", 'schema = 2\nname = "other"\n')
+
+
+def _unreadable(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    # As for a user who may not look into the folder.
+    shutil.rmtree(host.store("kernels"))
+    host.store("kernels").write_text("")
+
+
+# Hosts that lack what most commands look at, each of one thing.
+EMPTIED: dict[str, State] = {
+    "no kernel": _no_kernel,
+    "kernel without modules.dep": _unfinished_kernel,
+    "no engine": _builds_without_engine,
+    "no network": _no_network,
+    "no driver": lambda host, _run: host.configure("# none\n"),
+    "misspelt driver": _misspelt,
+    "its recipe broken": _its_recipe_broken,
+    "nothing stored": lambda host, _run: host.want(),
+    "unreadable": _unreadable,
+}
 STATES: dict[str, State] = {
     "empty": lambda _host, _run: None,
     "names no driver": lambda host, _run: host.configure("# none\n"),
@@ -378,6 +439,7 @@ STATES: dict[str, State] = {
     "two versions, none whole, booted": _nothing_whole_at_boot,
     "two versions, a third while in use": _third_version_while_in_use,
     "newer, in use": _newer_offered_while_in_use,
+    "next kernel, unfinished": _unfinished_next,
     "two versions": _two_versions,
     "two versions, keep none": _keeps_nothing,
     "two versions, not wanted any more": _two_versions_not_wanted,

@@ -76,6 +76,19 @@ def test_an_upgrade_of_provision_alone_leaves_nothing_to_do(
     assert plan(program / "src")["actions"] == []
 
 
+@pytest.mark.parametrize("umask", ["000", "027", "077"])
+def test_a_driver_is_for_all_to_read_whatever_the_umask(host_tree: HostTree, umask: str) -> None:
+    """Users and rootless hooks read it; who may write there decides what is loaded."""
+    host_tree.want()
+    host_tree.offer()
+    command = f"umask {umask}; exec {sys.executable} -m provision apply --root {host_tree.root}"
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    store = host_tree.store()
+    folders = [store, *store.parents[:2], *(path for path in store.rglob("*") if path.is_dir())]
+    assert len(folders) > 10
+    assert {oct(path.stat().st_mode & 0o777) for path in folders} == {"0o755"}
+
+
 def test_a_status_is_shown_again_and_again(ready: HostTree) -> None:
     argv = [sys.executable, "-m", "provision", "status", "--watch", "--root", str(ready.root)]
     reader, writer = os.openpty()

@@ -73,7 +73,8 @@ _ROWS: list[Row] = [
     ("empty", "apply --dry-run", 3, _NO_ACTIONS, set()),
     ("empty", "doctor", 3, {"states": {"unknown": 1}}, set()),
     ("empty", "gc", 0, {"artifacts": [], "images": [], "packages": []}, set()),
-    ("empty", "load", 0, {"drivers": []}, set()),
+    ("empty", "load", 3, _error(3), set()),
+    ("empty", "unload", 3, _error(3), set()),
     ("empty", "load demo", 3, _error(3), set()),
     ("empty", "unload demo", 3, _error(3), set()),
     ("empty", "verify demo", 3, _error(3), set()),
@@ -106,7 +107,7 @@ _ROWS: list[Row] = [
     ("empty", "export sysext demo --output {folder}/new", 2, _error(2), set()),
     # Before a registry is asked.
     ("empty", "export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2), set()),
-    ("empty", "devices", 0, {"devices": {}}, set()),
+    ("empty", "devices", 3, {"devices": {}}, set()),
     ("empty", "devices --rescan", 0, {"devices": {}, "changed": []}, set()),
     ("empty", "build x --kernle 6.1", 2, _error(2), set()),
     ("names no driver", "status", 3, _state("not-configured"), set()),
@@ -283,6 +284,14 @@ _ROWS: list[Row] = [
     ("two versions, not wanted any more", "rollback demo", 3, _error(3), set()),
     ("two versions, not wanted any more", "rollback demo --dry-run", 3, _error(3), set()),
     ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    # A kernel that is named is that kernel's matter.
+    (
+        "rolled back",
+        f"apply --kernel {NEXT}",
+        3,
+        _actions("prepare", kernel=NEXT),
+        {"status", "state"},
+    ),
     # The next kernel has its modules before the reboot, or that is said.
     ("next kernel", "status --check", 1, _state("pending"), set()),
     ("next kernel", "plan", 3, _actions("prepare", kernel=NEXT), set()),
@@ -328,6 +337,7 @@ _ROWS: list[Row] = [
         set(),
     ),
     ("next kernel, ready", f"verify --kernel {NEXT} demo", 2, _error(2), set()),
+    ("next kernel, unfinished", "status --check", 3, _state("ready"), set()),
     ("next kernel, ready", "status --check", 0, _state("ready"), set()),
     ("next kernel, ready", "gc", 0, {"artifacts": []}, set()),
     (
@@ -571,6 +581,7 @@ def test_a_command_line(
     outcome = run(*given, "--json")
     after = host.listing()
     assert (outcome.code, _missing(outcome.document, document)) == (code, [])
+    assert outcome.document["exit_code"] == code
     found = {
         _area(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)
     }

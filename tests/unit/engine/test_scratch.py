@@ -12,11 +12,18 @@ from provision.errors import ProvisionError
 
 
 def test_a_folder_is_empty_at_first_and_gone_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "work/left/by/a/killed/run").mkdir(parents=True)
+    (tmp_path / "scratch/work/left/by/a/killed/run").mkdir(parents=True)
     with scratch(tmp_path, "work") as folder:
         assert list(folder.iterdir()) == []
         (folder / "file").write_text("x")
     assert not folder.exists()
+
+
+def test_what_any_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
+    for name in ("save", "bundle", "export"):
+        (tmp_path / "scratch" / name / "blobs").mkdir(parents=True)
+    with scratch(tmp_path, "import"), scratch(tmp_path, "verify"):
+        assert {path.name for path in (tmp_path / "scratch").iterdir()} == {"import", "verify"}
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
@@ -27,14 +34,14 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="no"):
         fail()
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "scratch/work").exists()
 
 
 def test_what_is_still_mounted_in_it_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A debootstrap that was killed leaves /proc and /sys in its root."""
-    inside = tmp_path / "a b/base/root/proc/1"
+    inside = tmp_path / "a b/scratch/base/root/proc/1"
     inside.mkdir(parents=True)
     place = str(inside.parent).replace(" ", "\\040")
     mounts = tmp_path / "mountinfo"

@@ -17,7 +17,7 @@ from kit.artifact import (
     write_manifest,
 )
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.verify import Finding, verify_artifact
+from provision.kmod.verify import Finding, files_fingerprint, verify_artifact
 from provision.progress import Event, Transfer
 
 _LIBRARY = "driver/usr/lib64/demo/libdemo.so.1.2"
@@ -202,6 +202,31 @@ def test_hosts_have_a_list_of_modules_of_their_own(tmp_path: Path) -> None:
     (tmp_path / _FOR_HOSTS / "modules.dep").write_bytes(b"")
     (finding,) = verify_artifact(tmp_path).findings
     assert (finding.path, finding.kind) == (f"{_FOR_HOSTS}/demo.ko", "modules.dep")
+
+
+def test_a_folder_that_users_can_not_read_is_found(tmp_path: Path) -> None:
+    """As one that was made with root's umask: a rootless container has no driver then."""
+    folder = tmp_path / make_pin().short_digest
+    make_artifact(folder)
+    folder.chmod(0o755)
+    entry = verify_artifact(folder)
+    assert entry.manifest is not None
+    before = files_fingerprint(folder, entry.manifest)
+    for closed in (folder, folder / "lib/modules", folder / "driver"):
+        closed.chmod(0o750)
+    assert {(finding.path, finding.kind) for finding in verify_artifact(folder).findings} == {
+        (".", "mode"),
+        ("lib/modules", "mode"),
+        ("driver", "mode"),
+    }
+    assert files_fingerprint(folder, entry.manifest) != before
+
+
+def test_a_hard_link_elsewhere_is_no_change(tmp_path: Path) -> None:
+    manifest = make_artifact(tmp_path / "entry")
+    before = files_fingerprint(tmp_path / "entry", manifest)
+    (tmp_path / "other.ko").hardlink_to(tmp_path / "entry" / manifest.modules[0].path)
+    assert files_fingerprint(tmp_path / "entry", manifest) == before
 
 
 @pytest.mark.parametrize("is_entry", [True, False])

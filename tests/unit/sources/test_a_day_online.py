@@ -19,8 +19,19 @@ from kit.artifact import write
 from kit.cache import REPOSITORY
 from kit.fileserver import Mirror
 from provision.build import versions
-from provision.build.request import DriverRequest
-from provision.build.versions import Choice
+from provision.build.archive import open_context
+from provision.build.request import (
+    DriverRequest,
+    choose_distro,
+    choose_tree,
+    packaged_distro,
+)
+from provision.build.versions import (
+    Choice,
+    choose_available,
+    chosen_flavour,
+    version_context,
+)
 from provision.build.workspace import Settings, load_settings
 from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
@@ -29,7 +40,6 @@ from provision.fleet.matrix.offers import find_offers
 from provision.progress import Event, Note, heard_by
 from provision.sources.candidates import packages_of
 from provision.sources.upstream.queries import kept, known_branches, outdated_tables
-from provision.store.availability import version_to_build
 from unit.fake_archive import answer, stanza, write_apt_sources
 
 if TYPE_CHECKING:
@@ -63,6 +73,25 @@ PCI_IDS = b"""\
 # In a page: a driver's table, and a line with its version and what else a comment offers.
 _TABLE = re.compile(r"\[drivers\.([a-z0-9-]+)\]\n((?:[a-z_]+ *=.*\n)+)")
 _VERSION = re.compile(r"^version *=.*$", re.MULTILINE)
+
+
+def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
+    """The version that a build for a kernel takes, which needs no engine, and why."""
+    kernel = request.kernel or ""
+    recipe = settings.catalogue.entry(request.driver).recipe
+    tree = choose_tree(settings, kernel, request.distro)
+    if tree is None:
+        distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
+    else:
+        distro = tree.toolchain or tree.distro
+    asked, context = version_context(settings, request, distro)
+    flavour = chosen_flavour(recipe, request.flavour, asked.cards)
+    with open_context(settings, recipe.name, distro, context) as opened:
+        untried = settings.config.policy.untried
+        choice, _ = choose_available(
+            recipe, flavour, asked, kernel, opened, untried=untried, force=request.force
+        )
+    return choice
 
 
 def of_pages() -> set[tuple[str, str]]:

@@ -1,0 +1,78 @@
+"""Exit code 0 means that what a command is for was seen to be so: command x emptied world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kit.host_tree import HostTree
+from unit.cli.outcome import Outcome
+from unit.cli.states import EMPTIED
+
+Call = Callable[..., Outcome]
+
+# These zeros are what a command is for: a status that is shown (`--check` judges it), a boot
+# that has nothing to load, a garbage collection that has nothing to remove.
+_GRID = """
+                          status  --check  plan  doctor  load  rollback  verify  gc  boot  apply
+no kernel                    3       3      3      3      3       3        3      3    3     3
+kernel without modules.dep   3       3      3      3      3       3        3      3    3     3
+no engine                    0       1      3      1      3       3        3      0    0     3
+no network                   0       1      1      1      3       3        3      0    0     1
+no driver                    3       3      3      3      3       3        3      0    0     0
+misspelt driver              0       3      3      1      3       3        3      0    0     3
+its recipe broken            0       1      1      1      3       3        3      0    0     1
+nothing stored               0       1      3      1      3       3        3      0    0     3
+unreadable                   1       1      1      1      1       1        0      1    1     1
+"""
+_COMMANDS = {
+    "--check": "status --check",
+    "rollback": "rollback demo",
+    "verify": "verify demo",
+    "boot": "apply --boot",
+}
+_STATES = {
+    "no kernel": "unknown",
+    "kernel without modules.dep": "unknown",
+    "no driver": "not-configured",
+    "misspelt driver": "missing",
+    "its recipe broken": "failed",
+    "no engine": "pending",
+    "no network": "pending",
+    "nothing stored": "pending",
+    "unreadable": None,
+}
+_HEAD, *_ROWS = [line.split("  ") for line in _GRID.strip("\n").splitlines()]
+_CODES = {
+    row[0]: dict(
+        zip((cell.strip() for cell in _HEAD if cell), (int(c) for c in row[1:] if c), strict=True)
+    )
+    for row in _ROWS
+}
+
+
+def test_every_emptied_world_has_a_row() -> None:
+    assert _CODES.keys() == _STATES.keys() == EMPTIED.keys()
+
+
+@pytest.mark.parametrize("world", EMPTIED)
+def test_nothing_is_green_that_was_not_seen(call: Call, host_tree: HostTree, world: str) -> None:
+    def run(*words: object) -> Outcome:
+        return call(*words, "--root", host_tree.root)
+
+    EMPTIED[world](host_tree, run)
+    found: dict[str, int] = {}
+    documents: dict[str, dict[str, Any]] = {}
+    for name in _CODES[world]:
+        outcome = run(*_COMMANDS.get(name, name).split(), "--json")
+        documents[name] = outcome.document
+        found[name] = outcome.code
+        # Programs read one or the other.
+        assert outcome.document["exit_code"] == outcome.code
+        assert ("error" in outcome.document and bool(outcome.document["error"])) <= bool(
+            outcome.code
+        )
+    assert found == _CODES[world]
+    assert documents["status"].get("state") == _STATES[world]
