@@ -374,7 +374,7 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
     if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
-        return "its vendor file is missing"
+        return "a file of it on the host is missing"
     if not observed.is_live:
         return None
     return {

@@ -160,9 +160,9 @@ def _driver(
     except OSError:
         current = None
     # The state of a newer provision can't be updated: there, the links decide.
-    is_complete = current is not None and (state.activated == current or state.is_newer)
+    is_switched = current is not None and (state.activated == current or state.is_newer)
     vendor_config = in_root(layout.root, layout.vendor_config.relative_to(layout.root))
-    is_active = is_complete and vendor_config.is_file()
+    is_active = is_switched and vendor_config.is_file()
     # What the running kernel uses; of a driver that provision.toml does not name, what is active.
     artifact = artifacts.get(running or "")
     mine = (artifact.digest if artifact else None) if artifacts else current
@@ -172,6 +172,9 @@ def _driver(
             digest: stored_manifest(layout.entry(digest)) for digest in (mine, current) if digest
         }
         manifests = {digest: manifest for digest, manifest in read.items() if manifest is not None}
+    if current in manifests and manifests[current].host.conflicts:
+        # Else the next boot loads the in-tree driver.
+        is_active = is_active and layout.modprobe_config.is_file()
     how = {
         digest: _how_loaded(layout.entry(digest), manifest, loaded or {})
         for digest, manifest in manifests.items()

@@ -436,7 +436,7 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
         report(
             Note(
                 f"The image is without {lacking}: {reason}. Hosts and containers don't need it;"
-                f" 'provision export {name}' does."
+                f" provision's export of {name} does."
             )
         )
     built = replace(built, left_out=left_out)

@@ -325,7 +325,10 @@ def check_kernel(
         advice.append(f'version = "{nearest}" in [drivers.{recipe.name}] of provision.toml.')
     elif kernels:
         advice.append(f"Take a kernel that it builds on: --kernel {kernels[0]}.")
-    advice.append("Or try it all the same with --force.")
+    advice.append(
+        "Or try it all the same: provision build"
+        f" {recipe.name} --kernel {kernel} --version {version} --force"
+    )
     known = [
         f"{row.versions or 'any version'}: {'works' if row.works is not None else 'fails'} on"
         f" {row.kernels}"

@@ -120,7 +120,7 @@ def units(host: Observation) -> Iterator[Finding]:
             "warn",
             f"not enabled: {', '.join(missing)}",
             "; ".join(missing.values()),
-            "provision units installs and enables them",
+            "have them installed and enabled: provision units install",
         )
     hooks = kernel_hooks(host.root) if enabled else ()
     for hook in (one for one in hooks if not in_root(host.root, one).is_file()):
@@ -128,7 +128,7 @@ def units(host: Observation) -> Iterator[Finding]:
             "warn",
             f"/{hook} is missing",
             "a new kernel is noticed only by its folder, before its packages are complete",
-            "provision units installs it",
+            "have it installed: provision units install",
         )
     for folder in (UNITS, PACKAGED_UNITS):
         program = _STARTED.search(host.text(str(folder / _BOOT)) or "")

@@ -40,7 +40,7 @@ def loaded(host: Observation) -> Iterator[Finding]:
             yield driver.fail(
                 f"not loaded: {', '.join(missing)}",
                 failure.message if failure else "it was not loaded since the host started",
-                f"provision load {driver.name}; 'provision units install' has it done at boot",
+                f"provision load {driver.name}; at each boot: provision units install",
             )
 
 
@@ -125,14 +125,14 @@ def conflicts(host: Observation) -> Iterator[Finding]:
             yield driver.fail(
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
                 "the kernel's own driver for the same hardware was loaded first",
-                f"provision load {driver.name} unloads it when it is idle; else reboot."
+                f"unload it when it is idle: provision load {driver.name}; else reboot."
                 f" {IF_IT_COMES_BACK}",
             )
         if manifest.host.conflicts and not config.is_file():
             yield driver.warn(
                 f"/{config.relative_to(host.root)} is missing",
                 "it was removed, or an older provision installed the driver",
-                f"provision install {driver.name} writes it again",
+                "have it written again: provision apply",
             )
 
 
@@ -185,14 +185,14 @@ def device_nodes(host: Observation) -> Iterator[Finding]:
             yield driver.fail(
                 f"missing: {', '.join(missing)}",
                 "neither the kernel nor udev makes them",
-                f"provision load {driver.name} makes them, loaded or not",
+                f"have them made: provision load {driver.name}",
             )
         if unlinked:
             yield driver.warn(
                 f"no link in /dev/char for {', '.join(unlinked)}",
                 "containers lose the device when systemd reloads ('Unknown Error'): runc looks it"
                 " up by that link",
-                f"provision load {driver.name} makes them, loaded or not",
+                f"have them made: provision load {driver.name}",
             )
 
 
@@ -327,7 +327,7 @@ _COMPLAINTS = (
     _Complaint(
         re.compile(r"Direct firmware load for (\S+) failed"),
         cause="the kernel did not find the firmware",
-        cure="provision load tells the kernel its folder; see the check firmware",
+        cure="tell the kernel its folder: provision load; see the check firmware",
         names_firmware=True,
     ),
     _Complaint(
@@ -348,7 +348,7 @@ _COMPLAINTS = (
     _Complaint(
         re.compile(r"version magic '[^']*' should be '[^']*'|disagrees about version of symbol"),
         cause="a module was built for another kernel or with other headers",
-        cure="provision apply builds it again for the running kernel",
+        cure="build it again for the running kernel: provision apply",
     ),
 )
 

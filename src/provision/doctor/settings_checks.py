@@ -38,8 +38,8 @@ def drivers(host: Observation) -> Iterator[Finding]:
             "unknown",
             "nothing is configured",
             "provision.toml is missing or names no driver, so no driver could be checked",
-            "name one in /etc/provision/provision.toml, such as [drivers.nvidia]; provision"
-            " drivers lists them",
+            "name one in /etc/provision/provision.toml, such as [drivers.nvidia]; they are listed"
+            " by: provision drivers",
         )
 
 

@@ -110,8 +110,8 @@ class ArtifactSource:
             raise NotFoundError(
                 f"There is no artifact of {request.driver} for {kernel}: neither in a registry nor"
                 " in the store.",
-                resolution="Build it, and name the image: provision build"
-                f" {request.driver} --kernel {kernel}; provision export … --image IMAGE",
+                resolution=f"Build it: provision build {request.driver} --kernel {kernel}; then"
+                " name the image that it prints: --image IMAGE",
             )
         shutil.copytree(entry, folder, symlinks=True)
         remove_host_files(folder)

@@ -41,8 +41,8 @@ def pod_of(driver: str, root: ForeignRoot | None) -> tuple[ForeignRoot, DriverPo
     if root is None or root.pod is None:
         raise NotFoundError(
             f"There is no driver pod of {driver}: its recipe has no [host.root.pod].",
-            resolution=f"Take another way: provision export kmm {driver}, or provision export"
-            " daemonset.",
+            resolution=f"Take another way: provision export kmm {driver}; or 'provision export"
+            " daemonset'.",
         )
     return root, root.pod
 

@@ -280,7 +280,7 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
     except ValueError as error:
         raise ProvisionError(
             f"'{path}' {error}.",
-            resolution="Name a key file: provision registry key --output FILE makes one.",
+            resolution="Name a key file, or make one: provision registry key --output FILE",
         ) from error
     if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
         raise ProvisionError(

@@ -318,7 +318,7 @@ def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Comp
         raise ProvisionError(
             f"The program 'skopeo' is not installed, which is needed to {why}.",
             resolution="Install it: apt-get install skopeo (dnf, zypper: the same name). On a host"
-            " without packages, the DaemonSet's image has it: provision export daemonset",
+            " without packages, the DaemonSet's image has it ('provision export daemonset').",
         )
     # What this machine's policy.json demands is not what we verify.
     argv = ["skopeo", "--insecure-policy", f"--command-timeout={timeout:.0f}s", *argv]
