@@ -20,7 +20,7 @@ from kit.artifact import make_artifact
 from kit.foreign import kernels_sign_file
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import BUILD_NETWORK, Provision
 from provision.config import SigningConfig
 from provision.documents import load_json
@@ -106,14 +106,22 @@ def make_key(folder: Path, *words: str, form: str = "PEM") -> None:
     run(["openssl", "req", "-new", "-x509", *what, *use, *files, *(words or ("-nodes",))])
 
 
+def _install(provision: Provision, host: AgentHost, *, check: bool = True) -> Completed:
+    built = provision.json("build", *_TARGET, "--root", host.root)
+    return provision("-v", "install", built["image"], "--root", host.root, "--json", check=check)
+
+
 @pytest.fixture(scope="module")
 def signed(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Signed:
     """The small driver, installed on a host with a key; it has no headers of its own."""
     need_programs("openssl")
     host = AgentHost.make(tmp_path_factory.mktemp("signed") / "root", running=OLD_KERNEL)
     make_key(host.root / "etc/keys", form="DER")
-    host.configure('[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/certificate"\n')
-    Provision(engine.host)("install", *_TARGET, "--root", host.root)
+    host.configure(
+        f"[drivers.{SMALL_DRIVER}]\n"
+        '[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/certificate"\n'
+    )
+    _install(Provision(engine.host), host)
     entry = (host.store(SMALL_DRIVER) / "current").resolve(strict=True)
     return Signed(host, entry, load_json(entry / MANIFEST, Manifest))
 
@@ -287,13 +295,11 @@ def test_a_pin_is_nowhere_but_where_it_was_put(
     host = AgentHost.make(tmp_path / "root", running=OLD_KERNEL)
     shutil.copytree(signed.keys, host.root / "etc/keys")
     (host.root / "etc/keys/key").unlink()
-    where = '[signing]\ncertificate = "/etc/keys/certificate"\n'
+    where = f'[drivers.{SMALL_DRIVER}]\n[signing]\ncertificate = "/etc/keys/certificate"\n'
     for pin in ("wrong", _PIN):
         pin_file = host.write("etc/keys/pin", f"{pin}\n")
         host.configure(f'{where}key = "{_TOKEN_KEY}"\npin_file = "/etc/keys/pin"\n')
-        done = Provision(engine.host)(
-            "-v", "install", *_TARGET, "--root", host.root, "--json", check=pin == _PIN
-        )
+        done = _install(Provision(engine.host), host, check=pin == _PIN)
         assert "-passin stdin" in done.stderr
         assert _PIN not in done.output
     entry = (host.store(SMALL_DRIVER) / "current").resolve(strict=True)
@@ -301,7 +307,7 @@ def test_a_pin_is_nowhere_but_where_it_was_put(
     _assert_secret(openssl)
     # What is refused is not repeated either.
     host.configure(f'{where}key = "{_TOKEN_KEY}?pin-value={_PIN}"\n')
-    for words in (["install", *_TARGET, "--json"], ["apply"], ["status", "--json"]):
+    for words in (["install", "provision/x:1", "--json"], ["apply"], ["status", "--json"]):
         refused = Provision(engine.host)("-v", *words, "--root", host.root, check=False)
         assert refused.returncode == 2, refused.output
         assert "pin_file" in refused.output

@@ -65,7 +65,7 @@ def _run(tmp_path: Path, build: str, *words: str) -> tuple[int, str]:
     return json.loads(said.read_text())["status"], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", [("apply",), ("install", "v4l2loopback")])
+@pytest.mark.parametrize("words", [("apply",)])
 def test_a_host_that_never_builds_asks_its_registry_only(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:

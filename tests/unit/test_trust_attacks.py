@@ -29,7 +29,6 @@ from provision.build.provenance import (
     remove_records,
     with_own_cache,
 )
-from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image
@@ -46,12 +45,10 @@ from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.signatures import UntrustedError, verify_signature
-from provision.store import artifact_lookup, staging
+from provision.store import staging
 from provision.store.admission import Admission, distrust, record_admission, unsigned_image
-from provision.store.artifact_lookup import stored_for
-from provision.store.install import install_image
 from provision.store.layout import Layout
-from provision.store.obtain import store_pulled
+from provision.store.obtain import store_image, store_pulled
 from unit.agent.conftest import host as host  # noqa: PLC0414 - a fixture
 from unit.agent.conftest import ready as ready  # noqa: PLC0414 - a fixture
 from unit.agent.host import NEWEST, Host
@@ -62,7 +59,6 @@ from unit.registry.trusting_host import (
     KEY,
     OTHER,
     SERIAL,
-    SOUGHT,
     configured,
     connected,
     found,
@@ -104,7 +100,7 @@ def test_an_image_that_only_says_that_it_was_built_here_is_not_found(
 
 
 def _install(settings: Settings, _engine: FakeEngine) -> None:
-    install_image(settings, PIN.image, DEFAULT)
+    store_image(settings, PIN.image, DEFAULT)
 
 
 def _sign_pushed(settings: Settings, engine: FakeEngine) -> None:
@@ -142,7 +138,7 @@ def test_with_consent_such_an_image_counts_as_unsigned(
 ) -> None:
     signed: list[Path] = []
     monkeypatch.setattr(staging, "sign_modules", lambda entry, *_1, **_2: signed.append(entry))
-    done = install_image(using(settings, engine), PIN.image, ONCE)
+    done = store_image(using(settings, engine), PIN.image, ONCE)
     assert unsigned_image(done.entry) == PIN.image
     assert distrust(settings.config, settings.root, "demo", done.entry) is not None
     assert signed == [], "the host's key signs only what was built here or is signed"
@@ -151,7 +147,7 @@ def test_with_consent_such_an_image_counts_as_unsigned(
         replace(engine.images[PIN.image], id="sha256:ours"), engine.contents["sha256:theirs"]
     )
     record_built(settings.state, "sha256:ours", PIN.image)
-    done = install_image(using(settings, engine), PIN.image, DEFAULT)
+    done = store_image(using(settings, engine), PIN.image, DEFAULT)
     assert unsigned_image(done.entry) is None
     assert len(signed) == 1
 
@@ -222,24 +218,18 @@ def test_what_a_key_admitted_is_not_trusted_longer_than_the_key(
     settings: Settings,
     registry: MemoryRegistry,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = have(registry, tmp_path)
     entry = store_pulled(settings, found(settings, registry), DEFAULT).entry
     assert _why(settings, entry) is None
-    monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: SOUGHT)
-    assert stored_for(settings, DriverRequest("demo")) == entry
     _rotate(settings)
     why = _why(settings, entry)
     assert why is not None
     assert public(KEY).fingerprint in why
-    # While no registry answers, it does not serve either.
-    assert stored_for(settings, DriverRequest("demo")) is None
     # Once the new key has signed the image, it is made again: the new key vouches for that one.
     registry.sign(digest, facts_of(PIN, SERIAL + 1), OTHER)
     assert store_pulled(settings, found(settings, registry), DEFAULT).origin == "registry"
     assert _why(settings, entry) is None
-    assert stored_for(settings, DriverRequest("demo")) == entry
 
 
 def _by_public_key(settings: Settings, registry: MemoryRegistry, folder: Path) -> TrustOverride:
@@ -259,15 +249,12 @@ def test_what_one_command_allowed_is_not_allowed_later(
     settings: Settings,
     registry: MemoryRegistry,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     allow: Callable[[Settings, MemoryRegistry, Path], TrustOverride],
 ) -> None:
     consent = allow(settings, registry, tmp_path)
     entry = store_pulled(settings, found(settings, registry, consent=consent), consent).entry
     assert json.loads((entry / ADMISSION).read_text())["once"] is True
     assert "once" in (_why(settings, entry) or "")
-    monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: SOUGHT)
-    assert stored_for(settings, DriverRequest("demo")) is None
 
 
 def test_not_before_holds_for_what_is_in_the_store(

@@ -8,7 +8,6 @@ from kit.agent_host import AgentHost
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.process import run
 from kit.product import BUILD_NETWORK
-from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ class Store:
     def __init__(self, provision: Provision, root: Path) -> None:
         self.host = AgentHost.make(root, running=OLD_KERNEL)
         self._provision = provision
+        self._named: list[str] = []
 
     @property
     def root(self) -> Path:
@@ -49,11 +49,11 @@ class Store:
     def install(self, driver: str, *words: str | Path) -> Path:
         """Build and install a driver; returns its store entry."""
         target = ("--kernel", OLD_KERNEL, "--distro", DISTRO, "--root", self.root)
-        self._provision("install", driver, *target, *BUILD_NETWORK, *words)
-        layout = Layout(self.root, driver)
-        entry = layout.current.resolve()
-        link_kernel(layout, OLD_KERNEL, entry.name)
-        return entry
+        built = self._provision.json("build", driver, *target, *BUILD_NETWORK, *words)
+        self._named.append(driver)
+        self.host.configure("".join(f"[drivers.{name}]\n" for name in self._named))
+        self._provision("install", built["image"], "--root", self.root)
+        return Layout(self.root, driver).current.resolve()
 
     def apply(self, drivers: str) -> None:
         """Let `provision apply` install what `drivers`, a part of provision.toml, says."""

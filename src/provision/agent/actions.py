@@ -20,6 +20,7 @@ from typing import Literal
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, Action, KernelArtifact, Observed, Outcome, Plan, Run
 from provision.agent.rollback import choose, reject
+from provision.agent.use import activate, link
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
@@ -36,9 +37,8 @@ from provision.kmod.boot_files import has_kernel
 from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
-from provision.kmod.loader import try_write_loader
 from provision.kmod.trial import TrialFailedError, try_artifact
-from provision.kmod.verify import files_fingerprint, stored_manifest
+from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by, report
@@ -55,8 +55,7 @@ from provision.sources.upstream.queries import (
     today,
 )
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
-from provision.store.entries import link_kernel, linked_kernels
-from provision.store.install import activate_entry, deactivate
+from provision.store.install import deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import Stored, obtain, store_pulled
@@ -68,7 +67,6 @@ from provision.store.state import (
     NewerStateError,
     load_state,
     refuse_newer,
-    store_state,
     update_state,
 )
 
@@ -432,27 +430,23 @@ class Preparation:
         Returns:
             The result in one line; None: the artifact is gone again.
         """
-        layout, run, kernel = self._layout, self.run, self.kernel
-        options, digest = self._setting.options, obtained.entry.name
+        layout, kernel, digest = self._layout, self.kernel, obtained.entry.name
         with changing(layout):
             manifest = stored_manifest(obtained.entry)
             if manifest is None:
                 return None
-            state = load_state(layout)
-            known = state.of(kernel)
-            if set(known.rejected) - set(self.artifact.known.rejected):
+            if set(load_state(layout).of(kernel).rejected) - set(self.artifact.known.rejected):
                 return (
                     f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
                 )
-            now = linked_kernels(layout).get(kernel)
-            previous = known.previous if now in {None, digest} else now
-            # If the run is killed here, the next one repeats this, with the previous artifact.
-            known = known.model_copy(update={"previous": previous, "inputs": None})
-            store_state(layout, state.updated(kernel, known))
-            try_write_loader(obtained.entry, options, root=run.root)
-            link_kernel(layout, kernel, digest)
-            linked = self._linked(obtained, known, files_fingerprint(obtained.entry, manifest))
-            store_state(layout, state.updated(kernel, linked))
+            link(
+                layout,
+                kernel,
+                obtained.entry,
+                manifest,
+                options=self._setting.options,
+                state_of=partial(self._linked, obtained),
+            )
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
 
@@ -544,9 +538,8 @@ class Actions:
     def _activate(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.run.root, action.driver)
         entry = layout.entry(_artifact(observed, action).digest or "")
-        activate_entry(layout, entry)
         try:
-            update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
+            activate(layout, entry)
         except NewerStateError as error:
             # The artifact is active; only the state can't record it.
             report(Note(error.message))

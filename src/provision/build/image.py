@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
 
+from pydantic import ValidationError
+
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
@@ -39,7 +41,7 @@ from provision.engine.transfer import read_file
 from provision.errors import ProvisionError, redact
 from provision.files import lock
 from provision.manifest import EXTRAS, MANIFEST
-from provision.pin import Pin
+from provision.pin import PIN_LABEL, Pin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Step, report
 
@@ -240,6 +242,17 @@ def find_built(engine: Engine, pin: Pin, state: Path) -> Image | None:
     """
     built = built_here(engine, f"{DIGEST_LABEL}={pin.digest}", state)
     return max(built, key=lambda image: pin.image in image.tags, default=None)
+
+
+def image_pin(image: Image, name: str) -> Pin:
+    """Return the Pin in an image's label."""
+    try:
+        return Pin.model_validate_json(image.labels.get(PIN_LABEL, ""))
+    except ValidationError as error:
+        raise ProvisionError(
+            f"'{name}' is not an artifact image: its label {PIN_LABEL} has no Pin.",
+            resolution="Name an image that 'provision build' has built.",
+        ) from error
 
 
 def pin_label(image: Image) -> str:

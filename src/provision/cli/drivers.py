@@ -464,7 +464,7 @@ def vendor_file(
     """Write the vendor file of a driver that came from the distro or the vendor.
 
     The file lists the libraries, programs and other files of the driver that the command finds
-    below --root. Write it again after an update of the driver. Drivers that 'provision install' put
+    below --root. Write it again after an update of the driver. Drivers that provision put
     into the store have a vendor file already.
     """
     root = root.resolve()

@@ -2,95 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provision.build.image import build_image
-from provision.build.request import BuildSettings, DriverRequest, RequestOptions
-from provision.build.resolve import resolve_pin
+from provision.agent.desired import load_desired
+from provision.agent.use import refuse_reverted, use
+from provision.build.image import image_pin
 from provision.build.workspace import Settings
 from provision.cli import options
-from provision.cli.job import build_options, examined, job, target_options, trust_options
+from provision.cli.job import examined, job, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, size_of, table, text
 from provision.engine.docker_api import names_registry
-from provision.errors import ProvisionError, UsageError
-from provision.kmod.module_signatures import is_signed_for_host
+from provision.engine.transfer import find_image
+from provision.errors import UsageError
 from provision.kmod.trial import TrialFailedError, try_artifact
 from provision.kmod.verify import Report, verify_artifact
-from provision.manifest import load_manifest
-from provision.pin import Pin
-from provision.progress import Note, report
-from provision.registry.artifact_images import ArtifactImage
-from provision.registry.find import SearchOptions, TrustOverride
+from provision.registry.find import TrustOverride
 from provision.registry.image_archives import is_archive_name
-from provision.store.admission import distrust
-from provision.store.artifact_lookup import check_age, look_for, may_be_in_store, stored_for
+from provision.store.artifact_lookup import check_age
 from provision.store.entries import kernel_entry
-from provision.store.install import (
-    activate_entry,
-    install_image,
-    require_card,
-    unpacked_image,
-    verify_entry,
-)
+from provision.store.install import require_card, unpacked_image
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
-from provision.store.obtain import store_pulled, unpacked_pull
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The options of an installation."""
-
-    again: bool
-    replace: bool
-    dry_run: bool
-    any_card: bool = False
-
-
-_way = options.group(
-    _Way,
-    again=options.again,
-    replace=options.replace_files,
-    dry_run=options.dry_run,
-)
-# The changes that were made, or would be, with their artifact.
-_Done = tuple[Pin, Path, tuple[Change, ...]]
+from provision.store.obtain import Stored, store_image, store_pulled, unpacked_pull
 
 
 @command("install")
 def install_command(
     *,
-    what: str = argument("IMAGE|FILE.tar|DRIVER"),
-    target: RequestOptions = target_options,
-    catalogues: tuple[Path, ...] = options.catalogues,
+    what: str = argument("IMAGE|FILE.tar"),
     root: Path = options.root_or_new,
-    how: BuildSettings = build_options,
     consent: TrustOverride = trust_options,
-    way: _Way = _way,
+    again: bool = options.again,
+    replace: bool = options.replace_files,
+    force: bool = option("--force", "Use it although it drives no card of this host."),
+    dry_run: bool = options.dry_run,
 ) -> None:
-    """Put an artifact into the host's store and switch to it.
+    """Put an artifact into the host's store, and let its kernel use it.
 
-    With DRIVER, the command installs the image that the registry of provision.toml has for this
-    host. If there is none, it builds the driver as 'provision build' does. An artifact that is
-    installed already stays.
+    If that kernel runs, the command switches to the artifact; 'provision load' loads it. What
+    provision.toml does not ask for is refused, because the next run of the agent would take it
+    back. An artifact that is installed already stays.
 
     An IMAGE whose name begins with the host of a registry is pulled from there and must be signed.
     Every other name is an image of the engine, which this user must have built here. FILE.tar, or a
     path that begins with / or ./, is the archive of an image and must be signed too.
     """
-    way = replace(way, any_card=target.force)
-    with job(root, catalogues, network=target.network) as settings:
+    with job(root) as settings:
+        desired = load_desired(settings.root)
+        add: Callable[[], Stored]
         if is_archive_name(what) or names_registry(what):
-            pin, entry, changes = _pulled(settings, examined(settings, what, consent), consent, way)
+            trusted = examined(settings, what, consent)
+            check_age(settings, trusted, consent)
+            pin = trusted.pin
+            add = partial(store_pulled, settings, trusted, consent, replace=again)
         elif ":" in what or "/" in what:
-            pin, entry, changes = _installed(settings, what, consent, way)
+            pin = image_pin(find_image(settings.engine(), what), what)
+            add = partial(store_image, settings, what, consent, replace=again)
         else:
-            pin, entry, changes = _driver(settings, target.of(what), how, consent, way)
+            raise UsageError(
+                f"'{what}' is not an image.",
+                resolution=f"To install a driver, name it in /etc/provision/provision.toml"
+                f" ([drivers.{what}]), and run: provision apply",
+            )
+        refuse_reverted(desired, pin.driver)
+        entry = Layout(settings.root, pin.driver.name).entry(pin.short_digest)
+        changes: list[Change] = [] if entry.is_dir() and not again else [Change("unpack", entry)]
+        if not dry_run:
+            stored = add()
+            is_new = stored.origin != "store"
+            changes = [Change("unpack", entry)] if is_new else []
+            if not force:
+                require_card(settings, stored.manifest)
+            changes += use(settings.root, desired, entry, stored.manifest, replace=replace)
     emit(
         {
             "driver": pin.driver.name,
@@ -99,9 +87,9 @@ def install_command(
             "digest": pin.digest,
             "root": root,
             "entry": entry,
-            "changed": bool(changes) and not way.dry_run,
+            "changed": bool(changes) and not dry_run,
             "changes": [{"kind": c.kind, "path": c.path, "what": str(c)} for c in changes],
-            "dry_run": way.dry_run,
+            "dry_run": dry_run,
         },
         _changes,
     )
@@ -115,101 +103,6 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"would {change['what']}" for change in done["changes"])
     else:
         yield f"{what} is installed in {done['entry']}."
-
-
-def _driver(
-    settings: Settings,
-    request: DriverRequest,
-    how: BuildSettings,
-    consent: TrustOverride,
-    way: _Way,
-) -> _Done:
-    # These options ask for a certain build, which no registry has.
-    is_build = how.rebuild or request.base or request.refresh or request.force
-    if not is_build:
-        try:
-            trusted = look_for(settings, request, SearchOptions(consent))
-        except ProvisionError as error:
-            in_store = _in_store(settings, request, way, error)
-            if in_store is None:
-                raise
-            return in_store
-        if trusted is not None:
-            return _pulled(settings, trusted, consent, way)
-    resolved = resolve_pin(settings, request)
-    layout = Layout(settings.root, resolved.pin.driver.name)
-    entry = layout.entry(resolved.pin.short_digest)
-    if entry.is_dir() and not (is_build or way.again):
-        in_use = _stored(settings, layout, entry, way)
-        if in_use is not None:
-            return in_use
-    if way.dry_run:
-        return _installed(settings, resolved.pin.image, consent, way)
-    built = build_image(settings, resolved, how)
-    return _installed(settings, built.image_id, consent, way)
-
-
-def _in_store(
-    settings: Settings, request: DriverRequest, way: _Way, error: ProvisionError
-) -> _Done | None:
-    """Activate an entry of the store where no registry answers and nothing is built here."""
-    if way.again or not may_be_in_store(settings, error):
-        return None
-    entry = stored_for(settings, request)
-    if entry is None:
-        return None
-    report(Note(f"{error.message} The store has the artifact: {entry}"))
-    return _stored(settings, Layout(settings.root, request.driver), entry, way)
-
-
-def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done | None:
-    """Activate an entry of the store, without an engine; None: it has to be made again."""
-    verify_entry(layout, entry)
-    manifest = load_manifest(entry)
-    signing, root = settings.config.signing, settings.root
-    if why := distrust(settings.config, root, layout.driver, entry):
-        report(Note(f"{entry} is not trusted now: {why}; making it again"))
-        return None
-    if not is_signed_for_host(entry, manifest, signing, root=root):
-        return None
-    if not way.any_card:
-        require_card(settings, manifest)
-    done = activate_entry(layout, entry, replace=way.replace, dry_run=way.dry_run)
-    return manifest.pin, entry, done.changes
-
-
-def _pulled(settings: Settings, trusted: ArtifactImage, consent: TrustOverride, way: _Way) -> _Done:
-    """Install an image of a registry or an archive."""
-    pin = trusted.pin
-    layout = Layout(settings.root, pin.driver.name)
-    if way.dry_run:
-        check_age(settings, trusted, consent)
-        entry = layout.entry(pin.short_digest)
-        if not entry.is_dir():
-            return pin, entry, (Change("unpack", entry),)
-        planned = activate_entry(layout, entry, replace=way.replace, dry_run=True)
-        return pin, entry, planned.changes
-    stored = store_pulled(settings, trusted, consent, replace=way.again)
-    if not way.any_card:
-        require_card(settings, load_manifest(stored.entry))
-    done = activate_entry(layout, stored.entry, replace=way.replace)
-    unpacked = (Change("unpack", stored.entry),) if stored.origin == "registry" else ()
-    others = tuple(change for change in done.changes if change.kind != "unpack")
-    return pin, stored.entry, (*unpacked, *others)
-
-
-def _installed(settings: Settings, image: str, consent: TrustOverride, way: _Way) -> _Done:
-    """Install an image of the engine."""
-    done = install_image(
-        settings,
-        image,
-        consent,
-        again=way.again,
-        replace=way.replace,
-        dry_run=way.dry_run,
-        any_card=way.any_card,
-    )
-    return done.manifest.pin, done.entry, done.changes
 
 
 @command("verify")

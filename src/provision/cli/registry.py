@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
+from provision.build.image import image_pin
 from provision.build.resolve import load_pin
 from provision.build.workspace import Settings
 from provision.cli import options
@@ -28,7 +28,7 @@ from provision.cli.output import emit, fields, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import PIN_LABEL, Pin
+from provision.pin import Pin
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     SearchOptions,
@@ -134,14 +134,7 @@ def _copy(settings: Settings, image: ArtifactImage, reference: str | None) -> No
 def _engine_image(settings: Settings, image: str) -> EngineImage:
     """Return an image of the engine with its Pin."""
     found = find_image(settings.engine(), image)
-    try:
-        pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))
-    except ValidationError as error:
-        raise ProvisionError(
-            f"'{image}' is not an artifact image: its label {PIN_LABEL} has no Pin.",
-            resolution="Name an image that 'provision build' has built.",
-        ) from error
-    return EngineImage(settings.engine(), found.id, pin)
+    return EngineImage(settings.engine(), found.id, image_pin(found, image))
 
 
 @command("pull", registry)

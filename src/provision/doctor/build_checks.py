@@ -53,7 +53,7 @@ def running_kernel(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
         if running is not None and driver.entry is None and driver.unknown is None:
             seen = f"nothing in the store for the running kernel {running}"
-            cure = f"provision apply (or: provision install {driver.name})"
+            cure = "provision apply"
             yield _lacking(driver, running, seen, cure)
 
 
@@ -132,7 +132,8 @@ def compiler(host: Observation) -> Iterator[Finding]:
             yield driver.warn(
                 f"built by {name}, and the running kernel by gcc {banner[1]}",
                 "another compiler may lay out shared structures differently",
-                f"provision build --rebuild {driver.name}, then provision install {driver.name}",
+                f"build it, then install its image: provision build --rebuild {driver.name};"
+                " provision install --again IMAGE",
             )
 
 

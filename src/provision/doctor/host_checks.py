@@ -169,7 +169,7 @@ def store(host: Observation) -> Iterator[Finding]:
             yield driver.fail(
                 f"{entry.name} is damaged: {findings[0]}",
                 "something wrote to the store, or the disk is defective",
-                f"provision apply, or provision install --again {driver.name}",
+                "provision apply",
             )
     for driver in host.drivers:
         try:
@@ -185,7 +185,7 @@ def store(host: Observation) -> Iterator[Finding]:
             yield driver.fail(
                 f"{driver.entry.name} has no readable manifest",
                 "something wrote to the store, or the disk is defective",
-                f"provision apply, or provision install --again {driver.name}",
+                "provision apply",
             )
     folder = in_root(host.root, STORE)
     if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:

@@ -213,12 +213,12 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
         there = ", ".join(stored_drivers(layout.root)) or "none"
         raise NotFoundError(
             f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
-            resolution=f"Install it: provision install {layout.driver}. Installed are: {there}.",
+            resolution=f"Install it: provision apply. Installed are: {there}.",
         )
     entry = layout.linked(link)
     if entry is None:
         raise ProvisionError(
             f"'{link}' points to an artifact that is gone.",
-            resolution=f"Install it again: provision install {layout.driver}.",
+            resolution="Have it made again: provision apply",
         )
     return entry, load_manifest(entry)

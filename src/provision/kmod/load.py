@@ -29,8 +29,8 @@ _SIGN = (
     "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol its"
     f" certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}."
 )
-_SIGN_AGAIN = "sign it again: provision install --again DRIVER"
-_REBUILD = "Build it for this kernel: provision apply (or provision install --again DRIVER)."
+_SIGN_AGAIN = "sign it again: provision install --again IMAGE"
+_REBUILD = "Build it for this kernel: provision apply"
 _SYMBOLS = "it needs symbols that the kernel {kernel} and its loaded modules don't have"
 _FIND_SYMBOLS = (
     "A module that it depends on is missing or of another build: 'provision verify DRIVER', and see"

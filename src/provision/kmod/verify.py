@@ -65,8 +65,9 @@ class DamagedError(ProvisionError):
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         super().__init__(
             f"{what} is damaged: {count}.",
-            resolution="Install it again (provision install --again); if the image itself is "
-            "damaged, build it again first (provision build --rebuild).",
+            resolution="Have it made again: provision apply. If the image itself is damaged, build"
+            " it again, and install that: provision build --rebuild DRIVER; provision install"
+            " --again IMAGE",
             details="\n".join(str(finding) for finding in findings),
         )
         self.findings = tuple(findings)

@@ -32,7 +32,7 @@ BOOT_UNIT = "provision-boot.service"
 # Begins the line of modprobe.d's file with the driver's own modules.
 OWN_MODULES = "# its own: "
 _FOREIGN = (
-    "Move your file to another name, or run 'provision install DRIVER --replace', which keeps a"
+    "Move your file to another name, or run 'provision install IMAGE --replace', which keeps a"
     " copy of it in the driver's part of the store (saved/)."
 )
 

@@ -1,4 +1,4 @@
-"""Looks for the artifact that a host needs: in its registries, or in its store if none answers.
+"""Looks in registries for the artifact that a host needs.
 
 No artifact of a registry is older than one that this host has had, unless its admin says so. The
 serials of signed artifacts lie beside the entries and outlive them: they show that a registry
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from provision.build.request import (
     DriverRequest,
@@ -23,13 +22,10 @@ from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
 from provision.files import write_atomic
 from provision.host.facts import read_facts
 from provision.host.kernels import machine
-from provision.kmod.verify import stored_manifest
-from provision.pin import DistroPin, Pin
-from provision.progress import Note, report
+from provision.pin import DistroPin
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -38,11 +34,7 @@ from provision.registry.find import (
     find_in_registries,
 )
 from provision.registry.signatures import UntrustedError
-from provision.registry.skopeo import DeniedError
-from provision.sources.candidates import newest_first
 from provision.sources.upstream.queries import known_branches, today
-from provision.store.admission import distrust
-from provision.store.entries import entries
 from provision.store.layout import Layout
 
 
@@ -133,44 +125,6 @@ def _version_request(
     asked = request.version_request(branches.followed(name, today()), ended)
     is_open = name == DEFAULT_VERSION and asked.branches is not None
     return replace(asked, known=frozenset(one.name for one in branches.all)) if is_open else asked
-
-
-def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
-    """Return the entry of the store that fits a request; None: no entry does.
-
-    Of several versions the preferred one is taken, or the newest; and only an entry that the host
-    would admit today: without its registry, a host must not go back to what a key that it no
-    longer trusts, or one command, once admitted.
-    """
-    sought = artifact_query(settings, request)
-    layout = Layout(settings.root, request.driver)
-    found: dict[str, Path] = {}
-    for digest in entries(layout):
-        entry = layout.entry(digest)
-        manifest = stored_manifest(entry)
-        if not manifest or not _is_of(manifest.pin, sought):
-            continue
-        why = distrust(settings.config, settings.root, request.driver, entry)
-        if why is None:
-            found[manifest.pin.driver.version] = entry
-        else:
-            report(Note(f"{entry} does not serve: {why}"))
-    order = [v for v in (sought.version.prefer, *newest_first(found)) if v in found]
-    return found[order[0]] if order else None
-
-
-def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:
-    if (pin.driver.flavour, pin.kernel.release) != (sought.flavour, sought.kernel):
-        return False
-    if pin.kernel.architecture != sought.architecture:
-        return False
-    return sought.version.accepts(pin.driver.version)
-
-
-def may_be_in_store(settings: Settings, error: ProvisionError) -> bool:
-    """Return whether a host that never builds falls back on its store: no registry answers."""
-    is_silent = isinstance(error, UnreachableError | DeniedError)
-    return is_silent and settings.config.policy.build == "never"
 
 
 _LONGEST = 1 << 20

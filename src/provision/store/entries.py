@@ -179,7 +179,7 @@ def current_entry(layout: Layout) -> Path:
     if entry is None:
         raise NotFoundError(
             f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
-            resolution=f"Install it: provision install {layout.driver}",
+            resolution="Install those of provision.toml: provision apply",
         )
     return entry
 
@@ -193,7 +193,7 @@ def kernel_entry(layout: Layout, release: str | None) -> Path:
         raise NotFoundError(
             f"The driver '{layout.driver}' has no artifact for the kernel {release} under"
             f" '{layout.root}'.",
-            resolution=f"Install one: provision install {layout.driver} --kernel {release}",
+            resolution=f"Install one: provision apply --kernel {release}",
         )
     return entry
 

@@ -39,7 +39,8 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
     if installed is None:
         raise NotFoundError(
             f"The recipe of '{recipe.name}' does not say how to find the driver on a host.",
-            resolution=f"Have provision install it: provision install {recipe.name}",
+            resolution="To have it installed, name it in /etc/provision/provision.toml"
+            f" ([drivers.{recipe.name}]), then: provision apply",
         )
     version = _version(recipe, installed, root, machine)
     folders = library_folders(installed, machine)
@@ -130,7 +131,8 @@ def _version(recipe: Recipe, installed: Installed, root: Path, machine: str) -> 
         raise NotFoundError(
             f"The driver '{recipe.name}' is not installed under '{root}': there is no"
             f" {before}VERSION in {', '.join(folders)}.",
-            resolution=f"Install it from your distro, or by: provision install {recipe.name}",
+            resolution=f"Install it from your distro; or name it in /etc/provision/provision.toml"
+            f" ([drivers.{recipe.name}]), then: provision apply",
         )
     loaded = _loaded_version(recipe, root)
     return loaded if loaded is not None and loaded in found else newest_first(found)[0]

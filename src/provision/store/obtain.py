@@ -10,13 +10,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.build.image import build_image, find_built, pin_label
-from provision.build.provenance import is_built_here
+from provision.build.image import build_image, find_built, image_pin
+from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -97,12 +97,7 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))
     # By id: another process may have given the name to another image.
     image = find_image(settings.engine(), built.image_id)
-    with (
-        drafted_image(settings, image, pin.image, pin) as draft,
-        changing(layout),
-    ):
-        adopt(layout, entry.name, draft, replace=is_there)
-        manifest = load_manifest(entry)
+    manifest = _add(settings, image, pin.image, pin)
     # The build's own total is a part of this one.
     seconds = {("build" if part == "total" else part): s for part, s in built.phases().items()}
     return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
@@ -149,24 +144,58 @@ def _is_by(entry: Path, admission: Admission | None) -> bool:
     return (before.image, before.fingerprint) == (admission.image, admission.fingerprint)
 
 
-def drafted_image(
-    settings: Settings, image: Image, name: str, pin: Pin
-) -> AbstractContextManager[Path]:
-    """Unpack, verify and sign an image of the engine beside the store's entries, for ``adopt``.
+def store_image(
+    settings: Settings, name: str, consent: TrustOverride, *, replace: bool = False
+) -> Stored:
+    """Put the artifact of an image of the engine into the store, beside the one that is in use.
+
+    Raises:
+        ForeignImageError: It was not built here, and unsigned images are not accepted.
+    """
+    begun = time.monotonic()
+    image = find_image(settings.engine(), name)
+    pin = image_pin(image, name)
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+    if not (consent.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
+        require_built_here(
+            settings.state,
+            image,
+            name,
+            resolution="Build it here, as the user who installs it: provision build"
+            f" {layout.driver}; or install it as an unsigned image: provision install {name}"
+            " --insecure",
+        )
+    if entry.is_dir() and not replace:
+        manifest = usable_manifest(settings, layout, entry, _admission_here(settings, image, name))
+        if manifest is not None:
+            return Stored(manifest, entry, "store", _total(begun))
+    return Stored(_add(settings, image, name, pin), entry, "engine", _total(begun))
+
+
+def _admission_here(settings: Settings, image: Image, name: str) -> Admission | None:
+    """Return who vouches for an image of the engine; None: it was built here."""
+    is_own = is_built_here(settings.state, image)
+    return None if is_own else Admission(image=name, repository=ENGINE, once=True)
+
+
+def _add(settings: Settings, image: Image, name: str, pin: Pin) -> Manifest:
+    """Unpack, verify and sign an image of the engine, and make it an entry of the store.
 
     The host's key signs nothing that was not built here; such an image counts as unsigned.
     """
     layout = Layout(settings.root, pin.driver.name)
-    is_own = is_built_here(settings.state, image)
-    admission = None if is_own else Admission(image=name, repository=ENGINE, once=True)
+    admission = _admission_here(settings, image, name)
 
     def fill(draft: Path) -> None:
         report(Note(f"unpack {layout.entry(pin.short_digest)}"))
         extract(settings.engine(), image, draft, state=settings.state)
         record_admission(draft, admission)
-        finish_draft(settings, draft, name, pin_label=pin_label(image), signs=is_own)
+        finish_draft(settings, draft, name, pin_label=pin.digest, signs=admission is None)
 
-    return drafted(layout, pin.short_digest, fill)
+    with drafted(layout, pin.short_digest, fill) as draft, changing(layout):
+        adopt(layout, pin.short_digest, draft, replace=True)
+        return load_manifest(layout.entry(pin.short_digest))
 
 
 def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:

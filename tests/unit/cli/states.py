@@ -298,6 +298,25 @@ def _archive(signed: str) -> State:
     return state
 
 
+def _archive_not_named(host: HostTree, run: Run) -> None:
+    _archive("fleet")(host, run)
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", ""))
+
+
+def _archive_of_another_version(host: HostTree, run: Run) -> None:
+    _archive("fleet")(host, run)
+    host.want(version="2.0")
+
+
+def _archive_for_the_next(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    host.add_kernel(NEXT)
+    host.offer(kernel=NEXT)
+    host.archive()
+
+
 def _archive_without_trust(host: HostTree, run: Run) -> None:
     _archive("fleet")(host, run)
     (host.root / "etc/provision/provision.toml").unlink()
@@ -469,6 +488,9 @@ STATES: dict[str, State] = {
     "archive of a stranger": _archive("stranger"),
     "archive, not signed": _archive("nobody"),
     "archive, no trust": _archive_without_trust,
+    "archive, not named": _archive_not_named,
+    "archive, another version named": _archive_of_another_version,
+    "archive, for the next kernel": _archive_for_the_next,
     "archive, installed": _archive_installed,
     "archive, installed, damaged": _archive_installed_and_damaged,
     "archive of something else": _foreign_archive,

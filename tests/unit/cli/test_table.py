@@ -133,8 +133,7 @@ _ROWS: list[Row] = [
     ("wanted", "apply --timer", 0, _applied("ready", *_FULL), _READY),
     ("wanted", "apply --boot", 0, _applied("pending"), {"status"}),
     ("wanted", "doctor", 1, {"states": {"fail": 1}}, set()),
-    ("wanted", "install demo --dry-run", 0, _UNCHANGED, set()),
-    ("wanted", "install demo", 0, _DONE | {"version": "1.2"}, {"entry", "state", *_ACTIVE}),
+    ("wanted", "install demo", 2, _error(2), set()),
     ("wanted", "drivers vendor-file demo", 3, _error(3), set()),
     ("wanted", "registry list demo", 2, _error(2), set()),
     ("wanted, immutable", "apply", 0, _applied("ready", *_FULL), _READY),
@@ -207,7 +206,6 @@ _ROWS: list[Row] = [
     ("ready", "gc", 0, {"artifacts": []}, set()),
     ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
     ("ready", "verify demo", 0, {"findings": []}, set()),
-    ("ready", "install demo", 0, _UNCHANGED, set()),
     ("ready", "rollback demo", 3, _error(3), set()),
     ("ready", "load", 0, {"drivers": [{"modules": [], "changed": False}]}, set()),
     ("ready", "unload", 0, {"drivers": [{"modules": [DRIVER], "changed": True}]}, {"modules"}),
@@ -464,7 +462,11 @@ _ROWS: list[Row] = [
         _UNCHANGED | {"changes": [{"kind": "unpack"}]},
         set(),
     ),
-    ("archive", "install {folder}/driver.tar", 0, _DONE, {"entry", "state", *_ACTIVE}),
+    ("archive", "install {folder}/driver.tar", 0, _DONE, {*_STORED, *_ACTIVE}),
+    # What the agent would take back is refused.
+    ("archive, not named", "install {folder}/driver.tar", 2, _error(2), set()),
+    ("archive, another version named", "install {folder}/driver.tar", 2, _error(2), set()),
+    ("archive, for the next kernel", "install {folder}/driver.tar", 0, _DONE, _STORED),
     (
         "archive",
         "registry pull {folder}/driver.tar",
@@ -483,7 +485,7 @@ _ROWS: list[Row] = [
         "install {folder}/driver.tar --insecure",
         0,
         _DONE,
-        {"entry", *_ACTIVE},
+        {*_STORED, *_ACTIVE},
     ),
     (
         "archive, not signed",
@@ -494,6 +496,13 @@ _ROWS: list[Row] = [
     ),
     ("archive, no trust", "install {folder}/driver.tar", 1, _error(1), set()),
     ("archive, installed", "install {folder}/driver.tar", 0, _UNCHANGED, set()),
+    (
+        "archive, installed",
+        "apply",
+        0,
+        _applied("ready", "load"),
+        {"modules", "status", "settings"},
+    ),
     ("archive, installed, damaged", "install {folder}/driver.tar", 0, _DONE, {"entry"}),
     ("archive of something else", "install {folder}/driver.tar", 1, _error(1), set()),
     # What the host and the catalogue are.

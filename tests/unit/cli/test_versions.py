@@ -221,7 +221,8 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
     (vendor.folder / "releases.json").write_text("<html>Sorry</html>")
     (vendor.folder / "latest.txt").unlink()
     outcome = site.versions("demo")
-    assert outcome.code == 0
+    # Nobody could be read, and its last answer is shown.
+    assert outcome.code == 3
     assert "none now; of " in outcome.out
     assert "it is a web page (HTML)" in outcome.out
     after = site.document()

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
+from provision.agent.desired import load_desired
+from provision.agent.use import use
 from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
 from provision.build.workspace import Settings
@@ -18,9 +20,10 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
 from provision.kmod.verify import verify_artifact
+from provision.pin import PIN_LABEL
 from provision.registry.find import TrustOverride
-from provision.store.install import install_image
 from provision.store.layout import Layout
+from provision.store.obtain import store_image
 from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
 
@@ -44,8 +47,8 @@ class _World:
         for pin in self.pins:
             content = folder / f"content-{pin.driver.version}"
             make_artifact(content, pin=pin)
-            label = {DIGEST_LABEL: pin.digest}
-            image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=label)
+            labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
+            image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=labels)
             self.engine.have(image, content)
             record_built(folder / "state", image.id, pin.image)
         self.root = folder / "host"
@@ -54,7 +57,9 @@ class _World:
         self.settings = Settings(self.root, Config(), Catalogue([]), folder / "state")
 
     def install(self, number: int) -> None:
-        install_image(using(self.settings, self.engine), self.pins[number].image, TrustOverride())
+        settings = using(self.settings, self.engine)
+        stored = store_image(settings, self.pins[number].image, TrustOverride())
+        use(self.root, load_desired(self.root), stored.entry, stored.manifest)
 
     def check_consistent(self) -> None:
         """Everything that has its final name is whole."""

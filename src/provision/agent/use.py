@@ -1,0 +1,137 @@
+"""Takes an artifact of the store into use: its kernel's link, the files of the host, the state.
+
+A run of the agent does so, and so does 'provision install': what that installs is what the next run
+finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from provision.agent.desired import read_inputs, setting_fingerprint
+from provision.agent.model import Desired
+from provision.build.request import is_of
+from provision.catalogue.cards import AUTO
+from provision.catalogue.upstream import CHANNELS
+from provision.errors import UsageError
+from provision.host.kernels import kernel_release
+from provision.kmod.loader import Options, try_write_loader
+from provision.kmod.verify import files_fingerprint
+from provision.manifest import Manifest
+from provision.pin import DriverPin
+from provision.store.activate import plan
+from provision.store.entries import link_kernel, linked_kernels
+from provision.store.install import activate_entry
+from provision.store.layout import Layout
+from provision.store.locks import changing, switching
+from provision.store.managed_files import Change
+from provision.store.state import KernelState, load_state, refuse_newer, store_state, update_state
+
+_SETTINGS = "/etc/provision/provision.toml"
+# What stands for versions that may change.
+_MOVING = {*CHANNELS, "latest"}
+
+
+def refuse_reverted(desired: Desired, driver: DriverPin) -> None:
+    """Refuse what the next run of the agent would take out of use or replace."""
+    setting = desired.drivers.get(driver.name)
+    if setting is None:
+        if desired.is_configured:
+            raise UsageError(
+                f"provision.toml does not name {driver.name}: the next run of the agent would take"
+                " it out of use.",
+                resolution=f'Name it in {_SETTINGS}: [drivers.{driver.name}] version = "'
+                f'{driver.version}"; then run this command again.',
+            )
+        return
+    wanted = {}
+    if setting.version not in _MOVING and not is_of(driver.version, setting.version):
+        wanted["version"] = (setting.version, driver.version)
+    if setting.flavour not in {None, AUTO, driver.flavour}:
+        wanted["flavour"] = (setting.flavour, driver.flavour)
+    for key, (has, needs) in wanted.items():
+        raise UsageError(
+            f"provision.toml asks for {key} {has} of {driver.name}, and this is {needs}: the next"
+            " run of the agent would go back.",
+            resolution=f'Set [drivers.{driver.name}] {key} = "{needs}" in {_SETTINGS}; then run'
+            " this command again.",
+        )
+
+
+def link(
+    layout: Layout,
+    kernel: str,
+    entry: Path,
+    manifest: Manifest,
+    *,
+    options: Options,
+    state_of: Callable[[KernelState, str], KernelState],
+) -> None:
+    """Point a kernel's link to an artifact; the caller holds the driver's lock.
+
+    Args:
+        state_of: Returns the state of the kernel afterwards, given the one before and the
+            fingerprint of the artifact's files.
+    """
+    state = load_state(layout)
+    known = state.of(kernel)
+    now = linked_kernels(layout).get(kernel)
+    previous = known.previous if now in {None, entry.name} else now
+    # If the run is killed here, the next one repeats this, with the previous artifact.
+    known = known.model_copy(update={"previous": previous, "inputs": None})
+    store_state(layout, state.updated(kernel, known))
+    try_write_loader(entry, options, root=layout.root)
+    link_kernel(layout, kernel, entry.name)
+    made = state_of(known, files_fingerprint(entry, manifest))
+    store_state(layout, state.updated(kernel, made))
+
+
+def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
+    """Activate an artifact and record that this is complete; return what has changed."""
+    changes = activate_entry(layout, entry, replace=replace).changes
+    update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
+    return changes
+
+
+def use(
+    root: Path, desired: Desired, entry: Path, manifest: Manifest, *, replace: bool = False
+) -> tuple[Change, ...]:
+    """Let the kernel of an artifact use it, now or at its next boot; return what has changed."""
+    driver, kernel = manifest.pin.driver, manifest.pin.kernel.release
+    refuse_reverted(desired, driver)
+    layout = Layout(root, driver.name)
+    setting = desired.drivers.get(driver.name)
+    inputs = read_inputs(root, desired).of(driver.name, kernel) if setting else None
+
+    def state_of(known: KernelState, fingerprint: str) -> KernelState:
+        return KernelState(
+            inputs=inputs,
+            wanted=setting_fingerprint(driver.name, setting) if setting else None,
+            version=driver.version,
+            previous=known.previous,
+            fingerprint=fingerprint,
+            prepared=int(time.time()),
+            rejected=tuple(digest for digest in known.rejected if digest != entry.name),
+            announced=known.announced,
+            **(known.model_extra or {}),
+        )
+
+    changes: tuple[Change, ...] = ()
+    # Of a root without a kernel, it is the one that will be there.
+    is_running = kernel_release(root) in {None, kernel}
+    with switching(root):
+        refuse_newer(layout)
+        if is_running:
+            # Foreign files are refused before anything changes.
+            plan(layout, manifest, replace=replace)
+        with changing(layout):
+            used = (linked_kernels(layout).get(kernel), load_state(layout).of(kernel).inputs)
+            if used != (entry.name, inputs):
+                options = setting.options if setting else {}
+                link(layout, kernel, entry, manifest, options=options, state_of=state_of)
+                changes = (Change("switch", layout.kernel_link(kernel), entry.name),)
+        if is_running:
+            changes += activate(layout, entry, replace=replace)
+    return changes
