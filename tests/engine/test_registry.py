@@ -45,7 +45,7 @@ def test_an_artifact_goes_through_a_registry(
     engine.docker("image", "rm", reference)
     status, error = provision.failure("install", by_digest, "--root", host.root)
     assert status == 1
-    assert "does not say whose signatures count" in error["message"]
+    assert "No trusted key is configured" in error["message"]
     assert not host.store(SMALL_DRIVER).exists()
     provision("install", by_digest, "--insecure", "--root", host.root)
     digest12 = small_build["digest"].removeprefix("sha256:")[:12]

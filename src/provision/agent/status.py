@@ -14,6 +14,7 @@ from provision.agent.model import (
     UNAVAILABLE,
     Action,
     Desired,
+    KernelArtifact,
     Observed,
     ObservedDriver,
     Plan,
@@ -261,7 +262,7 @@ def _artifact(
         state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
-        state, reason, resolution = _planned(driver, planned[0])
+        state, reason, resolution = _planned(driver, artifact, planned[0])
     elif is_running and driver.unserved:
         state = "failed"
         names = ", ".join(card.name for card in driver.unserved)
@@ -299,13 +300,17 @@ def _artifact(
     )
 
 
-def _planned(driver: ObservedDriver, action: Action) -> tuple[State, str, str | None]:
+def _planned(
+    driver: ObservedDriver, artifact: KernelArtifact, action: Action
+) -> tuple[State, str, str | None]:
     """Return the state of an artifact that an apply would change, why, and what to do."""
     unknown = driver.unknown
     if unknown is None or action.kind != "prepare":
         return "pending", action.reason, "Run: provision apply"
-    is_missing = unknown.exit_code == ExitCode.NOT_FOUND
-    return "missing" if is_missing else "failed", unknown.message, unknown.resolution
+    state: State = "missing" if unknown.exit_code == ExitCode.NOT_FOUND else "failed"
+    reason = "\n".join(filter(None, (unknown.message, unknown.details)))
+    # What is there works on.
+    return "pending" if artifact.is_whole else state, reason, unknown.resolution
 
 
 def _worst(states: Iterable[State]) -> State:

@@ -141,7 +141,7 @@ def _url_template(text: str) -> str:
     filled = known_placeholders(text, known=frozenset({"arch", "version"}))
     if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
         raise ValueError(
-            "this is no address such as https://vendor.example/{version}/driver-{arch}.run"
+            "this is not a valid URL, such as https://vendor.example/{version}/driver-{arch}.run"
         )
     return public(text)
 

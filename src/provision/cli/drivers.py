@@ -29,7 +29,7 @@ from provision.store.availability import Offers, list_kernels, list_offers
 from provision.store.foreign_driver import foreign_vendor_file
 
 
-class _Catalogue(click.Group):
+class _Catalogue(options.Group):
     """A group whose first word is a command or else the name of a driver."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -368,7 +368,7 @@ def _offers(one: Mapping[str, Any]) -> Iterator[str]:
                 "newest version": "newest",
                 "released": "released",
                 "says": "kind_by",
-                "vendor cares until": lambda branch: (
+                "supported until": lambda branch: (
                     branch["end_of_life"]
                     and f"{branch['end_of_life']}{' (ended)' if branch['ended'] else ''}"
                     f" by {branch['end_by']}"
@@ -379,7 +379,7 @@ def _offers(one: Mapping[str, Any]) -> Iterator[str]:
         yield from table(
             "sources",
             {
-                "asked": "url",
+                "source": "url",
                 "answer": _answer,
                 "newest version": lambda source: next(
                     (release["version"] for release in source["releases"]), None
@@ -399,9 +399,9 @@ def _offers(one: Mapping[str, Any]) -> Iterator[str]:
 
 def _answer(source: Mapping[str, Any]) -> str:
     if source["read"] is None:
-        return "none"
+        return "unreachable" if source["error"] else "not asked"
     when = f"{datetime.fromtimestamp(source['read'], tz=UTC):%Y-%m-%d %H:%M} UTC"
-    return f"none now; of {when}" if source["error"] else f"of {when}"
+    return f"unreachable; the last one is of {when}" if source["error"] else f"of {when}"
 
 
 def _concerns(one: Mapping[str, Any]) -> Iterator[str]:

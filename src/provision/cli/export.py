@@ -56,7 +56,7 @@ _LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-@click.group("export")
+@click.group("export", cls=options.Group)
 def export() -> None:
     """Write a driver, or what hosts need first, in a form that another system loads."""
 

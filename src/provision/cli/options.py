@@ -5,14 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from provision.cli.output import exit_code, want_json
+from provision.errors import ProvisionError
 from provision.files import followed
+
+if TYPE_CHECKING:
+    from provision.catalogue import Catalogue
 
 Parameter = Callable[[str], click.Parameter]
 
@@ -29,6 +34,8 @@ class _OutputPath(click.Path):
         return followed(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
+# Characters of a line that is not cut.
+_WHOLE = 1000
 OUTPUT_FILE = _OutputPath(dir_okay=False, path_type=Path)
 OUTPUT = _OutputPath(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -53,6 +60,8 @@ def option(
         more["metavar"] = metavar
     elif "type" not in more:
         more["is_flag"] = True
+    if declaration == "--kernel RELEASE":
+        more["shell_complete"] = _complete_kernels
     more["show_default"] = "default" in more and not said.endswith("]")
     return lambda name: click.Option([word, name], help=said, **more)
 
@@ -65,7 +74,19 @@ def argument(
     """Return an argument as the usage shows it: ``[DRIVER]…``."""
     more["nargs"] = -1 if metavar.endswith("…") else 1
     more["required"] = not metavar.startswith("[")
+    if "DRIVER" in metavar or metavar == "[NAME]":
+        more["shell_complete"] = _complete_drivers
     return lambda name: cls([name], metavar=metavar, **more)
+
+
+class Group(click.Group):
+    """A group whose help says all of what each command is for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, each with its whole first sentence."""
+        found = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_WHOLE)) for name, one in found])
 
 
 class _Group(NamedTuple):
@@ -126,6 +147,42 @@ def _machine(name: str | None) -> str | None:
     return machine_of(name)
 
 
+def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the drivers of the catalogue whose names begin with a text."""
+    del param
+    return [name for name in _catalogue(ctx).names if name.startswith(start)]
+
+
+def _complete_flavours(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the flavours of the driver that is named, else those of all."""
+    del param
+    catalogue, named = _catalogue(ctx), ctx.params.get("driver")
+    found: set[str] = set()
+    for name in [named] if named else catalogue.names:
+        with suppress(OSError, ProvisionError):
+            found.update(catalogue.entry(name).recipe.flavours)
+    return sorted(name for name in found if name.startswith(start))
+
+
+def _complete_kernels(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the kernels of the host whose releases begin with a text."""
+    del param
+    from provision.host.kernels import find_kernels  # noqa: PLC0415 - only to complete a word
+
+    root = ctx.params.get("root") or Path("/")
+    bootable = find_kernels(root, ask=lambda _argv: None).bootable
+    return [release for release in bootable if release.startswith(start)]
+
+
+def _catalogue(ctx: click.Context) -> Catalogue:
+    from provision.build.workspace import load_settings  # noqa: PLC0415 - only to complete a word
+
+    given = ctx.params
+    return load_settings(
+        given.get("root") or Path("/"), catalogues=given.get("catalogues") or ()
+    ).catalogue
+
+
 as_json = option(
     "--json", "Print one JSON document and nothing else.", expose_value=False, callback=want_json
 )
@@ -156,7 +213,11 @@ again = option("--again", "Do it although the result is there already.")
 replace_files = option("--replace", "Replace foreign and changed files; copies of them are kept.")
 dry_run = option("--dry-run", "Only show what would be done.")
 distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
-flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
+flavour = option(
+    "--flavour NAME",
+    "Flavour of the driver.  [its default]",
+    shell_complete=_complete_flavours,
+)
 arch = option(
     "--arch ARCH",
     "Architecture of the kernel, such as arm64. For another than this machine's, programs run"

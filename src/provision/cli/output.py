@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
@@ -46,6 +49,9 @@ _COLOURS = {
 # Nothing is cut in a pipe or a file.
 _WIDE = 500
 _WIDTH = 100
+_MEGABYTE = 1_000_000
+# What stays in one line, to be pasted: what is in quotes, and a command to the end of its part.
+_UNBROKEN = re.compile(r"'[^']*'|(?<=: )(?:provision|docker|apt-get|systemctl|ls|mv) [^;]*")
 
 
 class Bad(str):
@@ -202,7 +208,7 @@ def advice(item: Mapping[str, Any]) -> Iterator[str]:
 
 def megabytes(size: int) -> str:
     """Return a number of bytes as text for people."""
-    return f"{size / 1_000_000:.1f} MB"
+    return f"{size / 1_000_000:.1f} MB" if size >= _MEGABYTE / 10 else f"{size / 1000:.1f} kB"
 
 
 def size_of(field: str) -> Field:
@@ -221,8 +227,23 @@ def remark(said: str) -> None:
 
 
 def _say(line: str, *, err: bool = False) -> None:
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty() and "\n" not in line:
+        line = _wrapped(line, shutil.get_terminal_size().columns)
     # https://no-color.org: set, and not empty.
     click.echo(line, err=err, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line in parts that fit a terminal, indented as it is."""
+    if len(click.unstyle(line)) <= width:
+        return line
+    whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), line)
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    parts = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(parts).replace("\0", " ")
 
 
 def _pick(document: Any, field: Field) -> Any:  # noqa: ANN401 - any JSON

@@ -53,7 +53,7 @@ from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
 
 
-@click.group("registry")
+@click.group("registry", cls=options.Group)
 def registry() -> None:
     """Push, pull, sign and list artifact images, and make the keys that sign them."""
 

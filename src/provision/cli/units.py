@@ -45,7 +45,7 @@ _BOOT = "provision-boot.service"
 _INSTALLED = "/opt/provision/venv/share/provision/docs"
 
 
-@click.group("units")
+@click.group("units", cls=options.Group)
 def units() -> None:
     """Install or remove the systemd units and kernel hooks that keep drivers working."""
 

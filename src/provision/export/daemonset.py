@@ -113,7 +113,7 @@ def read_config(path: Path, *, has_keys: bool) -> str:
     trust = config.trust
     if not (has_keys or trust.keys or trust.insecure or trust.registries or trust.drivers):
         raise UsageError(
-            f"'{path}' does not say whose signatures count, so nodes would refuse every image.",
+            f"'{path}' names no trusted key, so nodes would refuse every image.",
             resolution=f'Write [trust] keys = "{_TRUST}" into it, and give the public key: --key'
             " site.pub",
         )

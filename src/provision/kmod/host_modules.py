@@ -170,6 +170,8 @@ def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Mo
         modules = loadable(entry, manifest, root=root)
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
         return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
+    # Of nothing, no lock is left.
+    _artifact(layout)
     with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
         require_kernel(manifest, root)
@@ -187,6 +189,7 @@ def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> 
     if dry_run:
         entry, manifest = _artifact(layout)
         return Moved(manifest, entry, removable(manifest, root=root))
+    _artifact(layout)
     with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
         with unloading(root, driver):

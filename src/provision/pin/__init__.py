@@ -51,8 +51,8 @@ def _address(text: object) -> object:
         return text
     if not re.search(_URL, text):
         raise ValueError(
-            f"'{redact(text)}' is no address such as https://vendor.example/file: it begins with"
-            " http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
+            f"'{redact(text)}' is not a valid URL, such as https://vendor.example/file: it begins"
+            " with http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
         )
     try:
         parts = urlsplit(text)

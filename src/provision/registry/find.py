@@ -116,7 +116,7 @@ def trusted_keys(
         return load_keys(consent.public_key)
     if rule.keys is None:
         raise ProvisionError(
-            f"provision.toml does not say whose signatures count for '{repository}'.",
+            f"No trusted key is configured for '{repository}'.",
             resolution="Put the public keys of those who sign your artifacts into a folder, and"
             ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
             ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',

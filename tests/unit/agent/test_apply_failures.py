@@ -260,7 +260,7 @@ def test_a_failure_to_record_is_reported_all_the_same(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("provision.store.state.store_state", store_state)
-    monkeypatch.setattr(actions, "store_state", store_state)
+    monkeypatch.setattr("provision.agent.use.store_state", store_state)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)

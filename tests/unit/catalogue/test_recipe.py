@@ -241,7 +241,7 @@ def test_what_the_mistakes_are_made_of_has_none() -> None:
         *[(_patch(f), "patches.0.file") for f in ("../fix.patch", "a.diff", "a/b.patch", ".patch")],
         ({"kernels": [{"works": "6.1 or newer"}]}, "kernels.0.works: '6.1 or newer' is no"),
         ({"source": {"kind": "svn"}}, "source.kind: must be "),
-        (_release("ftp://h.example/f"), f"{_URL}'ftp://h.example/f' is no address such as"),
+        (_release("ftp://h.example/f"), f"{_URL}'ftp://h.example/f' is not a valid URL"),
         (_release("h.example/f"), f"{_URL}'h.example/f' is no address"),
         (_release("https://h.example/a b"), "no blanks"),
         (_release("https://h.example/$(id)"), "no address"),

@@ -223,7 +223,7 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
     outcome = site.versions("demo")
     # Nobody could be read, and its last answer is shown.
     assert outcome.code == 3
-    assert "none now; of " in outcome.out
+    assert "unreachable; the last one is of " in outcome.out
     assert "it is a web page (HTML)" in outcome.out
     after = site.document()
     assert after["branches"] == before["branches"]
