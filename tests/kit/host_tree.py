@@ -87,7 +87,7 @@ build = "never"
 _MODPROBE = """\
 #!/bin/sh
 # Stand-in made from the messages of kmod 30; the guests of tests/vm run the real modprobe.
-root={root} folder= kernel=
+root='{root}' folder= kernel=
 echo "modprobe $*" >>"$root/../calls"
 add() {{
     version=
@@ -118,7 +118,7 @@ if [ -n "$kernel" ]; then add "$1"; else for name; do add "$name"; done; fi
 _RMMOD = """\
 #!/bin/sh
 # Stand-in made from the messages of kmod 30; the guests of tests/vm run the real rmmod.
-root={root}
+root='{root}'
 echo "rmmod $*" >>"$root/../calls"
 if [ -e "$root/../opened/$1" ] || ! grep -q "^$1 [0-9]* 0 " "$root/proc/modules"; then
     echo "rmmod: ERROR: Module $1 is in use" >&2

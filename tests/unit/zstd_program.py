@@ -11,12 +11,12 @@ from kit.files import write
 
 _SCRIPT = """\
 #!/bin/sh
-awk '/^Max file size/ {{ print $4 }}' /proc/self/limits >{folder}/called
-echo "$*" >>{folder}/called
+awk '/^Max file size/ {{ print $4 }}' /proc/self/limits >'{folder}/called'
+echo "$*" >>'{folder}/called'
 while [ "$1" != -o ]; do shift; done
-cmp -s "$3" {folder}/packed || exit 9
-cat {folder}/content >"$2"
-. {folder}/end
+cmp -s "$3" '{folder}/packed' || exit 9
+cat '{folder}/content' >"$2"
+. '{folder}/end'
 """
 
 

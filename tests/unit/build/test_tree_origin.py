@@ -37,7 +37,7 @@ class Tar:
         program = folder / "tar"
         folder.mkdir()
         real = shutil.which("tar")
-        text = f'#!/bin/sh\necho >>{folder}/calls\n{real} "$@" || exit\n. {folder}/then\n'
+        text = f'#!/bin/sh\necho >>"{folder}/calls"\n{real} "$@" || exit\n. "{folder}/then"\n'
         program.write_text(text)
         program.chmod(0o755)
         tar = cls(folder)
@@ -149,7 +149,7 @@ def test_a_fingerprint_is_of_what_a_link_leads_to(makefile: Path, tmp_path: Path
 def test_what_changes_while_it_is_packed_is_packed_again(
     settings: Settings, tar: Tar, makefile: Path
 ) -> None:
-    tar.then(f"printf 'all: changed' >{makefile}")
+    tar.then(f"printf 'all: changed' >'{makefile}'")
     ensure_tree(settings, _FOLDER, _KERNEL)
     tar.then("")
     assert _packed(ensure_tree(settings, _FOLDER, _KERNEL)) == b"all: changed"

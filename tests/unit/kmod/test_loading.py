@@ -319,7 +319,7 @@ def test_the_policys_own_domain_for_modprobe_is_not_entered(
     if context is not None:
         write(host.root / "proc/self/attr/current", context.encode())
     last = 'exec "$@"' if works else "exit 1"
-    said = f'#!/bin/sh\necho "runcon $*" >>{host.folder}/calls\nshift\n'
+    said = f'#!/bin/sh\necho "runcon $*" >>"{host.folder}/calls"\nshift\n'
     write(host.folder / "programs" / "runcon", f"{said}{last}\n".encode(), 0o755)
     assert host.run("load").code == _DONE
     assert {"core", "net", "extra"} <= host.loaded()

@@ -131,7 +131,7 @@ def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs, calls = layout.root / "programs", layout.root / "calls"
-    write(programs / "ldconfig", f"#!/bin/sh\necho ldconfig $* >>{calls}\n".encode(), 0o755)
+    write(programs / "ldconfig", f"#!/bin/sh\necho ldconfig $* >>'{calls}'\n".encode(), 0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
     assert [change.kind for change in _install(layout)][-1] == "ldconfig"
@@ -317,7 +317,7 @@ def test_the_initramfs_is_made_once_without_what_is_blacklisted(
     for name, script in {
         "ldconfig": "",
         "lsinitrd": "echo $* | grep -q 6.2 || echo usr/lib/modules/6.1.0/kernel/demo.ko",
-        "dracut": f"echo $* >>{made}; test ! -e {tmp_path}/full",
+        "dracut": f"echo $* >>'{made}'; test ! -e '{tmp_path}/full'",
     }.items():
         write(tmp_path / "bin" / name, f"#!/bin/sh\n{script}\n".encode(), 0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")

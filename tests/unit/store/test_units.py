@@ -75,15 +75,15 @@ def test_where_no_module_of_a_driver_is_loaded_the_boot_unit_loads_the_in_tree_c
     write(configs / "provision-host.conf", b"blacklist pcspkr\n")
     for name in loaded:
         write(tmp_path / f"sys/module/{name}/initstate", b"live\n")
-    write(tmp_path / "bin/modprobe", f'#!/bin/sh\necho "$*" >>{tmp_path}/log\n'.encode(), 0o755)
+    write(tmp_path / "bin/modprobe", b'#!/bin/sh\necho "$*" >>log\n', 0o755)
     write(tmp_path / "log", b"")
     texts = {file.path.name: file.text for file in _files()}
     (line,) = re.findall(r"(?m)^ExecStartPost=-(.*)", texts["provision-boot.service"])
     assert f"ExecStopPost=-{line}\n" in texts["provision-boot.service"]
     words = shlex.split(line.replace("$$", "$"))
-    words[-1] = re.sub("/(?=etc/modprobe.d|sys/module)", f"{tmp_path}/", words[-1])
+    words[-1] = re.sub("/(?=etc/modprobe.d|sys/module)", "", words[-1])
     path = f"{tmp_path}/bin:/usr/bin:/bin"
-    subprocess.run(words, env={"PATH": path}, check=True, timeout=60)
+    subprocess.run(words, env={"PATH": path}, cwd=tmp_path, check=True, timeout=60)
     assert sorted((tmp_path / "log").read_text().splitlines()) == sorted(asked)
 
 
