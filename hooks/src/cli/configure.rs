@@ -10,7 +10,7 @@ use crate::engines::hooks_d::{self, Hook};
 use crate::engines::plan::{self, Done, Job};
 use crate::engines::{containerd, crio, links, record, Engine, RuntimeEntry};
 use crate::error::{exit, Error, Result};
-use crate::frontends::find_program::is_executable;
+use crate::frontends::find_program::{is_executable, PATH};
 use crate::frontends::nvidia::runtime_and_hook::look_for_low_level;
 use crate::host::files;
 use crate::spec::options::{flag, value, Opt, Words};
@@ -209,10 +209,13 @@ impl Order {
         if !links::is_name_of_ours(name) {
             return Ok(());
         }
-        let Err(error) = look_for_low_level(name) else {
+        let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+        let Err(error) = look_for_low_level(name, path) else {
             return Ok(());
         };
-        if self.runtime.is_default == Some(true) && !self.is_dry {
+        // The engine is started by systemd, whose PATH may be longer than the caller's.
+        let is_nowhere = look_for_low_level(name, PATH.into()).is_err();
+        if is_nowhere && self.runtime.is_default == Some(true) && !self.is_dry {
             let message = format!("{}, so that no container would start", error.message);
             return Err(Error { message, ..error });
         }

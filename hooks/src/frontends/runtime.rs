@@ -53,21 +53,26 @@ fn start(
     if let Some(likeliest) = arguments.creates.first() {
         decorate(&loaded, arguments, &likeliest.container, nvidia)?;
     }
-    let program = low_level(&loaded, named.as_deref(), nvidia)?;
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+    let program = low_level(&loaded, named.as_deref(), nvidia, path)?;
     let error = Command::new(&program).args(words).exec();
     Err(Error::failed(format!("can't run {}: {error}", program.display())))
 }
 
-/// The low-level runtime that a start becomes. `named` is the file of the settings, unless it is the
+/// The low-level runtime that a start with this `PATH` becomes. `named` is the file of the settings, unless it is the
 /// default. Errors: there is none.
-pub fn low_level(loaded: &Loaded, named: Option<&Path>, nvidia: Option<Nvidia>) -> Result<PathBuf> {
+pub fn low_level(
+    loaded: &Loaded,
+    named: Option<&Path>,
+    nvidia: Option<Nvidia>,
+    mut path: OsString,
+) -> Result<PathBuf> {
     let theirs = nvidia.and_then(|nvidia| {
         let file = nvidia.file.unwrap_or(Path::new(nvidia::DEFAULT_PATH));
         Some((nvidia.config.runtimes.as_deref()?, file))
     });
     let (runtimes, file) = theirs
         .unwrap_or((&loaded.settings.runtimes, named.unwrap_or(Path::new(settings::DEFAULT_PATH))));
-    let mut path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
     path.push(":");
     path.push(CRIO);
     find(runtimes, &path).ok_or_else(|| {

@@ -59,14 +59,15 @@ fn loaded(name: &str) -> (Loaded, Place) {
     (loaded, place)
 }
 
-/// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime.
-/// Errors: it would start no container.
-pub fn look_for_low_level(program: &str) -> Result<()> {
+/// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime
+/// with this `PATH`. Errors: it would start no container.
+pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
     let named = settings::named_by_environment();
     let own = settings::load(named.as_deref());
     let (loaded, place) = loaded(program);
     let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
-    runtime::low_level(&own, named.as_deref(), is_name(program).then_some(nvidia)).map(drop)
+    let nvidia = is_name(program).then_some(nvidia);
+    runtime::low_level(&own, named.as_deref(), nvidia, path).map(drop)
 }
 
 /// Runs the hook with a state, as the runtime wrote it: gives the container what it asks for. The
