@@ -277,7 +277,8 @@ def remove_toolchain(engine: Engine, image: Image, state: Path) -> None:
         ProvisionError: It stays: a build uses it.
     """
     with lock(_use_lock(state, image.labels[TOOLCHAIN_KERNEL_LABEL]), limit=0):
-        engine.remove(image.id, with_parents=True)
+        # By name: below the layers of a build that failed, it stays without one, for a prune.
+        engine.remove(image.tags[0], with_parents=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,10 @@ class Engine:
             self._client.tag(image_id, name, tag, force=True)
 
     def remove(self, image_id: str, *, with_parents: bool) -> None:
-        """Remove an unnamed image, and on request the parent images that no other image has."""
+        """Remove an image, and on request the parent images that no other image has.
+
+        Given its name, an image with others upon it only loses that name.
+        """
         with self._translated(f"remove the image {image_id}"):
             self._client.remove_image(image_id, noprune=not with_parents)
 

@@ -220,7 +220,7 @@ def test_a_toolchain_that_a_build_uses_is_not_removed(
     make(fetch=fetch)
     assert refused
     remove_toolchain(engine, toolchain, tmp_path)
-    assert engine.calls[-1] == f"remove {toolchain.id} with parents"
+    assert engine.calls[-1] == f"remove {toolchain.tags[0]} with parents"
     label = f"{TOOLCHAIN_KERNEL_LABEL}={PIN.kernel.release}"
     assert built_here(engine, label, tmp_path) == [toolchain]
 

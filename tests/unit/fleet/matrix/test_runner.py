@@ -343,7 +343,7 @@ def test_images_go_when_nothing_needs_them_and_toolchains_after_the_last_cell(la
     for kernel in KERNELS:
         pins = [make_pin(version=version, kernel=kernel) for version in ("2.0", "1.2")]
         removed += [f"sha256:{pin.short_digest}" for pin in pins]
-        removed.append(f"sha256:toolchain-{kernel}")
+        removed.append(f"provision/toolchain:{kernel}")
     assert lab.removed == removed
     assert all(result.image is None for result in lab.results.load()[0])
 
@@ -354,7 +354,9 @@ def test_a_toolchain_that_another_build_uses_or_of_a_kernel_of_this_host_stays(l
     (modules / "modules.dep").touch()
     with lock(lab.settings.state / f"locks/toolchains-{KERNELS[1]}", shared=True):
         lab.run(cells(["2.0"]))
-    assert [one for one in lab.removed if "toolchain" in one] == [f"sha256:toolchain-{KERNELS[2]}"]
+    assert [one for one in lab.removed if "toolchain" in one] == [
+        f"provision/toolchain:{KERNELS[2]}"
+    ]
 
 
 def test_what_was_forced_is_not_taken_back_by_a_plain_run(lab: Lab) -> None:
@@ -375,7 +377,7 @@ def test_what_was_forced_is_not_taken_back_by_a_plain_run(lab: Lab) -> None:
 def test_the_layers_of_a_failed_build_go_too(lab: Lab) -> None:
     lab.broken["2.0"] = compile_error()
     lab.run(cells(["2.0"])[:1])
-    assert lab.removed == ["RUN-unpack", f"sha256:toolchain-{KERNELS[0]}"]
+    assert lab.removed == ["RUN-unpack", f"provision/toolchain:{KERNELS[0]}"]
     lab.engine.calls.clear()
     lab.run(cells(["2.0"])[:1], retry="failed", keep_images=True)
     assert lab.removed == []
