@@ -194,7 +194,7 @@ def _replace_held(real: Callable[..., None]) -> Callable[..., None]:
 def _main() -> None:
     _around(garbage, "unneeded", "collect", after=True)
     _around(rollback, "reject", "reject")
-    _around(actions, "activate_entry", "activate")
+    _around(actions, "activate", "activate")
     for place, name, stand_in in (
         (os, "replace", _replace_held(os.replace)),
         (actions, "resolve_pin", _resolve),

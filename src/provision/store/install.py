@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,15 +76,12 @@ def require_card(settings: Settings, manifest: Manifest) -> None:
         report(Note(f"{what} does not drive {card.name}, by its own list of cards"))
 
 
-def activate_entry(
-    layout: Layout, entry: Path, *, replace: bool = False, dry_run: bool = False
-) -> Installed:
+def activate_entry(layout: Layout, entry: Path, *, replace: bool = False) -> Installed:
     """Activate an artifact of the store: links, vendor file, loader configuration."""
-    with nullcontext() if dry_run else _switched(layout):
+    with _switched(layout):
         manifest = load_manifest(entry)
         changes = plan(layout, manifest, replace=replace)
-        if not dry_run:
-            _apply(layout, changes)
+        _apply(layout, changes)
     return Installed(manifest, entry, tuple(changes))
 
 

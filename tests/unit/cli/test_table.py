@@ -515,20 +515,26 @@ _ROWS: list[Row] = [
     ),
     ("device", f"drivers {DRIVER}", 0, {"default_flavour": "open"}, set()),
     # What was built says itself which cards it drives.
-    ("device, driver for others", "install demo", 3, _error(3), {"entry", "state"}),
+    (
+        "device, driver for others",
+        "install {folder}/driver.tar",
+        3,
+        _error(3),
+        {"entry", "state"},
+    ),
     (
         "device, driver for others",
         "install {folder}/driver.tar --force",
         0,
         _DONE,
-        {"entry", "state", *_ACTIVE},
+        {*_STORED, *_ACTIVE},
     ),
     (
         "devices, driver for one",
-        "install demo",
+        "install {folder}/driver.tar",
         0,
         _DONE,
-        {"entry", "state", *_ACTIVE},
+        {*_STORED, *_ACTIVE},
     ),
     ("device, driver for others in use", "plan", 0, {"others": [{"driver": DRIVER}]}, set()),
     (
