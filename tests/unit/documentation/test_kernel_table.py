@@ -38,3 +38,14 @@ def test_a_row_says_what_the_recipe_says(row: list[str]) -> None:
             for kernel in _ROWS[0][1:]
         ]
         assert found == [_KNOWN[cell] for cell in row[1:]], version
+        for kernel, cell in zip(_ROWS[0][1:], row[1:], strict=True):
+            one = recipe.standing(version=tried, kernel_release=f"{kernel}.0-1-amd64").row
+            if cell in {"built", "fails"}:
+                assert one is not None
+                assert _was_built(one.by or "", kernel), (version, kernel, one.by)
+
+
+def _was_built(by: str, kernel: str) -> bool:
+    """Return whether the recipe says that it was built here, on that kernel if it says where."""
+    places = re.findall(r"built here on ([0-9. ,and]+)", by)
+    return "built here" in by and (not places or kernel in re.findall(r"[0-9.]+", places[0]))
