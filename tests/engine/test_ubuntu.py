@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from kit.fileserver import served
 from kit.foreign import program_root
 from kit.kernels import kernels
 from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.nvidia_day import PASCAL, nvidia_day, plug_in
 from kit.openpgp import key_of
 from kit.product import Provision
 from kit.ubuntu import (
@@ -43,7 +45,7 @@ _NEEDS = "libc6, libelf1, libssl3, zlib1g"
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A host of Ubuntu 22.04, its archive, and a catalogue with a made-up driver."""
+    """A host of Ubuntu 24.04, its archive, and a catalogue with a made-up driver."""
 
     # The host's root.
     root: Path
@@ -79,10 +81,11 @@ def lab(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     gcc = [deb for deb in debs if deb.name.startswith("gcc-12_")]
     archive = ubuntu_archive(folder / "www/ubuntu")
     empty: dict[str, list[Path]] = {component: [] for component in COMPONENTS}
-    archive.publish("jammy", {**empty, "main": [deb for deb in debs if deb not in gcc]})
+    archive.publish("noble", {**empty, "main": [deb for deb in debs if deb not in gcc]})
     own, shared = ubuntu_headers(engine, KERNEL, _SHARED, _NEEDS)
-    archive.publish("jammy-updates", {**empty, "main": [own, shared], "universe": gcc})
-    archive.publish("jammy-security", empty)
+    archive.publish("noble-updates", {**empty, "main": [own, shared], "universe": gcc})
+    archive.publish("noble-security", empty)
+    archive.publish("noble-backports", empty)
     source = made_up_source(folder / "www/files", "1.0")
     keyring = archive.key.keyring
     with served(folder / "www") as url:
@@ -106,7 +109,7 @@ def built(lab: Lab, cache: Path) -> dict[str, Any]:
 
 def test_the_host_is_known(lab: Lab, cache: Path) -> None:
     facts = lab.provision(cache).json("facts", "--root", lab.root)
-    assert (facts["distro"]["id"], facts["distro"]["version"]) == ("ubuntu", "22.04")
+    assert (facts["distro"]["id"], facts["distro"]["version"]) == ("ubuntu", "24.04")
     assert facts["kernel"] == KERNEL
 
 
@@ -128,13 +131,31 @@ def test_modules_are_built_for_the_kernel_by_its_compiler(lab: Lab, built: dict[
     assert len(names) > len(pin["packages"]) + 3, "and all that these depend on"
 
 
+@pytest.mark.parametrize(
+    ("devices", "version", "flavour"),
+    [((), "625.22.02", "open"), ((PASCAL,), "580.178.04", "proprietary")],
+)
+def test_readmes_example_is_resolved(
+    lab: Lab, cache: Path, tmp_path: Path, devices: tuple[str, ...], version: str, flavour: str
+) -> None:
+    plug_in(lab.root, *devices)
+    try:
+        with nvidia_day(tmp_path) as day:
+            words = ("nvidia", "--version", "production", "--root", lab.root)
+            pin = lab.provision(cache).json("resolve", *words, "--catalogue", day.catalogue)
+    finally:
+        shutil.rmtree(lab.root / "sys/bus/pci", ignore_errors=True)
+    assert (pin["driver"]["version"], pin["driver"]["flavour"]) == (version, flavour)
+    assert pin["distro"]["version"] == "24.04"
+
+
 def test_a_superseded_kernel_is_answered_with_the_snapshot_service(lab: Lab, cache: Path) -> None:
     words = ("resolve", *lab.target, "--kernel", "6.1.0-40-generic")
     status, error = lab.provision(cache).failure(*words)
     assert status == 3
     assert (
         error["message"] == "No headers are packaged for the kernel 6.1.0-40-generic on ubuntu"
-        " 22.04."
+        " 24.04."
     )
     assert "Ubuntu's snapshot service" in error["resolution"]
     assert "snapshot = true" in error["resolution"]
@@ -152,7 +173,7 @@ def test_a_mirror_that_is_out_of_step_is_named_as_such(
     finally:
         (tmp_path / "gcc.deb").rename(gcc)
     assert status == 1
-    assert error["message"].startswith("A mirror of Ubuntu 22.04 is out of step")
+    assert error["message"].startswith("A mirror of Ubuntu 24.04 is out of step")
     assert "404" in error["details"]
 
 

@@ -33,29 +33,38 @@ __all__ = [
     "ubuntu_image",
 ]
 
-UBUNTU = "ubuntu:22.04"
-UBUNTU_IMAGE = "ubuntu:jammy"
+UBUNTU = "ubuntu:24.04"
+UBUNTU_IMAGE = "ubuntu:noble"
 KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 # What builds install besides the headers: the tools of every build and of archives as sources.
 _TOOLS = "ca-certificates gcc-12 kmod libarchive-tools make patch python3 xz-utils"
 _OS_RELEASE = """\
-PRETTY_NAME="Ubuntu 22.04.5 LTS"
+PRETTY_NAME="Ubuntu 24.04.3 LTS"
 NAME="Ubuntu"
-VERSION_ID="22.04"
-VERSION="22.04.5 LTS (Jammy Jellyfish)"
-VERSION_CODENAME=jammy
+VERSION_ID="24.04"
+VERSION="24.04.3 LTS (Noble Numbat)"
+VERSION_CODENAME=noble
 ID=ubuntu
 ID_LIKE=debian
-UBUNTU_CODENAME=jammy
+UBUNTU_CODENAME=noble
 """
-# As /etc/apt/sources.list of the official image, with a mirror that answers.
+# As of the official image, with a mirror that answers.
+_SOURCES_FILE = "etc/apt/sources.list.d/ubuntu.sources"
 _SOURCES = """\
-deb {url}/ubuntu jammy main restricted universe multiverse
-deb {url}/ubuntu jammy-updates main restricted universe multiverse
-deb {url}/ubuntu jammy-security main restricted universe multiverse
+Types: deb
+URIs: {url}/ubuntu/
+Suites: noble noble-updates noble-backports
+Components: main universe restricted multiverse
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
+
+Types: deb
+URIs: {url}/ubuntu/
+Suites: noble-security
+Components: main universe restricted multiverse
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
 """
-_CC = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"
+_CC = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-17ubuntu1) 12.3.0"
 # Quoted in the one file, and not in the other.
 _CC_LINE = re.compile(r'^(CONFIG_CC_VERSION_TEXT="?)[^"\n]*', re.MULTILINE)
 
@@ -65,9 +74,9 @@ def ubuntu_archive(folder: Path) -> AptArchive:
     fields = {
         "Origin": "Ubuntu",
         "Label": "Ubuntu",
-        "Version": "22.04",
-        "Codename": "jammy",
-        "Description": "Ubuntu Jammy 22.04",
+        "Version": "24.04",
+        "Codename": "noble",
+        "Description": "Ubuntu Noble 24.04",
         "Acquire-By-Hash": "yes",
     }
     return AptArchive(folder, fields=fields)
@@ -78,13 +87,14 @@ def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
     context = folder / "image"
     context.mkdir()
     (context / "os-release").write_text(_OS_RELEASE)
-    (context / "sources.list").write_text(_SOURCES.format(url=url))
+    (context / "ubuntu.sources").write_text(_SOURCES.format(url=url))
     shutil.copy(keyring, context / "keyring.gpg")
     (context / "Dockerfile").write_text(
         f"FROM {IMAGE}\n"
-        "RUN rm -rf /etc/apt/sources.list.d/* /usr/share/keyrings/* /etc/apt/trusted.gpg.d/*\n"
+        "RUN rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*"
+        " /usr/share/keyrings/* /etc/apt/trusted.gpg.d/*\n"
         "COPY os-release /usr/lib/os-release\n"
-        "COPY sources.list /etc/apt/sources.list\n"
+        f"COPY ubuntu.sources /{_SOURCES_FILE}\n"
         f"COPY keyring.gpg /{KEYRING}\n"
         "COPY keyring.gpg /etc/apt/trusted.gpg.d/ubuntu-keyring-2018-archive.gpg\n"
         f"RUN chmod 644 /{KEYRING} /etc/apt/trusted.gpg.d/*\n"
@@ -96,7 +106,7 @@ def ubuntu_host(root: Path, keyring: Path, url: str, *, kernel: str) -> Path:
     """Make the tree of a host of UBUNTU that runs a kernel; its root."""
     files = {
         "etc/os-release": _OS_RELEASE,
-        "etc/apt/sources.list": _SOURCES.format(url=url),
+        _SOURCES_FILE: _SOURCES.format(url=url),
         "etc/provision/provision.toml": '[engine]\nnetwork = "host"\n',
     }
     write_all(root, files)
@@ -148,7 +158,7 @@ def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tu
             run(["dpkg-deb", "--extract", found, parts])
         flavour, common = draft / "flavour", draft / "common"
         _fill(parts, flavour, common, kernel, shared)
-        version = f"{re.split('-[a-z]', kernel)[0]}.1~22.04.1"
+        version = f"{re.split('-[a-z]', kernel)[0]}.1~24.04.1"
         _pack(common, shared, version, "all", "coreutils | busybox", draft)
         needs = f"{shared}, {depends}"
         _pack(flavour, f"linux-headers-{kernel}", version, "amd64", needs, draft)

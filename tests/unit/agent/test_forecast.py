@@ -228,6 +228,17 @@ def _no_headers(*_given: object, **_more: object) -> Closure:
     raise NotFoundError("The kernel has no headers.", resolution="Boot another.")
 
 
+@pytest.mark.usefixtures("registry")
+def test_tables_that_are_older_than_a_year_are_said(host: Host) -> None:
+    tables = '[upstream]\nreviewed = "2020-01"\n[hardware]\nreviewed = "2020-01"\n'
+    write(host.root / f"drivers/{DRIVER}/driver.toml", f"{recipe_of(NEWEST)}\n{tables}".encode())
+    said = [notice.message for notice in look(host)[KERNEL].old]
+    assert [word for word in ("branches", "cards") if any(word in one for one in said)] == [
+        "branches",
+        "cards",
+    ]
+
+
 def _no_engine(_settings: object) -> FakeEngine:
     raise NotFoundError("No container engine answers.", resolution="Install one.")
 

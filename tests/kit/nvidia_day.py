@@ -1,0 +1,94 @@
+"""NVIDIA's servers on a day in November 2026, in their formats; what our pages say to write.
+
+The recipes are the shipped ones; only their addresses lead to the loopback interface. Servers that
+have no answer in the set are down.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kit.cache import REPOSITORY
+from kit.files import write
+from kit.fileserver import Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["BLACKWELL", "PASCAL", "NvidiaDay", "nvidia_day", "of_pages", "plug_in", "readme"]
+
+_ANSWERS = REPOSITORY / "tests/data/releases/2026-11"
+# Versions that are listed and have no file.
+_ABSENT = {"625.31.04"}
+# A GeForce GTX 1050 and RTX 5090.
+PASCAL, BLACKWELL = "1c81", "2b85"
+# In a page: a driver's table, and a line with its version and what else a comment offers.
+_TABLE = re.compile(r"\[drivers\.([a-z0-9-]+)\]\n((?:[a-z_]+ *=.*\n)+)")
+_VERSION = re.compile(r"^version *=.*$", re.MULTILINE)
+
+
+def of_pages() -> set[tuple[str, str]]:
+    """Return each driver and version that a page tells people to write."""
+    found = set()
+    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]:
+        for driver, settings in _TABLE.findall(page.read_text()):
+            for line in _VERSION.findall(settings):
+                found |= {(driver, name) for name in re.findall(r'"([^"]+)"', line)}
+    return found
+
+
+def readme() -> str:
+    """Return README's example of a provision.toml, word for word."""
+    text = (REPOSITORY / "README.md").read_text()
+    found = re.search(r"```toml\n(\[drivers\.nvidia\]\n.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def plug_in(root: Path, *devices: str, driver: str | None = None) -> None:
+    """Put NVIDIA's cards with these device ids into a host."""
+    for number, device in enumerate(devices, start=1):
+        folder = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
+        for name, value in {"vendor": "10de", "device": device, "class": "030000"}.items():
+            write(folder / name, f"0x{value}\n")
+        if driver is not None:
+            (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaDay:
+    """The servers, and a catalogue whose recipes lead to them."""
+
+    catalogue: Path
+    servers: Path
+
+    def close(self) -> None:
+        """Let every server be down, except the one with the files."""
+        for path in self.servers.iterdir():
+            if path.name != "us.download.nvidia.com":
+                shutil.rmtree(path)
+
+
+@contextmanager
+def nvidia_day(folder: Path) -> Iterator[NvidiaDay]:
+    """Serve the answers from a folder."""
+    servers = folder / "servers"
+    shutil.copytree(_ANSWERS, servers)
+    listed = (servers / "download.nvidia.com/XFree86/Linux-x86_64/index.html").read_text()
+    for version in set(re.findall(r"href='([0-9.]+)/'", listed)) - _ABSENT - {".."}:
+        name = f"NVIDIA-Linux-x86_64-{version}.run"
+        place = servers / "us.download.nvidia.com/XFree86/Linux-x86_64" / version
+        write(place / f"{name}.sha256sum", f"{64 * 'a'}  {name}\n")
+    with Mirror(servers).serving() as url:
+        for driver in ("nvidia", "onload", "v4l2loopback"):
+            copy = folder / "catalogue" / driver
+            shutil.copytree(REPOSITORY / "driver_images" / driver, copy)
+            recipe = (copy / "driver.toml").read_text()
+            moved = re.sub(r"https://(?=[a-z.]*nvidia\.com/)", f"{url}/", recipe)
+            (copy / "driver.toml").write_text(moved)
+        yield NvidiaDay(folder / "catalogue", servers)
