@@ -228,12 +228,12 @@ def test_the_command_shows_what_is_known(call: Call, tmp_path: Path) -> None:
     assert "MIG-1" in part_row
     for words in ([], ["nvidia"]):
         listed = call("devices", *words, "--root", tmp_path, "--json").document
-        assert listed == {"devices": {"nvidia": document}}
+        assert (listed["devices"], listed["exit_code"]) == ({"nvidia": document}, 0)
 
 
 def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     nothing = call("devices", "--root", tmp_path)
-    assert (nothing.code, nothing.out.splitlines()[0][:24]) == (0, "No devices are recorded.")
+    assert nothing.code == 3
     _nvidia(tmp_path)
     again = call("devices", "--rescan", "--root", tmp_path, "--json").document
     assert again["changed"] == ["nvidia"]
@@ -244,7 +244,7 @@ def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     )
     (tmp_path / "proc/driver/nvidia/version").unlink()
     gone = call("devices", "--rescan", "--root", tmp_path, "--json").document
-    assert gone == {"devices": {}, "changed": ["nvidia"]}
+    assert (gone["devices"], gone["changed"]) == ({}, ["nvidia"])
 
 
 @pytest.mark.parametrize(
