@@ -29,6 +29,7 @@ from provision.documents import load_json
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
+from provision.pin import PIN_LABEL
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
@@ -173,7 +174,8 @@ def _engine(_host: object) -> FakeEngine:
         pin = make_pin(version=version)
         content = Path(os.environ["PAUSE_IN"]) / f"content-{version}"
         _make_up(content, version, KERNEL)
-        image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels={DIGEST_LABEL: pin.digest})
+        labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
+        image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=labels)
         engine.have(image, content)
         record_built(default_cache(), image.id, pin.image)
     return engine
