@@ -59,7 +59,7 @@ IMAGE = "debian:bookworm"
 # A private engine has no bridge: without this, containers that download reach no archive.
 BUILD_NETWORK = ("--network", "host")
 _DOWNLOADING = ("build", "matrix", "resolve")
-_ASKING = {("drivers", name) for name in ("import", "kernels", "versions")}
+_ASKING = {("drivers", name) for name in ("kernels", "versions")}
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]
