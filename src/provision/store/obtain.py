@@ -115,6 +115,9 @@ def usable_manifest(
         The manifest; None: the entry has to be made again, for a reason that is noted.
     """
     with changing(layout):
+        if not entry.is_dir():
+            # Garbage collection has removed it meanwhile.
+            return None
         found = verify_artifact(entry)
     manifest, signing = found.manifest, settings.config.signing
     if manifest is None or found.findings:
