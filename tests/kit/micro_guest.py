@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import tempfile
-import warnings
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,14 +59,9 @@ def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[Boot
     # With what the command has stored when a test called it.
     settings = replace(settings, config=config, state=cache_dir() / "provision")
     with (
-        warnings.catch_warnings(),
         closing(settings.connection),
         boot_files(settings, pin, pin.kernel.release, modules) as files,
     ):
-        # The library leaves the sockets of commands in containers to the collector: a command of
-        # provision ends with them, and this process goes on.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
         yield files
 
 

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from provision.kmod.guest import Initramfs
 
-pytestmark = [
-    pytest.mark.tier(1),
-    # Sockets of the library that talks to the engine: kit.micro_guest.kernel_of.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.tier(1)
 
 _NODE = "/dev/video0"
 _ELSEWHERE = "6.1.0-1-elsewhere"

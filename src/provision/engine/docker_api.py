@@ -473,14 +473,19 @@ class Container:
             made = self._client.exec_create(
                 self._id, ["sh", "-c", script], environment=dict(self._request.environment)
             )
+            output = self._client.exec_start(made["Id"], stream=True)
             try:
-                for line in _lines(self._client.exec_start(made["Id"], stream=True)):
+                for line in _lines(output):
                     last.append(line)
                     on_line(line)
                     if time.monotonic() > self._end:
                         raise self._too_slow(last)
             except ReadTimeout as error:
                 raise self._too_slow(last) from error
+            finally:
+                # Its own connection, maybe reset already. The library closes none by ssh.
+                with suppress(OSError, DockerException):
+                    output.close()
             status = self._client.exec_inspect(made["Id"]).get("ExitCode")
         if not isinstance(status, int) or time.monotonic() > self._end:
             raise self._too_slow(last)
