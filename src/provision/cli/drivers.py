@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -419,6 +420,9 @@ def import_recipe(
         "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
         type=options.FOLDER,
     ),
+    kernel: str | None = option("--kernel RELEASE", "Kernel of the build that is suggested."),
+    distro: str | None = option("--distro ID:VERSION", "Distro of the build that is suggested."),
+    network: str | None = option("--network MODE", "Network of the build that is suggested."),
     root: Path = options.root,
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
@@ -443,11 +447,14 @@ def import_recipe(
         if not wants_json():
             remark("\n".join(notes))
         return
+    build = ["provision", "build", draft.name, "--catalogue", str(file.parent.parent)]
+    for name, value in (("--kernel", kernel), ("--distro", distro), ("--network", network)):
+        build += [name, value] if value else []
     emit(
         document,
         fields({"wrote": "file"}),
         lambda _: notes,
-        f"Try it: provision build {draft.name} --catalogue {file.parent.parent}",
+        f"Try it: {shlex.join(build)}",
     )
 
 
