@@ -23,7 +23,7 @@ use crate::model::vendor::Inventory;
 
 /// The library with which an image's newer user-space parts of the driver come first.
 pub(super) const CUDA: &str = "libcuda.so.1";
-/// Folders of the daemons' sockets. They are the host's own, wherever the driver's files lie.
+/// Folders of the daemons' sockets, which run on the host, wherever the driver's files lie.
 const DAEMONS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
 /// One line of an inventory, and what the host has for it.
@@ -253,8 +253,11 @@ impl<'a> Collector<'a> {
     fn file(&mut self, path: &str) -> std::result::Result<usize, String> {
         let own = DAEMONS.iter().any(|folder| lies_in(path, folder));
         let own = own.then(|| self.host.tree(None).ok()).flatten();
-        let tree = own.as_ref().unwrap_or(self.tree);
-        let mut found = tree.find(path).map_err(|error| match error {
+        let mut found = match (self.tree.find(path), &own) {
+            (Err(Errno::NOENT), Some(host)) => host.find(path),
+            (found, _) => found,
+        }
+        .map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;

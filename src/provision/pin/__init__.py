@@ -58,7 +58,7 @@ def _address(text: object) -> object:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"'{redact(text)}' is no address: {error}") from error
+        raise ValueError(f"'{redact(text)}' is not a valid URL: {error}") from error
     if not host or port == 0:
         raise ValueError(f"'{redact(text)}' names no host such as https://vendor.example/file")
     return text

@@ -12,6 +12,7 @@ from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
 from provision.store.obtain import Stored
 from unit.agent.host import NEWEST, OLDER, Host
+from unit.recipes import RECIPE
 
 
 def test_a_new_kernel_is_prepared_before_it_runs(ready: Host) -> None:
@@ -111,6 +112,10 @@ def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:
         return host.build(*given, **more)
 
     host.builds = build
+    recipe = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    write(host.root / f"drivers/{DRIVER}/driver.toml", recipe.encode())
+    write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n')
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")

@@ -278,7 +278,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     assert dnf[-1] == "xz"
     assert {"--releasever=9", "--assumeyes", "system-release"} <= set(dnf)
     assert name == "own.repo"
-    folder = tmp_path / "base"
+    folder = tmp_path / "scratch/base"
     assert f"gpgkey=file://{folder}/keys/own-k.asc" in repository
     assert "gpgcheck=1" in repository
     assert f"--setopt=reposdir={folder}/repos" in dnf
@@ -310,7 +310,7 @@ def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
     make_rpm_base(engine, request, _data("opensuse-leap:15.6"), "15.6", (_OWN,), state=tmp_path)
     programs = [words for words in installed if words[0] in {"rpm", "zypper"}]
     keys, refresh, install = programs
-    assert keys[-2:] == ["--import", f"{tmp_path}/base/keys/own-k.asc"]
+    assert keys[-2:] == ["--import", f"{tmp_path}/scratch/base/keys/own-k.asc"]
     assert refresh[-1] == "refresh"
     assert "--no-refresh" in install
     for words in programs:

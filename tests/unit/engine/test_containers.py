@@ -133,7 +133,7 @@ class TalkingClient:
         return {"Id": "exec"}
 
     def exec_start(self, *_given: object, **_more: object) -> Iterator[bytes]:
-        return iter(self.chunks)
+        yield from self.chunks
 
     def exec_inspect(self, _name: str) -> dict[str, int]:
         return {"ExitCode": 0}

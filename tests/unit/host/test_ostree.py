@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.cache import REPOSITORY
 from kit.ostree import Sysroot
 from provision.host.boot_entries import boot_entries
 from provision.host.kernels import find_kernels
+from provision.shipped import templates_dir
+from provision.store.units import filled
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
 
@@ -65,7 +66,7 @@ def test_a_kernel_counts_as_long_as_a_deployment_has_it(sysroot: Sysroot, tmp_pa
 def test_a_deployment_changes_what_the_agents_unit_watches(
     sysroot: Sysroot, tmp_path: Path
 ) -> None:
-    unit = (REPOSITORY / "templates/systemd/provision-kernel.path.j2").read_text()
+    unit = filled("systemd/provision-kernel.path.j2", templates_dir(), documentation="file:///docs")
     (watched,) = re.findall(r"^PathChanged=/(ostree\S*)$", unit, re.MULTILINE)
     new = sysroot.commit(_tree(tmp_path / "new", NEW))
     before = (tmp_path / "host" / watched).stat().st_mtime_ns

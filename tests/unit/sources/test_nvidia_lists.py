@@ -50,7 +50,8 @@ def test_lines_without_sense_are_named_together(tmp_path: Path) -> None:
     rows = ("libx.so 9999 CUDA_LIB", "one 0755", "l 0000 CUDA_SYMLINK", "../x 0755 CUDA_LIB")
     run = write_runfile(tmp_path / "a.run", VERSION, contents(*rows))
     lines = str(refused(run, tmp_path).details).splitlines()
-    assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(27, 31)]
+    numbers = [int(line.partition(":")[0].removeprefix("line ")) for line in lines]
+    assert numbers == list(range(numbers[0], numbers[0] + len(rows)))
 
 
 @pytest.mark.parametrize("text", ["one line", manifest("1.0", ROWS)])

@@ -258,7 +258,7 @@ def test_a_version_that_is_not_listed_may_be_asked_for() -> None:
         ({"url": None}, "give 'releases', or both 'url' and 'checksums'"),
         ({"checksums": None, "releases": [{"version": "1"}]}, "neither 'sha256' nor 'checksums'"),
         ({"url": None, "releases": [{"version": "1"}]}, "the release 1 has no 'url'"),
-        ({"url": "ftp://driver.example/{version}"}, "no address"),
+        ({"url": "ftp://driver.example/{version}"}, "not a valid URL"),
         ({"url": "https://driver.example/{kernel}"}, "unknown placeholder '{kernel}'"),
         ({"leave_out": ["not a type"]}, "leave_out"),
         ({"build": {}}, "a .run has its source in kernel and kernel-open"),

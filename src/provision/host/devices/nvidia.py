@@ -23,6 +23,7 @@ from provision.run import Completed, run
 LIMIT_S = 40.0
 PROGRAM = "nvidia-smi"
 LIBRARY = "libnvidia-ml.so.1"
+_INSTALL = f"Install the driver's own {PROGRAM}; without it, facts are the kernel's alone."
 _CHECK = f"See whether the driver works: {PROGRAM}"
 _CAPABILITY = re.compile(r"^(GPU-\S+), *([0-9]+\.[0-9]+)$", re.MULTILINE | re.ASCII)
 _LISTED = re.compile(
@@ -298,7 +299,9 @@ def _smi(root: Path, stored: Sequence[Smi], version: str) -> Smi:
     whole = [smi for smi in [*stored, *own] if smi.program.is_file() and smi.library.is_file()]
     exact = [smi for smi in whole if smi.library.resolve().name.endswith(f".so.{version}")]
     if not whole:
-        raise ProvisionError(f"The driver has no {PROGRAM}, or not its library.")
+        raise ProvisionError(
+            f"The driver has no {PROGRAM}, or not its library.", resolution=_INSTALL
+        )
     return [*exact, *whole][0]
 
 
