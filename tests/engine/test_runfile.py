@@ -243,6 +243,8 @@ def test_podman_builds_from_a_small_one_on_a_distro_without_such_packages(
             machine = _machine(tmp_path / "root", site.distro, docker_host)
             words = (*target, "--catalogue", catalogue, "--root", tmp_path / "root")
             said = machine.json("build", *words)
+            with (tmp_path / "root/etc/provision/provision.toml").open("a") as settings:
+                settings.write("[drivers.hello]\n")
             machine("install", said["image"], "--root", tmp_path / "root")
     (program,) = (tmp_path / "root").rglob("driver/usr/bin/hello-smi")
     assert program.stat().st_mode & 0o111

@@ -17,7 +17,7 @@ from kit.cache import REPOSITORY
 from kit.docker_in_tree import DockerInTree
 from kit.gpus import plain_gpus
 from kit.hosts import DISTRO, IMAGE
-from kit.nvidia_host import LIBRARIES, REPORT, NvidiaHost, nvidia_host, uuids
+from kit.nvidia_host import LIBRARIES, LIBRARY_FOLDER, REPORT, NvidiaHost, nvidia_host, uuids
 from kit.pages import snippet
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
@@ -145,6 +145,7 @@ def test_a_runtime_of_the_job(slurm: Slurm, bundle: Bundle) -> None:
     assert said[2:] == [
         *LIBRARIES,
         "CUDA_VISIBLE_DEVICES=0,1",
+        f"NVIDIA_CTK_LIBCUDA_DIR={LIBRARY_FOLDER}",
         "NVIDIA_DRIVER_CAPABILITIES=all",
         "NVIDIA_VISIBLE_DEVICES=1,2",
     ]

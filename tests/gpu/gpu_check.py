@@ -1024,13 +1024,13 @@ def checks_of_one(lab: Lab) -> None:
 
 
 def one_gpu(lab: Lab, way: Way, name: Callable[[Json], str]) -> str:
-    """A container that asks for the last of several GPUs lists that one."""
+    """A container that asks for the last of several GPUs lists that one, and none of its parts."""
     gpus = listed(lab.smi.listing)
     if len(gpus) < 2:
         raise NotPossibleHereError("the machine has one GPU")
     if not FACTS.is_file():
         raise NotPossibleHereError("there are no device facts (check 1)")
-    return gives(lab, way, name(lab.smi.report["devices"][-1]), gpus[-1])
+    return gives(lab, way, name(lab.smi.report["devices"][-1]), (gpus[-1][0], []))
 
 
 def one_part(lab: Lab) -> str:
@@ -1201,7 +1201,7 @@ def check_plan(lab: Lab) -> str:
     except ValueError as error:
         raise CheckFailedError(f"exit status {done.status}, and no JSON: {done.last}") from error
     lab.record.head["plan"] = document
-    said = document.get("error", {}).get("message") or json.dumps(document)
+    said = (document.get("error") or {}).get("message") or json.dumps(document)
     if done.status not in {0, 1, 3, 4}:
         raise CheckFailedError(f"exit status {done.status}: {said[:600]}")
     return f"{' and '.join(there)}; exit status {done.status}: {said[:600]}"

@@ -22,7 +22,11 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @contextmanager
 def scratch(state: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder of this user alone, removed afterwards or by the next run of any."""
+    """Yield an empty folder of this user alone, removed afterwards or by the next run of any.
+
+    Args:
+        name: Another for what runs inside the block: a second process waits for the first.
+    """
     folder = state / _PLACE / name
     waiting = f"Another process is at work in {folder}; waiting for it"
     with lock(_lock(folder), waiting=waiting):

@@ -301,7 +301,7 @@ def copy(
 
 def save(engine: Engine, image_id: str, target: Layout, tag: str, *, state: Path) -> None:
     """Copy an image of an engine into a layout."""
-    with scratch(state, "save") as folder:
+    with scratch(state, "engine-image") as folder:
         saved = folder / "saved.tar"
         with saved.open("wb") as stream:
             for chunk in engine.save(image_id):

@@ -63,9 +63,12 @@ class _World:
 
     def check_consistent(self) -> None:
         """Everything that has its final name is whole."""
-        entries = [p for p in self.layout.folder.glob("[!.]*") if p.is_dir() and not p.is_symlink()]
+        folders = {p for p in self.layout.folder.glob("[!.]*") if p.is_dir() and not p.is_symlink()}
+        entries = folders - {self.layout.kernels}
         for entry in entries:
-            assert verify_artifact(entry).findings == ()
+            # A loader that was not written to its end goes with the next run.
+            findings = verify_artifact(entry).findings
+            assert [found for found in findings if not found.path.startswith(".load.")] == []
         for link in (self.layout.current, self.layout.previous):
             assert not link.is_symlink() or link.resolve() in entries
 
