@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -122,8 +123,12 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
             engine.docker("image", "rm", *removed)
 
     options, path = BuildOptions({}, "none"), tmp_path / "log"
-    with BuildLog(path) as log, heard_by(remove_first_layer):
-        done = run_build(connect(engine.host), "a test", files, options, log, _fail)
+    with (
+        closing(connect(engine.host)) as client,
+        BuildLog(path) as log,
+        heard_by(remove_first_layer),
+    ):
+        done = run_build(client, "a test", files, options, log, _fail)
     assert len(removed) == 1
     assert any("removed meanwhile" in note for note in notes), path.read_text()
     image = str(done.image_id)
@@ -140,8 +145,8 @@ def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: P
     made = []
     for architecture in ("arm64", "amd64", "arm64"):
         options = BuildOptions({}, "none", platform=f"linux/{architecture}")
-        with BuildLog(tmp_path / "log") as log:
-            done = run_build(connect(engine.host), "a test", files, options, log, _fail)
+        with closing(connect(engine.host)) as client, BuildLog(tmp_path / "log") as log:
+            done = run_build(client, "a test", files, options, log, _fail)
         image = str(done.image_id)
         said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout
         made.append((image, said.strip()))

@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -24,10 +24,13 @@ from docker.errors import (
     ImageNotFound,
     NotFound,
     StreamParseError,
+    create_api_error_from_http_exception,
 )
 from docker.tls import TLSConfig
+from requests import HTTPError as HTTPStatusError
+from requests import Response
 from requests.exceptions import ReadTimeout, RequestException
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from provision.engine.tar_streams import BAD_TAR, TarReader, pack, readable
 from provision.errors import NotFoundError, ProvisionError
@@ -417,6 +420,7 @@ _WAITING = "trap 'exit 0' TERM; sleep \"$0\" & wait"
 # Bytes of a file that is read into memory, and of a line; a longer line comes in pieces.
 _MAX_FILE = 64 << 20
 _MAX_LINE = 64 << 10
+_FRAME_HEADER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,23 +473,19 @@ class Container:
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
         """Run a script with ``sh``, and pass on each line that it prints as it comes."""
         last: deque[str] = deque(maxlen=_LINES_KEPT)
-        with self._translated("run a script in a container"), self._patient():
+        with self._translated("run a script in a container"):
             made = self._client.exec_create(
                 self._id, ["sh", "-c", script], environment=dict(self._request.environment)
             )
-            output = self._client.exec_start(made["Id"], stream=True)
-            try:
-                for line in _lines(output):
-                    last.append(line)
-                    on_line(line)
-                    if time.monotonic() > self._end:
-                        raise self._too_slow(last)
-            except ReadTimeout as error:
-                raise self._too_slow(last) from error
-            finally:
-                # Its own connection, maybe reset already. The library closes none by ssh.
-                with suppress(OSError, DockerException):
-                    output.close()
+            with closing(self._start(str(made["Id"]))) as response:
+                try:
+                    for line in _lines(_frames(response.raw)):
+                        last.append(line)
+                        on_line(line)
+                        if time.monotonic() > self._end:
+                            raise self._too_slow(last)
+                except (ReadTimeout, ReadTimeoutError) as error:
+                    raise self._too_slow(last) from error
             status = self._client.exec_inspect(made["Id"]).get("ExitCode")
         if not isinstance(status, int) or time.monotonic() > self._end:
             raise self._too_slow(last)
@@ -522,15 +522,24 @@ class Container:
                 # The engine keeps the container busy until all bytes are sent.
                 deque(stream, maxlen=0)
 
-    @contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Allow the engine to be silent for as long as the container may run."""
-        before = self._client.timeout
-        self._client.timeout = max(1, round(self._end - time.monotonic()))
+    def _start(self, exec_id: str) -> Response:
+        """Start a prepared command; the response's body is what it prints.
+
+        The SDK's own call leaves its connection open, and takes a broken one for the end.
+        """
+        client = self._client
+        response = client.post(
+            f"{client.base_url}/v{client.api_version}/exec/{exec_id}/start",
+            json={"Tty": False, "Detach": False},
+            # The engine may be silent for as long as the container may run.
+            timeout=max(1, round(self._end - time.monotonic())),
+            stream=True,
+        )
         try:
-            yield
-        finally:
-            self._client.timeout = before
+            response.raise_for_status()
+        except HTTPStatusError as error:
+            create_api_error_from_http_exception(error)
+        return response
 
     def _too_slow(self, last: deque[str]) -> ProvisionError:
         return ProvisionError(
@@ -539,6 +548,19 @@ class Container:
             " again: what was downloaded is kept.",
             details="\n".join(list(last)[-20:]) or None,
         )
+
+
+def _frames(body: IO[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a command's output; a header of 8 bytes ends with the length of each.
+
+    Source: https://docs.docker.com/reference/api/engine/version/v1.43/#tag/Container/operation/ContainerAttach
+    """
+    while header := body.read(_FRAME_HEADER):
+        size = int.from_bytes(header[4:], "big")
+        piece = body.read(size)
+        if len(header) < _FRAME_HEADER or len(piece) < size:
+            raise ConnectionError("The engine's output ended within a piece.")
+        yield piece
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from io import BytesIO
 from typing import Any, cast
 
 import pytest
 from docker import APIClient
 from docker.errors import APIError
+from requests import Response
 
 from provision.engine import docker_api as containers
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Image
@@ -123,7 +125,10 @@ def test_selinux_lets_a_container_read_what_is_bound() -> None:
 class TalkingClient:
     """An engine whose container prints and writes prepared output."""
 
-    timeout = 60
+    base_url, api_version = "http://engine.example", "1.43"
+    status = 200
+    # Bytes until the connection ends.
+    sent: int | None = None
 
     def __init__(self, *, chunks: tuple[bytes, ...] = (), content: bytes = b"") -> None:
         self.chunks = chunks
@@ -132,8 +137,12 @@ class TalkingClient:
     def exec_create(self, *_given: object, **_more: object) -> dict[str, str]:
         return {"Id": "exec"}
 
-    def exec_start(self, *_given: object, **_more: object) -> Iterator[bytes]:
-        yield from self.chunks
+    def post(self, _url: str, **_given: object) -> Response:
+        response = Response()
+        response.status_code = self.status
+        frames = (b"\1\0\0\0" + len(one).to_bytes(4, "big") + one for one in self.chunks)
+        response.raw = BytesIO(b"".join(frames)[: self.sent])
+        return response
 
     def exec_inspect(self, _name: str) -> dict[str, int]:
         return {"ExitCode": 0}
@@ -153,6 +162,21 @@ def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) 
     client.container().run("x", on_line=seen.append)
     assert "".join(seen) == "aabcdefghijklz"
     assert max(map(len, seen)) <= 8
+
+
+@pytest.mark.parametrize("sent", [3, 8, 12])
+def test_a_connection_that_ends_in_mid_output_is_an_error(sent: int) -> None:
+    client = TalkingClient(chunks=(b"a line that is never whole\n",))
+    client.sent = sent
+    with pytest.raises(ConnectionError):
+        client.container().run("x", on_line=lambda _line: None)
+
+
+def test_a_script_that_the_engine_does_not_start_is_an_error() -> None:
+    client = TalkingClient()
+    client.status = 409
+    with pytest.raises(APIError):
+        client.container().run("x", on_line=lambda _line: None)
 
 
 def test_a_file_of_a_container_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
