@@ -81,6 +81,7 @@ def test_a_commit_with_a_submodule_is_built_and_fetched_once(
             repository.rename(repository.with_suffix(".git"))
 
 
+@pytest.mark.nightly
 def test_a_private_authority_and_a_login_reach_the_container_and_nothing_else(
     engine: Engine, commits: tuple[Path, Commit, Commit], tmp_path: Path
 ) -> None:

@@ -59,7 +59,13 @@ def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None
     wait_for("a part of the build", until, within_s=300, pause_s=0.02, or_end_of=process)
 
 
-@pytest.mark.parametrize("layers", [0, 1, pytest.param(3, marks=pytest.mark.tier(1)), 5])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        pytest.param(3, marks=pytest.mark.tier(1)),
+        *(pytest.param(count, marks=pytest.mark.nightly) for count in (0, 1, 5)),
+    ],
+)
 def test_a_build_that_is_killed_is_finished_by_the_next(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path, layers: int
 ) -> None:
