@@ -27,8 +27,9 @@ from provision.registry.names import KMM_SIGNED, HostTag, Reference
 # KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
-# KMM adds the names of a Module and its namespace to a label, where a version orders its upgrades.
-# 2.6.0: https://github.com/kubernetes-sigs/kernel-module-management/blob/v2.6.0/internal/webhook/module.go
+# KMM puts the names of a Module and its namespace into labels, and its webhook refuses every Module
+# whose names are longer together. 2.6.0:
+# https://github.com/kubernetes-sigs/kernel-module-management/blob/v2.6.0/internal/webhook/module.go
 # (maxCombinedLength). Later versions allow 41.
 _LONGEST_NAMES = 40
 # Syntax that Go does not have: https://github.com/google/re2/wiki/Syntax
@@ -121,10 +122,10 @@ def module_document(
     """
     driver = manifest.pin.driver.name
     check_name("name of the driver", driver)
-    if options.ordered_upgrade and len(driver) + len(options.namespace) > _LONGEST_NAMES:
+    if len(driver) + len(options.namespace) > _LONGEST_NAMES:
         raise UsageError(
             f"'{driver}' and the namespace '{options.namespace}' have more than {_LONGEST_NAMES}"
-            " characters together, which KMM refuses for ordered upgrades.",
+            " characters together, which KMM refuses.",
             resolution="Take a namespace with a shorter name: --namespace drivers",
         )
     architecture = names_of(manifest.pin.kernel.architecture).go

@@ -7,6 +7,7 @@ a killed run left.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -203,12 +204,14 @@ def _program_changes(layout: Layout, manifest: Manifest | None) -> list[Change]:
     A link into the store is ours. Another file of the same name stays, and so does a folder that
     can't be written.
     """
-    names = {} if manifest is None else _programs(layout, manifest)
+    programs = () if manifest is None else _programs(manifest)
     folders = [in_root(layout.root, name) for name in PROGRAMS]
     folders = [folder for folder in folders if is_writable(folder)]
     changes = []
     for number, folder in enumerate(folders):
-        wanted = names if number == 0 else {}
+        wanted = {
+            path.name: _relative(layout, folder, path) for path in (programs if number == 0 else ())
+        }
         present = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
         ours = {name: link for name, path in present.items() if (link := _link(layout, path))}
         changes += [Change("remove", folder / name) for name in sorted(ours) if name not in wanted]
@@ -220,14 +223,30 @@ def _program_changes(layout: Layout, manifest: Manifest | None) -> list[Change]:
     return changes
 
 
-def _programs(layout: Layout, manifest: Manifest) -> dict[str, str]:
-    paths = [PurePosixPath(file.path) for file in manifest.files if file.kind == "binary"]
-    return {path.name: str(layout.driver_root / path.relative_to("/")) for path in paths}
+def _programs(manifest: Manifest) -> list[PurePosixPath]:
+    return [PurePosixPath(file.path) for file in manifest.files if file.kind == "binary"]
+
+
+def _relative(layout: Layout, folder: Path, program: PurePosixPath) -> str:
+    """Return the target of a link that is right below every folder where the host's root is mounted.
+
+    NVIDIA's device plugin and the DRA driver look at ``/driver-root``.
+    """
+    target = layout.driver_root / program.relative_to("/")
+    return os.path.relpath(target, _on_host(layout, folder))
 
 
 def _link(layout: Layout, path: Path) -> str | None:
-    target = str(path.readlink()) if path.is_symlink() else ""
-    return target if target.startswith(f"{layout.driver_root}/") else None
+    """Return the target of a link into the store; None for anything else."""
+    if not path.is_symlink():
+        return None
+    target = str(path.readlink())
+    leads_to = os.path.normpath(_on_host(layout, path.parent) / target)
+    return target if leads_to.startswith(f"{layout.driver_root}/") else None
+
+
+def _on_host(layout: Layout, folder: Path) -> Path:
+    return Path("/") / folder.relative_to(layout.root)
 
 
 def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:

@@ -140,7 +140,8 @@ def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
     assert calls.read_text() == "ldconfig\nldconfig\n"
 
 
-PROGRAM = "/var/lib/provision/demo/current/driver/usr/bin/democtl"
+# Right at every place where the host's root is mounted.
+PROGRAM = "../../../var/lib/provision/demo/current/driver/usr/bin/democtl"
 
 
 def _offered(layout: Layout, folder: str = "usr/local/bin") -> dict[str, str]:
