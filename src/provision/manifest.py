@@ -262,11 +262,19 @@ class ForeignRoot(Frozen):
             ``_`` only.
         libraries: The folder in it in which libraries are looked for: it gets a relative link to
             each.
+        ready_file: The file by which an operator knows that a driver's pod is ready. It exists as
+            long as the root is mounted, so that an operator that also runs such pods does not wait
+            for one here.
+        ready_lines: What that file says.
         pod: How an operator runs the driver in a pod; None: it can't.
     """
 
     path: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_]+)+$")]
     libraries: ContainerPath
+    ready_file: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_.-]+)+$")] | None = (
+        None
+    )
+    ready_lines: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_: =-]+$")], ...] = ()
     pod: DriverPod | None = None
 
 

@@ -14,7 +14,7 @@ from kit.process import run, wait_for
 from kit.systemd import SystemdContainer
 from provision.manifest import ForeignRoot
 from provision.shipped import templates_dir
-from provision.store.activate import root_mount
+from provision.store.activate import ready_service, root_mount
 from provision.store.layout import Layout
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
@@ -160,20 +160,43 @@ def test_the_hourly_run_comes_without_a_run_after_the_boot(machine: SystemdConta
 
 
 def test_systemd_offers_the_root_of_the_entry_in_use(tmp_path: Path) -> None:
-    root = ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64")
-    (tmp_path / "run-demo-driver.mount").write_text(root_mount(Layout(Path("/"), "demo"), root))
+    ready = "/run/demo/validations/.ready"
+    root = ForeignRoot(
+        path="/run/demo/driver",
+        libraries="/usr/lib64",
+        ready_file=ready,
+        ready_lines=("A: false", "B: false"),
+    )
+    layout = Layout(Path("/"), "demo")
+    for unit, text in (
+        (layout.mount_unit(root.path), root_mount(layout, root)),
+        (layout.ready_unit, ready_service(layout, root)),
+    ):
+        (tmp_path / unit.name).write_text(text)
     use = """
         cd /var/lib/provision/demo && mkdir -p $1/driver && echo $1 >$1/driver/version
         ln -sfn $1 current && systemctl daemon-reload && systemctl restart run-demo-driver.mount
         cat /run/demo/driver/version
         ! touch /run/demo/driver/new 2>/dev/null"""
     with SystemdContainer(flags=(f"--volume={tmp_path}:/units:ro",)) as machine:
-        machine("cp", "/units/run-demo-driver.mount", "/etc/systemd/system")
+        machine("sh", "-c", "cp /units/* /etc/systemd/system")
         machine("mkdir", "-p", "/var/lib/provision/demo")
         for entry in ("one", "two"):
             # What has a file of it open keeps that, and does not stand in the way.
             machine("sh", "-c", "exec sleep 600 </run/demo/driver/version >/dev/null 2>&1 & :")
             assert machine("sh", "-euc", use, "sh", entry).stdout == f"{entry}\n"
+            wait_for(
+                ready,
+                lambda: machine("test", "-s", ready, check=False).returncode == 0,
+                within_s=60,
+            )
+            assert machine("cat", ready).stdout == "A: false\nB: false\n"
+        machine("systemctl", "stop", "run-demo-driver.mount")
+        wait_for(
+            "its end",
+            lambda: machine("test", "-e", ready, check=False).returncode == 1,
+            within_s=60,
+        )
 
 
 def test_hooks_are_good_shell(root: Path) -> None:

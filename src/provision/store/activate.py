@@ -112,6 +112,7 @@ def root_mount(layout: Layout, root: ForeignRoot) -> str:
     Source: systemd.mount(5).
     """
     source = layout.driver_root
+    wants = f"Wants={layout.ready_unit.name}\n" if root.ready_file else ""
     return f"""\
 # Where other systems look for {layout.driver}. Written by provision.
 [Unit]
@@ -120,7 +121,7 @@ ConditionPathIsDirectory={source}
 RequiresMountsFor=/{STORE}
 After={BOOT_UNIT}
 Before={" ".join(ENGINES)}
-
+{wants}
 [Mount]
 What={source}
 Where={root.path}
@@ -133,6 +134,27 @@ WantedBy=multi-user.target
 """
 
 
+def ready_service(layout: Layout, root: ForeignRoot) -> str:
+    """Return the text of the unit that writes a root's ``ready_file``, and removes it with it."""
+    mount = layout.mount_unit(root.path).name
+    lines = " ".join(f'"{line}"' for line in root.ready_lines)
+    file = root.ready_file
+    write = f'mkdir -p "$(dirname {file})" && printf "%%s\\\\n" {lines} >{file}'
+    return f"""\
+# Tells other systems that {layout.driver} is at {root.path}. Written by provision.
+[Unit]
+Description=Readiness of the driver {layout.driver}
+After={mount} {BOOT_UNIT}
+PartOf={mount}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c '{write}'
+ExecStop=/bin/rm -f {file}
+"""
+
+
 def _root_changes(
     layout: Layout, managed: ManagedFiles, record: Record, manifest: Manifest | None
 ) -> list[Change]:
@@ -141,25 +163,36 @@ def _root_changes(
     They come after the switch to the entry, from which it is mounted.
     """
     wanted = manifest.host.root if manifest else None
-    unit = layout.mount_unit(wanted.path) if wanted else None
-    texts = {unit: root_mount(layout, wanted)} if unit and wanted else {}
-    earlier = [layout.root / name[1:] for name in record.files if name.endswith(".mount")]
+    texts = {}
+    if wanted:
+        texts[layout.mount_unit(wanted.path)] = root_mount(layout, wanted)
+        if wanted.ready_file:
+            texts[layout.ready_unit] = ready_service(layout, wanted)
+    earlier = [
+        path
+        for path in (layout.root / name[1:] for name in record.files)
+        if path.suffix == ".mount" or path == layout.ready_unit
+    ]
     changes: list[Change] = []
     for path in (*texts, *(path for path in earlier if path not in texts)):
         found = managed.file_changes(record, path, texts.get(path))
         if path not in texts and any(change.kind == "save" for change in found):
             continue
         changes += found
+        if path.suffix != ".mount":
+            continue
         link = in_root(layout.root, UNITS / "multi-user.target.wants", follow=False) / path.name
         if path in texts and not link.is_symlink():
             changes.append(Change("switch", link, f"../{path.name}"))
         elif path not in texts and link.is_symlink():
             changes.append(Change("remove", link))
-    short = manifest.pin.short_digest if manifest and unit else None
+    short = manifest.pin.short_digest if manifest and wanted else None
     runs_systemd = _is_running_host(layout) and Path("/run/systemd/system").is_dir()
-    if runs_systemd and (changes or record.mounted != short):
-        units = [*texts, *earlier]
-        changes += [Change("mount", units[0], short or "")] if units else []
+    mounts = [path for path in (*texts, *earlier) if path.suffix == ".mount"]
+    if runs_systemd and mounts and (changes or record.mounted != short):
+        change = Change("mount", mounts[0], short or "")
+        # What a unit does at its end is known only as long as its file is there.
+        changes = [*changes, change] if short else [change, *changes]
     return changes
 
 
@@ -228,9 +261,9 @@ def _programs(manifest: Manifest) -> list[PurePosixPath]:
 
 
 def _relative(layout: Layout, folder: Path, program: PurePosixPath) -> str:
-    """Return the target of a link that is right below every folder where the host's root is mounted.
+    """Return the target of a link that holds wherever the host's root is mounted.
 
-    NVIDIA's device plugin and the DRA driver look at ``/driver-root``.
+    NVIDIA's device plugin and the DRA driver have it at ``/driver-root``.
     """
     target = layout.driver_root / program.relative_to("/")
     return os.path.relpath(target, _on_host(layout, folder))

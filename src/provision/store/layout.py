@@ -117,6 +117,11 @@ class Layout:
         return self.root / UNITS / f"{path.strip('/').replace('/', '-')}.mount"
 
     @property
+    def ready_unit(self) -> Path:
+        """The unit that says to other systems that the mounted root is ready."""
+        return self.root / UNITS / f"provision-{self.driver}-ready.service"
+
+    @property
     def managed(self) -> tuple[Path, ...]:
         """The files outside of the store that an activation writes."""
         return self.vendor_config, self.loader_config, self.modprobe_config, self.dracut_config

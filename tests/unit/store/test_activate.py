@@ -352,7 +352,9 @@ def _offering(layout: Layout, root: ForeignRoot | None, version: str = "1.2") ->
 
 
 def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
-    root = ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64")
+    root = ForeignRoot(
+        path="/run/demo/driver", libraries="/usr/lib64", ready_file="/run/demo/ready"
+    )
     folder = layout.root / "etc/systemd/system"
     wanted = folder / "multi-user.target.wants/run-demo-driver.mount"
     _offering(layout, root)
@@ -362,7 +364,7 @@ def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
     assert plan(layout, _with(layout, root)) == []
     # A version that has none, and a removal, take it away.
     _offering(layout, None, "1.3")
-    assert not [*folder.rglob("*.mount")]
+    assert not [path for path in folder.rglob("*") if not path.is_dir()]
     _offering(layout, root, "1.4")
     apply(layout, plan_removal(layout), on_change=lambda _change: None)
-    assert not [*folder.rglob("*.mount")]
+    assert not [path for path in folder.rglob("*") if not path.is_dir()]
