@@ -479,7 +479,7 @@ class Container:
             )
             with closing(self._start(str(made["Id"]))) as response:
                 try:
-                    for line in _lines(_frames(response.raw)):
+                    for line in _lines(_frames(response)):
                         last.append(line)
                         on_line(line)
                         if time.monotonic() > self._end:
@@ -550,14 +550,14 @@ class Container:
         )
 
 
-def _frames(body: IO[bytes]) -> Iterator[bytes]:
+def _frames(response: Response) -> Iterator[bytes]:
     """Yield the pieces of a command's output; a header of 8 bytes ends with the length of each.
 
     Source: https://docs.docker.com/reference/api/engine/version/v1.43/#tag/Container/operation/ContainerAttach
     """
-    while header := body.read(_FRAME_HEADER):
+    while header := response.raw.read(_FRAME_HEADER):
         size = int.from_bytes(header[4:], "big")
-        piece = body.read(size)
+        piece = response.raw.read(size)
         if len(header) < _FRAME_HEADER or len(piece) < size:
             raise ConnectionError("The engine's output ended within a piece.")
         yield piece
