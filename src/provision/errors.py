@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import Any
 
 # What is shown of a secret, and the secret. The first form that fits at a place counts. Parts that
 # other forms could begin in have a limit: a program may print a line of any length.
@@ -109,6 +110,11 @@ class ProvisionError(Exception):
     """A failure with a reason that the user can act on."""
 
     exit_code = ExitCode.FAILED
+    # The kind of failure, as status, metrics, the matrix and JSON name it.
+    reason = "failed"
+    # Whether the machine or a network failed, and not what was asked for: other builds would fail
+    # alike, and the same one may work later.
+    is_outside = False
 
     def __init__(
         self, message: str, *, resolution: str | None = None, details: str | None = None
@@ -123,6 +129,18 @@ class ProvisionError(Exception):
         """Return further members of the error's JSON document, for programs."""
         return {}
 
+    def document(self) -> dict[str, Any]:
+        """Return the error as JSON has it."""
+        return {
+            "message": self.message,
+            "resolution": self.resolution,
+            "details": self.details,
+            "exit_code": int(self.exit_code),
+            "reason": self.reason,
+            "is_outside": self.is_outside,
+            **self.members(),
+        }
+
 
 class UsageError(ProvisionError):
     """The command line, or an argument of a function, is not valid."""
@@ -134,12 +152,14 @@ class NotFoundError(ProvisionError):
     """A kernel, its headers, a driver, a version or a distro is unknown or unsupported."""
 
     exit_code = ExitCode.NOT_FOUND
+    reason = "missing"
 
 
 class InUseError(ProvisionError):
     """The thing to change is in use, or a reboot is needed first."""
 
     exit_code = ExitCode.IN_USE
+    is_outside = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +200,14 @@ class ConfigError(ProvisionError):
 class UnexpectedError(ProvisionError):
     """An error that the program does not expect: one of a library, or a defect."""
 
+    is_outside = True
+
+
+class SystemCallError(ProvisionError):
+    """A file or folder can't be read or written: permissions, or a full disk."""
+
+    is_outside = True
+
 
 class InterruptedRunError(ProvisionError):
     """Ctrl-C, or SIGTERM."""
@@ -211,4 +239,4 @@ def as_error(error: BaseException) -> ProvisionError:
                 details="".join(traceback.format_exception(error)).rstrip(),
             )
     what = f"'{error.filename}': " if error.filename else ""
-    return ProvisionError(f"{what}{error.strerror or error}.", resolution=resolution)
+    return SystemCallError(f"{what}{error.strerror or error}.", resolution=resolution)

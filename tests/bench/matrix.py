@@ -46,7 +46,7 @@ def _matrix(scene: Scene) -> list[Row]:
 
 
 def _counted(scene: Scene, state: Path, *words: str) -> None:
-    said = scene.provision.json("matrix", *words, "--state", state)
+    said = scene.provision.json("matrix", "--build", *words, "--state", state)
     if said["built_now"] != said["counts"]["built"]:
         raise RuntimeError(f"not all cells were built: {said['counts']}")
 

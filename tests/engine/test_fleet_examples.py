@@ -32,10 +32,8 @@ _PROVISION = """\
 echo "$*" >> calls
 if [[ " $* " == *" --password-fd 3 "* ]]; then cat <&3 >> passwords; fi
 case " $* " in
-*" --plan "*) cat {folder}/plan.json ;;
-*" --json "*) cat {folder}/list.json ;;
-*" --list "*) cat {folder}/list.txt ;;
-*" {broken} "* | *" {reference} "*) exit 1 ;;
+*" --missing "*) cat {folder}/plan.json ;;
+*" {reference} "*) exit 1 ;;
 esac
 """
 
@@ -48,19 +46,12 @@ class Site:
         shutil.copytree(_EXAMPLES, self.folder)
         self.programs = folder / "programs"
         self.programs.mkdir()
-        commands = [
-            ["provision", "matrix", "fleet.toml", "--push", "--cell", cell] for cell in _CELLS
-        ]
-        rows = zip(_CELLS, commands, strict=True)
-        cells = [{"id": cell, "command": command} for cell, command in rows]
-        (folder / "list.json").write_text(json.dumps({"cells": cells}))
-        (folder / "list.txt").write_text("".join(f"{' '.join(c)}\n" for c in commands))
         plan = [
             {"id": cell, "reference": reference, "pin": {"cell": cell}}
             for cell, reference in zip(_CELLS, _REFERENCES, strict=True)
         ]
         (folder / "plan.json").write_text(json.dumps({"cells": plan, "failed": []}))
-        script = _PROVISION.format(folder=folder, broken=_CELLS[0], reference=_REFERENCES[0])
+        script = _PROVISION.format(folder=folder, reference=_REFERENCES[0])
         self.stand_in("provision", script)
 
     def stand_in(self, name: str, text: str) -> None:
@@ -74,10 +65,6 @@ class Site:
     def calls(self) -> list[str]:
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
-
-    def built(self) -> list[str]:
-        words = [call.split() for call in self.calls() if "--cell" in call]
-        return [call[call.index("--cell") + 1] for call in words]
 
     def built_pins(self) -> list[str]:
         """The references to which a Pin was pushed."""
@@ -127,7 +114,7 @@ def test_gitlabs_jobs_share_the_cells(site: Site) -> None:
         site.sh(script, CI_NODE_TOTAL=str(total), CI_NODE_INDEX=str(index)).returncode
         for index in range(1, total + 1)
     ]
-    assert sorted(site.built()) == _CELLS
+    assert sorted(site.built_pins()) == _REFERENCES
     assert sorted(ends) == [0] * (total - 1) + [1], "the cell that fails is one job's"
 
 
@@ -159,11 +146,11 @@ def test_kubernetes_has_a_pod_a_pin(site: Site) -> None:
 def test_slurms_script_submits_itself(site: Site) -> None:
     site.stand_in("sbatch", '#!/bin/sh\necho "sbatch $*" >> calls\n')
     assert site.sh("sh slurm-array.sh").returncode == 0
-    assert site.calls()[-1] == "sbatch --array=1-3%8 slurm-array.sh"
-    for task in ("2", "3"):
+    assert site.calls()[-1] == "sbatch --array=0-2%8 slurm-array.sh"
+    for task in ("1", "2"):
         assert site.sh("sh slurm-array.sh", SLURM_ARRAY_TASK_ID=task).returncode == 0
-    assert site.built() == _CELLS[1:]
-    (site.folder.parent / "list.json").write_text('{"cells": []}')
+    assert site.built_pins() == _REFERENCES[1:]
+    (site.folder.parent / "plan.json").write_text('{"cells": []}')
     done = site.sh("sh slurm-array.sh")
     assert (done.returncode, done.stdout) == (0, "The registry has every cell.\n")
 

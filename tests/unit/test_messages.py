@@ -46,7 +46,7 @@ _USAGE = (
     "drivers nvdia --root {root}",
     "apply --boot --kernel 6.1 --root {root}",
     "matrix --root {root}",
-    "matrix --only-report --retry all --keep-images --root {root}",
+    "matrix --build --root {root}",
 )
 _TALKS = (
     *(("empty", words) for words in ("status", "plan", "apply", "doctor", "gc", "verify demo")),
@@ -69,8 +69,7 @@ _TALKS = (
     *(("two versions", words) for words in ("rollback demo --dry-run", "rollback demo")),
     *(("two versions, keep none", words) for words in ("gc --dry-run", "gc")),
     *(("next kernel", words) for words in ("status", "apply", "doctor")),
-    ("next kernel, the matrix failed", "plan"),
-    ("old results", "gc"),
+    ("result of a matrix", "matrix"),
     ("wanted", f"apply --kernel {NEXT}"),
     ("unprepared kernel runs", "load"),
     ("not wanted any more", "apply"),

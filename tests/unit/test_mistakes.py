@@ -14,7 +14,7 @@ from provision.catalogue.recipe import Recipe
 from provision.config import Config
 from provision.documents import Frozen, how_to_correct, parse_json
 from provision.errors import ConfigError
-from provision.fleet.prebuild import Fleet
+from provision.fleet.fleet_file import Fleet
 
 
 class Archive(Frozen):

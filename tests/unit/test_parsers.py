@@ -29,7 +29,7 @@ from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
 from provision.errors import ProvisionError
-from provision.fleet.prebuild import Fleet, read_cell
+from provision.fleet.fleet_file import Fleet
 from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
 from provision.host.devices.reading import parse_unique_id
 from provision.manifest import Manifest
@@ -98,7 +98,6 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "pin.json": (_file(load_json, Pin), make_pin().canonical_json().encode(), ProvisionError),
     "manifest.json": (_file(load_json, Manifest), _manifest(), ProvisionError),
     "state.json": (parse_state, b'{"schema": 1, "kernels": {}}', ProvisionError),
-    "a cell": (_text(read_cell), b"demo/1.2/open/debian:12/6.1.0-47-amd64", ProvisionError),
     "an image's name": (_text(parse_reference), b"r.example/drivers/demo:1", ProvisionError),
     "sums": (_text(parse_sums), f"{'a' * 64}  driver.run\n".encode(), ProvisionError),
     "NVIDIA's file list": (_text(parse_file_list), _FILE_LIST, ProvisionError),

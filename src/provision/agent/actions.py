@@ -21,7 +21,7 @@ from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, Action, KernelArtifact, Observed, Outcome, Plan, Run
 from provision.agent.rollback import choose, reject
 from provision.agent.use import activate, link
-from provision.build.diagnosis import BuildError, kind_of
+from provision.build.diagnosis import BuildError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
@@ -97,7 +97,7 @@ def reason_of(error: ProvisionError) -> str:
         case TrialFailedError():
             return DOES_NOT_LOAD
         case _:
-            return kind_of(error)
+            return error.reason
 
 
 def settings_of(run: Run) -> Settings:

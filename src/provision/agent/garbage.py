@@ -27,7 +27,6 @@ from provision.build.workspace import default_cache, load_settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
-from provision.fleet.matrix.results import Results, matrix_folder
 from provision.host import STORE
 from provision.host.kernels import Kernels, find_kernels, kernel_order
 from provision.kmod.verify import stored_manifest
@@ -210,8 +209,7 @@ def remove_packages(
 ) -> list[tuple[str, int]]:
     """Remove packages, logs and locks that were not used for 30 days and that no kernel needs.
 
-    A log that a result of the compatibility matrix or of a fleet's builds names stays as long as
-    that result. A lock is removed only if no process holds it.
+    A lock is removed only if no process holds it.
 
     Returns:
         Names of the files, and their sizes in bytes.
@@ -219,13 +217,10 @@ def remove_packages(
     folder = state or default_cache()
     kernels = find_kernels(root).bootable
     removed = PackageStore(folder).collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)
-    results, _problems = Results(matrix_folder(root)).load()
-    named = {result.log for result in results}
     for path, size in _unused(folder / "logs", "*.log"):
-        if str(path) not in named:
-            if not dry_run:
-                path.unlink(missing_ok=True)
-            removed.append((path.name, size))
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        removed.append((path.name, size))
     for path, size in _unused(folder / "locks", "*"):
         if dry_run or remove_lock(path):
             removed.append((path.name, size))
@@ -243,13 +238,6 @@ def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
             if path.is_file() and not path.is_symlink() and status.st_mtime < oldest:
                 found.append((path, status.st_size))
     return found
-
-
-def remove_results(root: Path, *, dry_run: bool = False) -> list[str]:
-    """Remove results of ``matrix`` that are older than a year, and return what they are of."""
-    kernels = find_kernels(root).bootable
-    results = Results(matrix_folder(root))
-    return [name for name, _size in results.collect(kernels, dry_run=dry_run)]
 
 
 _PREFIX = "provision/"

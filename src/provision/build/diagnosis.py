@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from provision.distros.family import fill
-from provision.engine.stream import BuildStream, StepRecord
-from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.engine.stream import BuildStream, StepRecord, layers_of
+from provision.errors import ExitCode, ProvisionError, redact
 from provision.pin import Pin
 
 # The classic builder keeps each step as an image without a name. Other programs (a matrix, `docker
@@ -248,6 +248,9 @@ _EXCERPT = re.compile(r"^\s*(\d+ )?\s*\|")
 _EXCERPT_LINES = 4
 _ERRORS_SHOWN = 5
 _LAST_LINES = 20
+# Of a step's output around the first error of a compiler.
+_LONGEST_LINE = 400
+_LINES_BEFORE, _LINES_AFTER = 5, 25
 _INSTRUCTION_WIDTH = 160
 
 
@@ -287,13 +290,15 @@ class BuildError(ProvisionError):
         resolution: str,
         details: str,
         steps: Iterable[StepRecord] = (),
-        source_errors: Iterable[SourceError] = (),
+        source_errors: Sequence[SourceError] = (),
         log: Path | None = None,
         is_outside: bool = False,
         exit_code: ExitCode = ExitCode.FAILED,
     ) -> None:
         super().__init__(message, resolution=resolution, details=details)
         self.exit_code = exit_code
+        # A compiler that refused the source will do so again.
+        self.reason = "compile" if source_errors else "build"
         self.steps = tuple(steps)
         self.source_errors = tuple(source_errors)
         self.log = log
@@ -305,11 +310,25 @@ class BuildError(ProvisionError):
         return self.steps[-1] if self.steps else None
 
     def members(self) -> dict[str, object]:
-        """Return the instruction that failed, and each error of the compiler."""
+        """Return the instruction that failed, the compiler's errors, its output, and the layers."""
         return {
             "instruction": self.step.instruction if self.step else None,
             "source_errors": [asdict(error) for error in self.source_errors],
+            "excerpt": [redact(line[:_LONGEST_LINE]) for line in self._excerpt()],
+            "log": str(self.log) if self.log else None,
+            "layers": layers_of(self.steps),
         }
+
+    def _excerpt(self) -> Sequence[str]:
+        """Return the part of the step's output that shows why it failed."""
+        lines = list(self.step.lines) if self.step else []
+        if self.source_errors:
+            first = self.source_errors[0]
+            place = first.file if first.line is None else f"{first.file}:{first.line}:"
+            for number, line in enumerate(lines):
+                if place in line:
+                    return lines[max(0, number - _LINES_BEFORE) : number + _LINES_AFTER]
+        return lines[-_LAST_LINES:]
 
 
 def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
@@ -360,21 +379,6 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
         is_outside=cause.is_outside,
         exit_code=cause.exit_code,
     )
-
-
-def kind_of(error: ProvisionError) -> Literal["compile", "build", "missing", "failed"]:
-    """Return the kind of a failure, as status, metrics and the matrix name it.
-
-    ``compile``: a compiler refused the source, and will do so again. ``build``: another step
-    failed. ``missing``: headers, kernel, driver or version. ``failed``: everything else.
-    """
-    match error:
-        case BuildError():
-            return "compile" if error.source_errors else "build"
-        case NotFoundError():
-            return "missing"
-        case _:
-            return "failed"
 
 
 def source_errors(lines: Sequence[str]) -> list[SourceError]:

@@ -35,7 +35,7 @@ from provision.engine.docker_api import (
     EngineLostError,
     Image,
 )
-from provision.engine.stream import BuildStream, StepRecord
+from provision.engine.stream import BuildStream, StepRecord, layers_of
 from provision.engine.tar_streams import pack
 from provision.engine.transfer import read_file
 from provision.errors import ProvisionError, redact
@@ -146,22 +146,6 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
             resolution="The Dockerfile must set that label: use this version's templates.",
         )
     return image
-
-
-def layers_of(steps: Iterable[StepRecord]) -> list[str]:
-    """Return the layers with a driver's source and objects that its build left, the oldest first.
-
-    They often have a gigabyte. No other build can use them, but after a failure the next try goes
-    on from them.
-    """
-    layers: list[str] = []
-    for step in steps:
-        words = step.instruction.lower().split()
-        if words == ["from", "scratch"]:
-            break
-        if words[0] != "from" and step.layer:
-            layers.append(step.layer)
-    return layers
 
 
 def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:

@@ -34,7 +34,6 @@ from provision.cli.output import (
     coloured,
     each,
     emit,
-    error_document,
     lines,
     megabytes,
     plain,
@@ -43,8 +42,6 @@ from provision.cli.output import (
 )
 from provision.errors import ExitCode, UsageError
 from provision.host.kernels import kernels_of_usr
-from provision.store.entries import linked_kernels
-from provision.store.layout import Layout
 from provision.store.state import IN_USE
 
 _SECONDS = 2.0
@@ -205,21 +202,8 @@ def plan_command(
     run = _run(root, desired, mode, catalogues, coming, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
     from provision.agent.actions import forecast  # noqa: PLC0415 - loads all that builds and pulls
-    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - as above
 
     artifacts = forecast(run, observed, planned)
-    failures = [
-        failure
-        for name in run.desired.drivers
-        for failure in failures_ahead(
-            root,
-            run.desired.config,
-            observed.kernels,
-            name,
-            ready=linked_kernels(Layout(root, name)),
-        )
-    ]
-    names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
     is_configured = status.state != "not-configured"
     # As of an apply: failed, then not found.
     code = min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
@@ -231,7 +215,6 @@ def plan_command(
             "blocked": planned.blocked,
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
-            "matrix": [{name: getattr(one, name) for name in names} for one in failures],
             "others": [
                 *_others(root, catalogues, run.desired),
                 *_without_card(root, run.desired),
@@ -273,9 +256,6 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"Warning: {driver}: {message}"
         yield from advice(notice)
     yield from _warnings(document)
-    for one in document["matrix"]:
-        what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
-        yield f"The matrix says: {what}: {one['cause']}"
 
 
 def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
@@ -442,7 +422,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         **asdict(outcome.action),
         "result": outcome.result,
         "seconds": round(outcome.seconds, 3),
-        "error": None if outcome.error is None else error_document(outcome.error),
+        "error": None if outcome.error is None else outcome.error.document(),
     }
 
 
@@ -527,9 +507,8 @@ def gc_command(
     """Remove artifacts that no bootable kernel needs.
 
     [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
-    removes packages that were not used for 30 days, unless a kernel of this host needs them, images
-    of compilers and headers of that age or for kernels that are gone, and results of the
-    compatibility matrix that are older than a year.
+    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
+    images of compilers and headers of that age or for kernels that are gone.
     """
     root = root.resolve()
     with progress():
@@ -540,7 +519,6 @@ def gc_command(
         if images:
             gone += garbage.remove_images(root, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)
-        results = garbage.remove_results(root, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     total = megabytes(sum(size for _name, size in files))
     emit(
@@ -548,14 +526,12 @@ def gc_command(
             "artifacts": removed,
             "images": gone,
             "packages": [{"name": name, "size": size} for name, size in files],
-            "matrix": results,
             "dry_run": dry_run,
         },
         each("artifacts", lambda one: [f"{verb} {_artifact(one)}: {one['reason']}"]),
         lines("images", f"{verb} the image {{}}"),
         lambda _: [f"{verb} {len(files)} files of the package store ({total})"] if files else [],
-        lines("matrix", f"{verb} the matrix result of {{}}: it is older than a year"),
-        lambda _: [] if removed or gone or files or results else ["Nothing to remove."],
+        lambda _: [] if removed or gone or files else ["Nothing to remove."],
     )
 
 

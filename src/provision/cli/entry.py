@@ -45,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "build": "Build a driver's modules and user space into an image.",
         "verify": "Compare an image or a store entry with its manifest, and try it in its kernel.",
         "install": "Put an artifact into the host's store and switch to it.",
-        "matrix": "Build drivers for many kernels; push and sign them for a fleet.",
+        "matrix": "List or build drivers for many kernels; push and sign them for a fleet.",
     },
     "Share": {
         "registry": "Push, pull, sign and list artifact images; make the keys.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +17,41 @@ from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.cli import options
 from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
-from provision.cli.output import (
-    advice,
-    coloured,
-    each,
-    emit,
-    error_document,
-    remark,
-    table,
+from provision.cli.output import advice, coloured, each, emit, remark, table
+from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.files import settled_path, write_output
+from provision.fleet.fleet_file import (
+    Fleet,
+    FleetRegistry,
+    cell_document,
+    fleet_cells,
+    fleet_registry,
+    load_fleet,
 )
-from provision.errors import ExitCode, ProvisionError, UsageError, redact
-from provision.files import write_output
+from provision.fleet.matrix.builds import (
+    Outcome,
+    RunOptions,
+    build_cells,
+    is_trouble,
+    resolve_cell,
+)
 from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
 from provision.fleet.matrix.grid import (
     LOOKS,
+    NOT_BUILT,
     MatrixReport,
     render_page,
     report_of_cells,
     report_of_results,
 )
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.fleet.matrix.results import Outcome, Result, Results, matrix_folder
-from provision.fleet.matrix.runner import (
-    MatrixRun,
-    Retry,
-    RunOptions,
-    refuse_trouble,
-    resolve_cell,
-)
-from provision.fleet.prebuild import (
-    Fleet,
-    FleetRegistry,
-    cell_document,
-    cell_id,
-    fleet_cells,
-    fleet_registry,
-    load_fleet,
-    pushed_rows,
-    read_cell,
-    split_present,
-    with_registry,
-)
+from provision.fleet.matrix.results import matrix_folder, read_result, read_results
 from provision.progress import Note, report
-from provision.registry.keys import Signer
+from provision.registry.keys import URI_SCHEME, Signer, open_signer, read_password
+from provision.registry.publish import configured_signer
 from provision.shipped import templates_dir
 
-_GOOD = frozenset({"present", "pushed", "not-supported"})
+_GOOD = frozenset({"built", "present", "pushed", "not-supported"})
 
 
 @command("matrix")
@@ -89,41 +78,20 @@ def matrix_command(
         ),
     ),
     force: bool = option("--force", "Also build cells that are known to fail."),
+    missing: bool = option("--missing", "List only the cells that the registry lacks."),
+    builds: bool = option("--build", "Build the cells that have no result."),
     pushes: bool = option(
         "--push", "Build the cells that the registry lacks, push them and sign them."
     ),
     private: KeyOptions = key_options,
-    cells: tuple[str, ...] = option(
-        "--cell ID",
-        "Build only this cell of FLEET, named as --list names it; may be given more than once.",
-        multiple=True,
-    ),
-    lists: bool = option(
-        "--list", "Build nothing; print the command that pushes each cell of FLEET."
-    ),
-    plans: bool = option(
-        "--plan",
-        "Build nothing; resolve the cells. With --json, each has its Pin, for 'build --pin'"
-        " anywhere.",
-    ),
-    missing: bool = option(
-        "--missing", "With --list or --plan: only cells that the registry lacks."
-    ),
     jobs: int | None = option(
         "--parallel N", "Number of parallel builds.  [FLEET's, or 1]", type=click.IntRange(1, 64)
     ),
-    retry: Retry | None = option(
-        "--retry",
-        "Build failed or all cells again, even if nothing has changed.",
-        type=click.Choice(["failed", "all"]),
-    ),
-    keep_images: bool = option("--keep-images", "Keep the images in the engine."),
     keep_going: bool = option(
         "--keep-going",
         "Continue after a failure of the engine, an archive, the registry or the disk.",
     ),
     network: str | None = options.network,
-    only_report: bool = option("--only-report", "Build nothing; show the known results."),
     html: Path | None = option(
         "--html FILE",
         "Also write the matrix as a self-contained HTML page.",
@@ -135,90 +103,72 @@ def matrix_command(
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
 ) -> None:
-    """Build drivers for many kernels and show which of them build.
+    """List drivers on many kernels with their Pins, and build those that are missing.
 
-    The options choose the cells of the matrix, or the file FLEET (fleet.toml) does. A cell whose
-    inputs have not changed is not built again, so that an interrupted run continues where it
-    stopped.
+    The options choose the cells of the matrix, or the file FLEET (fleet.toml) does. With --json,
+    each cell has its Pin, for 'provision build --pin' on any machine. A cell whose inputs have not
+    changed is not built again, so that an interrupted run continues where it stopped.
 
-    With --push, the cells that the registry lacks are built, pushed and signed. The registry is
-    that of FLEET or provision.toml. Several machines may run this at the same time, for all cells
-    or for one cell each.
+    With neither options nor FLEET, the command shows the results of earlier builds.
     """
-    selecting = {**named, "force": force, "only-report": only_report}
-    wrong = [f"--{name}" for name, value in selecting.items() if value]
-    _refuse(file and wrong, f"{', '.join(wrong)} can't be given with FLEET, which names the cells.")
-    _refuse(file is None and (cells or lists), "--cell and --list need the file FLEET.")
+    chosen = [f"--{name}" for name, value in (named | {"force": force}).items() if value]
     _refuse(
-        missing and not (lists or plans),
-        "--missing works with --list and --plan; --push leaves out present cells.",
+        file and chosen, f"{', '.join(chosen)} can't be given with FLEET, which names the cells."
     )
-    _refuse(
-        plans and (pushes or lists or only_report or retry or keep_images or html),
-        "--plan builds nothing: it can't be given with --push, --list, --only-report, --retry,"
-        " --keep-images and --html.",
-    )
-    _refuse(
-        only_report and (retry or keep_images or pushes),
-        "--only-report builds nothing: --retry, --keep-images and --push can't be given with it.",
-    )
-    if lists or not pushes:
-        private.check(signs=False)
+    _refuse(missing and (builds or pushes), "--missing lists; --build and --push build.")
+    private.check(signs=pushes)
     if html is not None and not html.absolute().parent.is_dir():
         # Before hours of builds.
         raise UsageError(
             f"There is no folder '{html.absolute().parent}' for the page.",
             resolution=f"Make it: mkdir -p {html.absolute().parent}",
         )
-    chosen = [Planned(read_cell(name)) for name in cells]
-    selection = None if file else _selection(named, force=force, only_report=only_report)
     root = root.resolve()
-    results = Results(state or matrix_folder(root))
-    if only_report and selection is not None:
-        known, problems = results.load()
-        report = report_of_results(known, selection)
+    folder = state or matrix_folder(root)
+    if file is None and not chosen and not (missing or builds or pushes):
+        known, problems = read_results(folder)
+        found = report_of_results(known)
         for problem in problems:
             remark(f"Left out: {problem}")
-        _write_page(html, report)
-        _emit_report(report, None, results, html)
+        _write_page(html, found)
+        _emit_report(found, folder, html)
         return
+    selection = None if file else _selection(named, force=force)
     with job(root, catalogues) as settings:
         fleet = load_fleet(file, settings.catalogue) if file else None
+        network = network or (fleet.network if fleet else None)
+        connected = settings.with_network(network)
+        # Check the key before hours of builds.
+        signer, words, password = _signing(settings, fleet, private) if pushes else (None, [], None)
         registry = None
-        if pushes or lists or missing or (plans and fleet is not None):
-            # Check the key before hours of builds.
-            signer = _signer(settings, fleet, private) if pushes else None
-            registry = fleet_registry(settings, fleet, signer)
-        connected = settings.with_network(network or (fleet.network if fleet else None))
-        planned = chosen or _planned(connected, file, fleet, selection)
+        if pushes or missing or fleet:
+            registry = fleet_registry(connected, fleet, signer)
+        planned = _planned(connected, file, fleet, selection)
+        if not builds and not pushes:
+            _emit_cells(connected, registry, planned, folder, missing=missing)
+            return
+        words += ["--root", str(root), *(f"--catalogue={one.resolve()}" for one in catalogues)]
+        words += ["--network", network] if network else []
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
-            retry=retry,
-            keep_images=keep_images,
             keep_going=keep_going,
-            force=force or (fleet is not None and any(build.force for build in fleet.builds)),
-            publisher=registry,
+            words=tuple(words),
+            stdin=password,
+            registry=registry if pushes else None,
         )
-        if lists or plans:
-            if missing and registry is not None:
-                planned, _ = split_present(registry, planned)
-            _emit_cells(connected, file if lists else None, registry, planned)
-            return
-        listed = [one.cell for one in planned]
-        present: list[Cell] = []
-        if registry is not None:
-            planned, present = split_present(registry, planned)
-            registry.add_operator_tags(present)
+        cells = [one.cell for one in planned]
+        report(Note(f"{len(planned)} cells, {how.jobs} at a time"))
         try:
-            outcome = _built(connected, planned, results, how, present=len(present))
+            outcome = build_cells(connected, planned, folder, how)
         finally:
-            report = report_of_cells(listed, results)
-            _write_page(html, report)
-    if registry is not None:
-        rows = pushed_rows(registry, listed, present, outcome, results)
-        _emit_pushed(registry, rows, results)
-        return
-    _emit_report(report, outcome, results, html)
+            found = report_of_cells(cells, folder)
+            _write_page(html, found)
+        if how.registry is not None:
+            how.registry.add_operator_tags(outcome.present)
+    if how.registry is not None:
+        _emit_pushed(how.registry, cells, outcome, folder)
+    else:
+        _emit_report(found, folder, html, outcome)
 
 
 def _refuse(is_wrong: object, message: str) -> None:
@@ -226,21 +176,20 @@ def _refuse(is_wrong: object, message: str) -> None:
         raise UsageError(message, resolution="'provision matrix --help' lists the options.")
 
 
-def _selection(named: Mapping[str, str | None], *, force: bool, only_report: bool) -> Selection:
-    """Return the selection of the options; a report of results selects all by default."""
-    if named["drivers"] is None and not only_report:
+def _selection(named: Mapping[str, str | None], *, force: bool) -> Selection:
+    """Return the selection of the options."""
+    if named["drivers"] is None:
         raise UsageError(
             "No driver is named.",
             resolution="Name drivers that 'provision drivers' lists (--drivers nvidia,onload),"
             " all of them (--drivers all), or a file: provision matrix fleet.toml.",
         )
     defaults = {"kernels": "latest-3", "versions": DEFAULT_VERSION, "flavours": "default"}
-    unnamed = {"cards", "distros"}
     lists: dict[str, Any] = {}
     for name, value in named.items():
         given = value
         if given is None:
-            given = "" if name in unnamed else "all" if only_report else defaults[name]
+            given = defaults.get(name, "")
         lists[name] = tuple(dict.fromkeys(w for part in given.split(",") if (w := part.strip())))
         if value is not None and not lists[name]:
             raise UsageError(
@@ -251,14 +200,41 @@ def _selection(named: Mapping[str, str | None], *, force: bool, only_report: boo
     return Selection.model_construct(**lists, force=force)
 
 
-def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Signer | None:
-    private.check(signs=fleet is None or not fleet.unsigned)
-    if fleet is None or fleet.sign_key is None:
-        return None if fleet is not None and fleet.unsigned else private.signer(settings)
-    password = fleet.sign_password_file or settings.config.registry.sign_password_file
-    return private.signer(
-        with_registry(settings, sign_key=fleet.sign_key, sign_password_file=password)
-    )
+def _signing(
+    settings: Settings, fleet: Fleet | None, private: KeyOptions
+) -> tuple[Signer | None, list[str], bytes | None]:
+    """Return the signer, and how ``build`` gets the same: its words and its standard input."""
+    is_signed = fleet is None or not fleet.unsigned
+    private.check(signs=is_signed)
+    if not is_signed:
+        return None, [], None
+    asked: list[bytes] = []
+
+    def ask() -> bytes:
+        asked.append(private.read("Password or PIN of the key"))
+        return asked[0]
+
+    config = settings.config.registry
+    key, file = private.key, None
+    if key is None and fleet is not None and (key := fleet.sign_key):
+        if not key.startswith(URI_SCHEME):
+            key = str(settled_path(settings.root, key))
+        file = fleet.sign_password_file or config.sign_password_file
+    words = ["--sign", *(["--key", key] if key else [])]
+    if file is not None and not private.is_given:
+        path = settled_path(settings.root, file)
+        signer = open_signer(str(key), lambda: read_password(path), root=settings.root)
+        return signer, [*words, "--password-file", str(path)], None
+    if key is not None:
+        signer = open_signer(key, ask, root=settings.root)
+    elif private.is_given or (sys.stdin.isatty() and config.sign_password_file is None):
+        signer = configured_signer(settings, ask)
+    else:
+        return configured_signer(settings), words, None
+    if not asked:
+        # A key without a password.
+        return signer, words, None
+    return signer, [*words, "--password-fd", "0"], asked[0]
 
 
 def _planned(
@@ -269,20 +245,6 @@ def _planned(
     return fleet_cells(settings, file, fleet) if file and fleet else []
 
 
-def _built(
-    settings: Settings, planned: list[Planned], results: Results, how: RunOptions, *, present: int
-) -> Outcome:
-    if not planned:
-        return Outcome()
-    ensure_base_images(settings, planned)
-    builds = sum(one.refusal is None for one in planned)
-    there = f"{present} present, " if how.publisher else ""
-    said = f"{len(planned) + present} cells: {there}{builds} to build; {how.jobs} at a time"
-    report(Note(said))
-    run = MatrixRun(settings, results, how)
-    return run.run(planned)
-
-
 def _write_page(html: Path | None, report: MatrixReport) -> None:
     if html is not None:
         write_output(html, render_page(report, templates_dir(), time=time.time()))
@@ -290,42 +252,15 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
 
 def _emit_cells(
     settings: Settings,
-    file: Path | None,
     registry: FleetRegistry | None,
     planned: Sequence[Planned],
-) -> None:
-    if file and registry:
-        _emit_list(file, registry, planned)
-    else:
-        _emit_plan(settings, registry, planned)
-
-
-def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
-    """Print a command for each cell; the commands share only the registry."""
-    cells = [
-        {
-            **cell_document(one.cell),
-            "reference": str(registry.reference(one.cell)),
-            "command": ["provision", "matrix", str(file), "--push", "--cell", cell_id(one.cell)],
-        }
-        for one in planned
-        if one.refusal is None
-    ]
-    refused = [
-        {**cell_document(one.cell), "message": one.refusal, "resolution": one.resolution}
-        for one in planned
-        if one.refusal is not None
-    ]
-    emit(
-        {"registry": registry.address, "cells": cells, "not_supported": refused},
-        each("cells", lambda one: [shlex.join(one["command"])]),
-    )
-
-
-def _emit_plan(
-    settings: Settings, registry: FleetRegistry | None, planned: Sequence[Planned]
+    folder: Path,
+    *,
+    missing: bool,
 ) -> None:
     """Resolve cells and print their Pins; what can't be built is named, and the rest goes on."""
+    if missing and registry is not None:
+        planned = [one for one in planned if one.refusal is not None or not registry.has(one.cell)]
     ensure_base_images(settings, planned)
     cells, refused, failed = [], [], []
     for one in planned:
@@ -336,12 +271,20 @@ def _emit_plan(
         try:
             resolved = resolve_cell(settings, one.cell)
         except ProvisionError as error:
-            refuse_trouble(error)
-            failed.append({**document, **error_document(error)})
+            if is_trouble(error.document()):
+                raise
+            failed.append({**document, **error.document()})
             continue
-        reference = str(registry.reference(one.cell)) if registry else None
-        pin = pin_document(resolved.pin, resolved.urls)
-        cells.append({**document, "reference": reference, "pin": pin})
+        known, pin = read_result(folder, one.cell), resolved.pin
+        holds = known is not None and known.holds_for(pin.digest)
+        cells.append(
+            {
+                **document,
+                "state": known.state if known and holds else NOT_BUILT,
+                "reference": str(registry.reference(one.cell)) if registry else None,
+                "pin": pin_document(pin, resolved.urls),
+            }
+        )
     emit(
         {
             "registry": registry.address if registry else None,
@@ -349,91 +292,97 @@ def _emit_plan(
             "not_supported": refused,
             "failed": failed,
         },
-        table("cells", {"cell": "id", "image": lambda one: one["pin"]["image"]}),
+        table("cells", {"cell": "id", "state": "state", "Pin": lambda one: one["pin"]["digest"]}),
+        each("not_supported", lambda one: [f"{coloured('not-supported')} {_said(one)}"]),
         each("failed", _trouble),
         code=ExitCode.FAILED if failed else ExitCode.DONE,
     )
 
 
 def _emit_pushed(
-    registry: FleetRegistry, cells: Sequence[Mapping[str, Any]], results: Results
+    registry: FleetRegistry, listed: Iterable[Cell], outcome: Outcome, folder: Path
 ) -> None:
+    cells = [_pushed(registry, cell, outcome, folder) for cell in listed]
     counts = Counter(cell["state"] for cell in cells)
-    document = {
-        "registry": registry.address,
-        "counts": dict(counts),
-        "cells": cells,
-        "state": results.folder,
-    }
     emit(
-        document,
+        {
+            "registry": registry.address,
+            "counts": counts,
+            "cells": cells,
+            "built_now": len(outcome.built),
+            "state": folder,
+        },
         table("cells", {"state": "state", "cell": "id"}),
-        each("cells", _not_pushed),
+        each("cells", lambda one: () if one["state"] in _GOOD else _failure(one)),
         ", ".join(f"{count} {state}" for state, count in counts.items()) or "no cells",
-        lambda _: _how_to_continue(counts["left"]),
+        lambda _: _how_to_continue(counts[NOT_BUILT]),
         code=ExitCode.DONE if counts.keys() <= _GOOD else ExitCode.FAILED,
     )
 
 
-def _not_pushed(cell: Mapping[str, Any]) -> Iterator[str]:
-    if cell["state"] in _GOOD | {"left"}:
-        return
-    first = cell.get("first_error")
-    said = f"{first['file']}:{first['line']}: {first['text']}" if first else cell.get("message")
-    yield f"{coloured(cell['state'])} {cell['id']}: {said}"
-    yield from advice(cell)
-    if cell.get("log"):
-        yield f"  Whole output: {cell['log']}"
+def _pushed(registry: FleetRegistry, cell: Cell, outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """Return what became of a cell that the registry should have."""
+    said: Mapping[str, Any] = {"state": NOT_BUILT}
+    if cell in outcome.pushed:
+        said = {"state": "pushed"}
+    elif cell in outcome.present:
+        said = {"state": "present"}
+    elif error := outcome.troubles.get(cell):
+        said = {"state": "trouble", **error}
+    elif (result := read_result(folder, cell)) and result.state != "built":
+        # A cell that was built earlier but is not in the registry has not succeeded.
+        said = result.model_dump(mode="json", by_alias=True)
+    reference = outcome.pushed.get(cell, str(registry.reference(cell)))
+    return {**said, **cell_document(cell), "reference": reference}
 
 
 def _emit_report(
-    report: MatrixReport, outcome: Outcome | None, results: Results, html: Path | None
+    report: MatrixReport, folder: Path, html: Path | None, outcome: Outcome | None = None
 ) -> None:
     done: dict[str, Any] = {}
     code = ExitCode.DONE
     if outcome is not None:
-        bad = report.counts["failed"] or report.counts["not-built"]
-        code = ExitCode.FAILED if outcome.troubles or outcome.left or bad else ExitCode.DONE
-        done = {
-            "built_now": len(outcome.built),
-            "unchanged": len(outcome.unchanged),
-            "left": len(outcome.left),
-            "troubles": [
-                {"cell": str(cell), **error_document(error)} for cell, error in outcome.troubles
-            ],
-        }
+        bad = report.counts["failed"] or report.counts[NOT_BUILT]
+        code = ExitCode.FAILED if outcome.troubles or bad else ExitCode.DONE
+        troubles = [{**cell_document(cell), **error} for cell, error in outcome.troubles.items()]
+        done = {"built_now": len(outcome.built), "troubles": troubles}
     looks = {
         str(row): lambda column, row=row: " ".join(LOOKS[report.state(row, column)])
         for row in report.rows
     }
     counts = ((count, LOOKS[state][1]) for state, count in report.counts.items() if count)
     emit(
-        {**report.document(), **done, "state": results.folder},
+        {**report.document(), **done, "state": folder},
         table(lambda _: report.columns, {"kernel": str, **looks}),
-        each(lambda _: report.failed(), _failure),
+        each("cells", lambda one: _failure(one) if one["state"] == "failed" else ()),
         ", ".join(f"{count} {words}" for count, words in counts),
         each(lambda one: one.get("troubles"), _trouble),
-        lambda one: _how_to_continue(one.get("left", 0)),
+        lambda _: _how_to_continue(report.counts[NOT_BUILT]),
         lambda _: [f"page: {html}"] if html else [],
         code=code,
     )
 
 
-def _failure(result: Result) -> Iterator[str]:
-    yield f"{coloured('failed')} {result.cell}: {result.cause}"
-    if result.first_error is not None and result.message:
-        yield f"  {redact(result.message)}"
-    yield from advice({"resolution": result.resolution and redact(result.resolution)})
-    if result.log:
-        yield f"  Whole output: {redact(result.log)}"
+def _failure(cell: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{coloured(cell['state'])} {_said(cell)}"
+    yield from advice({"resolution": cell.get("resolution")})
+    if cell.get("log"):
+        yield f"  Whole output: {cell['log']}"
 
 
-def _trouble(trouble: Mapping[str, Any]) -> Iterator[str]:
-    cell = trouble.get("cell") or trouble["id"]
-    yield f"{click.style('Not looked at:', fg='red')} {cell}: {trouble['message']}"
-    yield from advice(trouble)
+def _trouble(cell: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{click.style('Not looked at:', fg='red')} {_said(cell)}"
+    yield from advice(cell)
+
+
+def _said(cell: Mapping[str, Any]) -> str:
+    """Return the name of a cell, and the first thing to know of its failure."""
+    name = f"{cell['driver']} {cell['version']} ({cell['flavour']}) on {cell['distro']}"
+    first = cell.get("first_error")
+    cause = f"{first['file']}:{first['line']}: {first['text']}" if first else cell.get("message")
+    return f"{name} {cell['kernel']}" + (f": {cause}" if cause else "")
 
 
 def _how_to_continue(left: int) -> list[str]:
-    said = f"{left} cells were left out. Run the command again to continue;"
+    said = f"{left} cells are not built. Run the command again to continue;"
     return [f"{said} with --keep-going, it does not stop at such errors."] if left else []

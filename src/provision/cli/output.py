@@ -97,9 +97,8 @@ def emit(result: object, *views: View, code: int = ExitCode.DONE) -> None:
 def fail(error: ProvisionError, *, as_json: bool) -> int:
     """Print an error and return its exit code."""
     if as_json:
-        document = {**error_document(error), **error.members()}
-        code = int(error.exit_code)
-        click.echo(json.dumps({"error": document, "exit_code": code}, indent=2))
+        document = {"error": error.document(), "exit_code": int(error.exit_code)}
+        click.echo(json.dumps(document, indent=2))
     else:
         remark(f"{click.style('Error:', fg='red', bold=True)} {error.message}")
         for line in (error.details or "").splitlines():
@@ -107,16 +106,6 @@ def fail(error: ProvisionError, *, as_json: bool) -> int:
         if error.resolution:
             remark(f"{click.style('What to do:', bold=True)} {error.resolution}")
     return int(error.exit_code)
-
-
-def error_document(error: ProvisionError) -> dict[str, Any]:
-    """Return an error as every document has it."""
-    return {
-        "message": error.message,
-        "resolution": error.resolution,
-        "details": error.details,
-        "exit_code": int(error.exit_code),
-    }
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON

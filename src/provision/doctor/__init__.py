@@ -36,7 +36,6 @@ CHECKS: Mapping[str, Check] = {
         build_checks.kernel_range,
         build_checks.branch,
         build_checks.old_tables,
-        build_checks.matrix,
         build_checks.distro,
         build_checks.entitlement,
         build_checks.headers_source,

@@ -20,7 +20,6 @@ from provision.doctor.observation import (
     recipes,
 )
 from provision.errors import NotFoundError
-from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
 from provision.sources.upstream.queries import (
     ended_branch,
@@ -196,22 +195,6 @@ def old_tables(host: Observation) -> Iterator[Finding]:
                 found.message,
                 "where a vendor does not answer, or does not say, its table counts",
                 found.resolution,
-            )
-
-
-@check(
-    "The compatibility matrix has no driver that fails on a kernel of the next upgrade", of=drivers
-)
-def matrix(host: Observation) -> Iterator[Finding]:
-    for driver in host.drivers:
-        ready = driver.kernels
-        for result in failures_ahead(
-            host.root, host.config, host.kernels, driver.name, ready=ready
-        ):
-            yield driver.warn(
-                f"the matrix says: {result.version} failed on {result.kernel}",
-                result.cause,
-                result.resolution or "keep the older kernel until a version of the driver builds",
             )
 
 

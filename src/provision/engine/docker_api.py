@@ -70,6 +70,8 @@ def _without_tag(reference: str) -> str:
 class EngineError(ProvisionError):
     """The engine refused something, or failed at it."""
 
+    is_outside = True
+
 
 class EngineLostError(EngineError):
     """The connection to the engine broke; what failed can be done again when the engine is back."""

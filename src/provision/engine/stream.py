@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,22 @@ class StepRecord:
     # Short id of the image after it.
     layer: str | None = None
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
+
+
+def layers_of(steps: Iterable[StepRecord]) -> list[str]:
+    """Return the layers with a driver's source and objects that its build left, the oldest first.
+
+    They often have a gigabyte. No other build can use them, but after a failure the next try goes
+    on from them.
+    """
+    layers: list[str] = []
+    for step in steps:
+        words = step.instruction.lower().split()
+        if words == ["from", "scratch"]:
+            break
+        if words[0] != "from" and step.layer:
+            layers.append(step.layer)
+    return layers
 
 
 class BuildStream:

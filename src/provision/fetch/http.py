@@ -39,6 +39,8 @@ T = TypeVar("T")
 class UnreachableError(ProvisionError):
     """The network or the server failed, so that the same request may work later."""
 
+    is_outside = True
+
 
 # The library's object before the reason, such as HTTPSConnectionPool(…): or <… object at 0x…>:
 _OBJECT = re.compile(r"^(?:\w+\([^()]*\)|<[^<>]*>): ")

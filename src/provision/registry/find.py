@@ -71,8 +71,10 @@ def registry_of(settings: Settings, reference: Reference) -> Registry:
     """Return a registry's repository; as ``connect``."""
     registry = settings.config.registry
     auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
-    # Settings of the host's own registry are not for other registries.
-    if not any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses):
+    # Settings of the host's own registry are not for others; without one, they are for that of a
+    # fleet.toml.
+    own = registry.addresses or (f"{reference.registry}/",)
+    if not any(f"{a}/".startswith(f"{reference.registry}/") for a in own):
         return Registry(reference, auth_file=auth_file)
     ca = settled_path(settings.root, registry.ca) if registry.ca else None
     return Registry(reference, ca, registry.plain_http, auth_file)

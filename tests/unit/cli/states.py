@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
 from kit.kept_host import have_kept_host
-from provision.fleet.matrix import results
 from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.results import Results, matrix_folder, result_of
+from provision.fleet.matrix.results import matrix_folder, result_of, write_result
 from provision.manifest import PciMatch
 
 __all__ = ["EMPTIED", "STATES"]
@@ -264,13 +263,11 @@ def _kernel_to_come(host: HostTree, run: Run) -> None:
 
 
 def _matrix_knows(host: HostTree, run: Run) -> None:
-    _next_kernel(host, run)
-    _write_result(host, "failed")
-
-
-def _old_results(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    _write_result(host, "built", finished=1)
+    """Have a result of the matrix for the next kernel."""
+    del run
+    cell = Cell(Row(DRIVER, "1.2", "open"), Column("debian:12", NEXT))
+    result = result_of(cell, "failed", message="no", reason="compile")
+    write_result(matrix_folder(host.root), result)
 
 
 def _fleet(host: HostTree, run: Run) -> None:
@@ -279,13 +276,6 @@ def _fleet(host: HostTree, run: Run) -> None:
     host.want()
     text = f'registry = "r.example/drivers"\n[[builds]]\ndrivers = ["{DRIVER}"]\n'
     (host.folder / "fleet.toml").write_text(f'{text}distros = ["debian:12"]\n')
-
-
-def _write_result(host: HostTree, kind: results.State, **changes: int) -> None:
-    """Have a result of the matrix for the next kernel."""
-    cell = Cell(Row(DRIVER, "1.2", "open"), Column("debian:12", NEXT))
-    result = result_of(cell, kind, message="no", reason="compile" if kind == "failed" else None)
-    Results(matrix_folder(host.root)).write(result.model_copy(update=changes))
 
 
 def _archive(signed: str) -> State:
@@ -481,8 +471,7 @@ STATES: dict[str, State] = {
     "newest, followed": _newest_offered("timer"),
     "wanted, offered for the next kernel": _only_the_next_offered,
     "kernel to come": _kernel_to_come,
-    "next kernel, the matrix failed": _matrix_knows,
-    "old results": _old_results,
+    "result of a matrix": _matrix_knows,
     "fleet": _fleet,
     "archive": _archive("fleet"),
     "archive of a stranger": _archive("stranger"),

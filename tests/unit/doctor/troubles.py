@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from kit.artifact import KERNEL, MODULE, make_module, write
 from provision.config import catalogue_folders
-from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import DeviceNode
 from provision.store.admission import Admission, record_admission
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
@@ -34,12 +32,6 @@ def _lacks(name: str) -> Break:
 def _refuses_the_untried(host: DoctorHost) -> None:
     host.add_kernel("6.5.1-amd64")
     host.write(_SETTINGS, f'[drivers.{DRIVER}]\n[policy]\nuntried = "refuse"\n')
-
-
-def _fails_next(host: DoctorHost) -> None:
-    cell = Cell(Row(DRIVER, "0.12.7", "dkms"), Column("debian:12", NEXT_KERNEL))
-    result = result_of(cell, "failed", reason="compile", message="a.c:1: no", resolution="wait")
-    Results(matrix_folder(host.root)).write(result)
 
 
 def _no_driver(host: DoctorHost) -> None:
@@ -324,7 +316,6 @@ CASES: list[tuple[str, Break, str]] = [
         "warn",
     ),
     ("kernel-range", _refuses_the_untried, "warn"),
-    ("matrix", _fails_next, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
     ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),
     ("entitlement", _has((_OS_RELEASE, "ID=rhel\nVERSION_ID=9.4\n")), "warn"),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.config import Config, catalogue_folders
-from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.fleet import prebuild
+from provision.config import Config, RegistryConfig, catalogue_folders
+from provision.errors import ConfigError, NotFoundError
+from provision.fleet import fleet_file
+from provision.fleet.fleet_file import cell_id, fleet_cells, fleet_registry, load_fleet
 from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
-from provision.fleet.prebuild import cell_id, fleet_cells, load_fleet, read_cell
+from provision.registry.find import registry_of
 from unit.engine.fake_engine import using
 from unit.recipes import recipe
 
@@ -35,7 +33,7 @@ class Drivers(Catalogue):
         return ["demo", "other"]
 
 
-def load(folder: Path, text: str) -> prebuild.Fleet:
+def load(folder: Path, text: str) -> fleet_file.Fleet:
     path = folder / "fleet.toml"
     path.write_text(text)
     return load_fleet(path, Drivers())
@@ -118,7 +116,7 @@ def test_a_key_and_no_signatures_do_not_go_together(tmp_path: Path) -> None:
 
 
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offers: Offers) -> list[str]:
-    monkeypatch.setattr(prebuild, "find_offers", lambda *_given, **_more: offers)
+    monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
     fleet = load(tmp_path, f"{HEAD}distros = ['debian:12']\n{text}")
     settings = Settings(tmp_path, Config(), Drivers(), tmp_path)
     planned = fleet_cells(using(settings, _no_engine), tmp_path / "fleet.toml", fleet)
@@ -162,34 +160,20 @@ def test_what_is_nowhere_is_named_for_every_build(
     said = {mistake.path: mistake.message for mistake in refused.value.mistakes}
     assert set(said) == {"builds.0", "builds.1"}
     assert "9.9" in said["builds.1"]
-    monkeypatch.setattr(prebuild, "_MOST_CELLS", 1)
+    monkeypatch.setattr(fleet_file, "_MOST_CELLS", 1)
     with pytest.raises(ConfigError):
         plan(tmp_path, monkeypatch, "[[builds]]\ndrivers = ['demo']\n", OFFERS)
 
 
-NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
-VERSIONS = st.from_regex(r"[0-9A-Za-z][A-Za-z0-9.+~_-]{0,20}", fullmatch=True)
-RELEASES = st.from_regex(r"[0-9][A-Za-z0-9._+~-]{0,20}", fullmatch=True)
-DISTROS = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,9}:[0-9A-Za-z][A-Za-z0-9._-]{0,9}", fullmatch=True)
-
-
-@given(NAMES, VERSIONS, NAMES, DISTROS, RELEASES)
-def test_a_cells_name_means_the_cell(
-    driver: str, version: str, flavour: str, distro: str, kernel: str
+@pytest.mark.parametrize(("address", "expected"), [(None, "etc/ca.pem"), ("other.example/x", None)])
+def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
+    tmp_path: Path, address: str | None, expected: str | None
 ) -> None:
-    cell = Cell(Row(driver, version, flavour), Column(distro, kernel))
-    assert read_cell(cell_id(cell)) == cell
-
-
-@given(st.text(max_size=60))
-def test_any_other_text_is_refused(text: str) -> None:
-    with suppress(UsageError):
-        assert cell_id(read_cell(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a/1/b/debian:12", "a/1/b/debian/6.1", "a/1/b/d:1/6;id", "../1/b/d:1/6"]
-)
-def test_what_is_no_cell(text: str) -> None:
-    with pytest.raises(UsageError):
-        read_cell(text)
+    """Else the file of authorities that an error asks for would change nothing."""
+    config = Config(registry=RegistryConfig(address=address, ca="/etc/ca.pem"))
+    settings = Settings(tmp_path, config, Drivers(), tmp_path)
+    fleet = load(tmp_path, f"{HEAD}distros = ['debian:12']\n[[builds]]\ndrivers = ['demo']\n")
+    place = fleet_registry(settings, fleet, None)
+    cell = Cell(Row("demo", "2.0", "open"), Column("debian:12", KERNELS[0]))
+    found = registry_of(place.settings, place.reference(cell)).ca
+    assert found == (tmp_path / expected if expected else None)

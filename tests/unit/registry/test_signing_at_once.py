@@ -139,3 +139,20 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
     assert find_digest(client, tag_of(PIN).text) == theirs[0]
     assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
     assert waits == [2.0] * rounds
+
+
+def test_an_unsigned_build_of_the_same_pin_gives_way(
+    settings: Settings, registry: MemoryRegistry
+) -> None:
+    """Its builder ended between the tag of the Pin and the signature."""
+    theirs = another_build(registry)
+    engine = SlowPush(registry, lambda: None)
+    engine.have(Image("sha256:ours", (), (), {}, 1))
+    record_built(settings.state, "sha256:ours", NAME)
+    image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
+    pushed, signed = publish(settings, image, NAME, connected=connected(registry))
+    assert signed is not None
+    client = registry.client(NAME)
+    digests = {find_digest(client, tag) for tag in (pin_tag(PIN.digest), tag_of(PIN).text)}
+    assert digests == {pushed.digest}
+    assert digests != {theirs}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import provision
-from provision.catalogue.upstream import CHANNELS
-from provision.distros import find_distro
 from provision.distros.debian.relations import version_key
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fleet.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
-from provision.fleet.matrix.offers import offers_of_results
-from provision.fleet.matrix.results import Result, Results
+from provision.errors import NotFoundError
+from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.results import Result, read_result
+from provision.host.kernels import kernel_order
 
 NOT_BUILT = "not-built"
 # A symbol and words beside the colour, for print and for readers who see no colours.
@@ -61,14 +59,6 @@ class MatrixReport:
         found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
         return {state: found[state] for state in LOOKS}
 
-    def failed(self) -> Iterator[Result]:
-        """Yield the cells that failed, by kernel."""
-        for column in self.columns:
-            for row in self.rows:
-                result = self.result(row, column)
-                if result is not None and result.state == "failed":
-                    yield result
-
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
         return {
@@ -85,62 +75,31 @@ class MatrixReport:
         return result.model_dump(mode="json", by_alias=True)
 
 
-def report_of_cells(cells: Iterable[Cell], results: Results) -> MatrixReport:
+def report_of_cells(cells: Iterable[Cell], folder: Path) -> MatrixReport:
     """Return the report of cells with their results."""
-    found: dict[Cell, Result] = {}
     listed = list(cells)
-    for cell in listed:
-        result = results.read(cell)
-        if result is not None:
-            found[cell] = result
+    found = {cell: result for cell in listed if (result := read_result(folder, cell))}
     rows = tuple(dict.fromkeys(cell.row for cell in listed))
     return MatrixReport(rows, tuple(dict.fromkeys(cell.column for cell in listed)), found)
 
 
-def report_of_results(results: Iterable[Result], selection: Selection) -> MatrixReport:
-    """Return the report of the results in a selection, without querying archives.
-
-    Args:
-        selection: Without distros, it selects every distro that has results.
-    """
-    # The names in results: 'rocky:9' for 'rocky:9.5'.
-    distros = {*selection.distros, *map(_release, selection.distros)}
-    known = [
-        result
-        for result in results
-        if ("all" in selection.drivers or result.driver in selection.drivers)
-        and (not distros or result.distro in distros)
-    ]
+def report_of_results(results: Iterable[Result]) -> MatrixReport:
+    """Return the report of all results: the newest version and kernel first."""
+    known = {result.cell: result for result in results}
     if not known:
         raise NotFoundError(
-            f"The matrix has no result for {_named(selection.drivers)}"
-            + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
-            resolution="Build them: provision matrix --drivers all (without --only-report)",
+            "The matrix has no results.",
+            resolution="Build cells: provision matrix --drivers all --build",
         )
-    kinds = [name for name in selection.versions if name in CHANNELS]
-    if kinds:
-        have = ", ".join(sorted({result.version for result in known}, key=version_key))
-        raise UsageError(
-            f"The vendor decides which versions {', '.join(kinds)} stands for, and"
-            " --only-report does not query vendors.",
-            resolution=f"Name versions or branches that have results ({have}), or leave out"
-            " --only-report.",
-        )
-    offers = offers_of_results(known)
-    columns = tuple(choose_kernels(selection.kernels, offers.kernels))
-    rows = tuple(choose_rows(selection, offers.offers, columns))
-    return MatrixReport(rows, columns, {result.cell: result for result in known})
-
-
-def _release(name: str) -> str:
-    try:
-        return find_distro(name).name
-    except ProvisionError:
-        return name
-
-
-def _named(drivers: Collection[str]) -> str:
-    return "any driver" if "all" in drivers else ", ".join(drivers)
+    rows = sorted({c.row for c in known}, key=lambda row: version_key(row.version), reverse=True)
+    columns = sorted(
+        {c.column for c in known}, key=lambda one: kernel_order(one.kernel), reverse=True
+    )
+    return MatrixReport(
+        tuple(sorted(rows, key=lambda row: row.driver)),
+        tuple(sorted(columns, key=lambda column: column.distro)),
+        known,
+    )
 
 
 _TEMPLATE = "matrix/page.html.j2"

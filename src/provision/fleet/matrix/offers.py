@@ -26,9 +26,7 @@ from provision.fleet.matrix.cells import (
     latest_count,
     newest_count,
 )
-from provision.fleet.matrix.results import Result
 from provision.host.facts import PciDevice
-from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import SourceContext, candidates, newest_first, unlisted
@@ -221,24 +219,3 @@ def _taken_of(recipe: Recipe, versions: list[str], count: int = 1) -> list[str]:
     works = (row.versions for row in recipe.kernels if row.works is not None)
     tried = [v for one in works for v in versions if version_matches(v, one)]
     return list(dict.fromkeys([*versions[:count], *newest_first(tried)[:count]]))
-
-
-def offers_of_results(results: Iterable[Result]) -> Offers:
-    """Return the versions and kernels of results as offers."""
-    versions: dict[tuple[str, str, str], set[str]] = {}
-    kernels: dict[str, set[str]] = {}
-    for result in results:
-        key = (result.driver, result.flavour, result.distro)
-        versions.setdefault(key, set()).add(result.version)
-        kernels.setdefault(result.distro, set()).add(result.kernel)
-    offers = [
-        Offer(driver, flavour, distro, tuple(newest_first(found)))
-        for (driver, flavour, distro), found in sorted(versions.items())
-    ]
-    return Offers(
-        tuple(offers),
-        {
-            distro: tuple(sorted(found, key=kernel_order, reverse=True))
-            for distro, found in sorted(kernels.items())
-        },
-    )

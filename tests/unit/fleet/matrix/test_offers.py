@@ -11,8 +11,6 @@ from kit.artifact import write
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import LatestText
-from provision.config import DriverConfig
-from provision.fleet.matrix import host_report
 from provision.fleet.matrix import offers as matrix_offers
 from provision.fleet.matrix.cells import (
     Cell,
@@ -23,10 +21,7 @@ from provision.fleet.matrix.cells import (
     choose_kernels,
     choose_rows,
 )
-from provision.fleet.matrix.host_report import failures_ahead
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.fleet.matrix.results import Results, matrix_folder, result_of
-from provision.host.kernels import Kernels
 from provision.sources.upstream.formats import Release
 from provision.sources.upstream.queries import Answer, UpstreamResult
 
@@ -131,39 +126,6 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
     )
     offers = find_offers(host, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
-
-
-@pytest.mark.parametrize(
-    ("version", "found"),
-    [
-        ("lts", "580.95.05"),
-        ("580", "580.95.05"),
-        ("580.95.05", "580.95.05"),
-        ("latest", "595.84"),
-        ("58", None),
-    ],
-)
-def test_a_host_is_warned_of_the_versions_that_it_follows(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    version: str,
-    found: str | None,
-) -> None:
-    monkeypatch.setattr(
-        host_report, "catalogue_folders", lambda *_a, **_k: [tmp_path / "catalogue"]
-    )
-    root, kernel = settings.root, "5.14.0-570.el9.x86_64"
-    results = Results(matrix_folder(root))
-    columns = (Column("rocky:9", kernel), Column("rocky:8", kernel))
-    for tried in ("580.95.05", "595.84"):
-        for row in (Row("demo", tried, "open"), Row("demo", "999", "other")):
-            results.write(result_of(Cell(row, columns[0]), "failed", message="no"))
-    results.write(result_of(Cell(Row("demo", "999", "open"), columns[1]), "failed", message="no"))
-    kernels = Kernels(running=KERNELS[0], installed=KERNELS)
-    config = settings.config.model_copy(update={"drivers": {"demo": DriverConfig(version=version)}})
-    ahead = failures_ahead(root, config, kernels, "demo")
-    assert [result.version for result in ahead] == ([found] if found else [])
 
 
 def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.diagnosis import SourceError
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import (
     Cell,
     Column,
@@ -23,8 +23,14 @@ from provision.fleet.matrix.cells import (
     plan_cells,
 )
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
-from provision.fleet.matrix.host_report import failures_for, later_kernels
-from provision.fleet.matrix.results import BusyError, Result, Results, result_of
+from provision.fleet.matrix.results import (
+    Result,
+    read_result,
+    read_results,
+    result_of,
+    result_path,
+    write_result,
+)
 from unit.recipes import recipe
 
 SCHEMA = Path(__file__).parents[4] / "docs/reference/matrix-cell.schema.json"
@@ -217,19 +223,12 @@ def failed(where: Cell, *, message: str = "it does not compile") -> Result:
     )
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Results:
-    return Results(tmp_path / "matrix")
-
-
-def test_a_result_is_read_as_it_was_written(results: Results) -> None:
-    assert results.read(cell()) is None
-    results.write(failed(cell()))
-    assert results.read(cell()) == failed(cell()).model_copy(
-        update={"finished": results.load()[0][0].finished}
-    )
-    assert results.load("made-up")[0] == results.load()[0]
-    assert results.load("other")[0] == []
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_result(tmp_path, cell()) is None
+    result = failed(cell())
+    write_result(tmp_path, result)
+    assert read_result(tmp_path, cell()) == result
+    assert read_results(tmp_path) == ([result], [])
 
 
 @given(
@@ -237,28 +236,36 @@ def test_a_result_is_read_as_it_was_written(results: Results) -> None:
     st.text("abcz019._-", min_size=1, max_size=20).filter(lambda text: text[0].isalnum()),
 )
 def test_every_cell_has_a_file_of_its_own(version: str, flavour: str) -> None:
-    results = Results(Path("/m"))
     kernel = f"6.{'1' if version[0].isdigit() else '2'}"
-    one = Cell(Row("d", version, flavour), Column("a:1", kernel))
-    path = results.path(one)
+    path = result_path(Path("/m"), Cell(Row("d", version, flavour), Column("a:1", kernel)))
     assert path.is_relative_to("/m/cells/d/a@1")
     assert ".." not in path.parts
     assert path.name.count("@") == 1
 
 
-def test_what_cannot_be_read_is_named_and_built_again(results: Results) -> None:
-    results.write(failed(cell()))
-    path = results.path(cell())
-    path.write_text("{")
-    assert results.read(cell()) is None
-    found, problems = results.load()
-    assert found == []
-    assert len(problems) == 1
+_DAMAGE: list[dict[str, object]] = [
+    {"schema": 2},
+    {"size": 10**400},
+    {"errors": 10**400},
+    {"finished": 10**400},
+    {"seconds": {"build": float("nan")}},
+    {"seconds": {"build": float("inf")}},
+    {"seconds": {"build": -1.0}},
+    # Another cell's.
+    {"version": "9"},
+]
+
+
+@pytest.mark.parametrize("damage", _DAMAGE, ids=str)
+def test_what_no_report_can_show_is_named_and_left_out(
+    tmp_path: Path, damage: dict[str, object]
+) -> None:
+    write_result(tmp_path, failed(cell()))
+    path = result_path(tmp_path, cell())
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    found, problems = read_results(tmp_path)
+    assert (found, len(problems)) == ([], 1)
     assert str(path) in problems[0]
-    results.write(failed(cell()))
-    moved = path.with_name("9@plain.json")
-    path.rename(moved)
-    assert "another cell" in results.load()[1][0]
 
 
 def test_a_result_does_nothing_to_a_terminal() -> None:
@@ -267,143 +274,25 @@ def test_a_result_does_nothing_to_a_terminal() -> None:
     assert result_of(cell(), "failed", message="a\x1bb").cause == "a?b"
 
 
-@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-1"])
-def test_times_that_no_json_has_are_refused(results: Results, seconds: str) -> None:
-    results.write(failed(cell()))
-    path = results.path(cell())
-    document = json.loads(path.read_text()) | {"seconds": {"build": float(seconds)}}
-    path.write_text(json.dumps(document))
-    assert results.load()[0] == []
-
-
-def test_the_result_of_a_newer_provision_is_not_touched(results: Results) -> None:
-    results.write(failed(cell()))
-    path = results.path(cell())
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"schema": 2, "more": True}))
-    with pytest.raises(ProvisionError):
-        results.read(cell())
-    assert "newer provision" in results.load()[1][0]
-
-
-def test_of_two_that_want_a_cell_one_has_it(results: Results) -> None:
-    with results.claimed(cell()):
-        with pytest.raises(BusyError), results.claimed(cell()):
-            pass
-        with results.claimed(cell("1.8")):
-            pass
-    with results.claimed(cell()):
-        pass
-
-
-def test_old_results_go_except_those_of_this_hosts_kernels(results: Results) -> None:
-    old = {"finished": 1_000_000}
-    kept, gone = cell(kernel=KERNELS[0]), cell(kernel=KERNELS[1])
-    for one in (kept, gone):
-        results.write(failed(one).model_copy(update=old))
-    results.write(failed(cell(kernel=KERNELS[2])))
-    planned = results.collect([KERNELS[0]], dry_run=True)
-    assert [name for name, _size in planned] == [str(gone)]
-    assert results.read(gone) is not None
-    assert results.collect([KERNELS[0]]) == planned
-    assert results.read(gone) is None
-    assert results.read(kept) is not None
-    assert results.collect([KERNELS[0]]) == []
-
-
-def test_a_report_knows_what_was_not_built_yet(results: Results) -> None:
-    results.write(failed(cell()))
-    results.write(result_of(cell("1.8"), "built"))
-    report = report_of_cells([cell(), cell("1.8"), cell("1.7")], results)
+def test_a_report_knows_what_was_not_built_yet(tmp_path: Path) -> None:
+    write_result(tmp_path, failed(cell()))
+    write_result(tmp_path, result_of(cell("1.8"), "built"))
+    report = report_of_cells([cell(), cell("1.8"), cell("1.7")], tmp_path)
     assert report.counts == {"built": 1, "failed": 1, "not-supported": 0, "not-built": 1}
     document = report.document()
     assert [one["state"] for one in document["cells"]] == ["failed", "built", "not-built"]
     assert document["cells"][0]["first_error"]["line"] == 3
-    assert [result.cause for result in report.failed()] == ["a.c:3: no member named 'x'"]
 
 
-def test_a_report_of_what_is_known_takes_the_same_words() -> None:
-    cells = [cell(v, k) for v in ("1.8", "1.9") for k in KERNELS]
-    known = [failed(one) for one in [*cells, cell("3.0", "6.13.1-amd64", NEXT)]]
-    everything = Selection(drivers=("all",), kernels=("all",), versions=("all",), flavours=("all",))
-    assert len(report_of_results(known, everything).columns) == 4
-    few = Selection(
-        drivers=("made-up",),
-        distros=(DEBIAN,),
-        kernels=("latest",),
-        flavours=("all",),
-        versions=("latest",),
-    )
-    report = report_of_results(known, few)
-    assert [row.version for row in report.rows] == ["1.9"]
-    assert [column.kernel for column in report.columns] == list(KERNELS[:2])
-    # Results are of the release, however a host's os-release calls it.
-    pointed = Selection(
-        drivers=("all",),
-        distros=("debian:12.11",),
-        kernels=("all",),
-        flavours=("all",),
-        versions=("all",),
-    )
-    assert {column.distro for column in report_of_results(known, pointed).columns} == {DEBIAN}
+def test_a_report_of_all_results_has_the_newest_first() -> None:
+    known = [failed(cell(v, k)) for v in ("1.8", "1.10") for k in reversed(KERNELS)]
+    report = report_of_results([*known, failed(cell("3.0", "6.13.1-amd64", NEXT))])
+    assert [row.version for row in report.rows] == ["3.0", "1.10", "1.8"]
+    kernels = [(column.distro, column.kernel) for column in report.columns]
+    assert kernels == [*((DEBIAN, kernel) for kernel in KERNELS), (NEXT, "6.13.1-amd64")]
     with pytest.raises(NotFoundError):
-        report_of_results(known, Selection(drivers=("nvidia",), distros=(NEXT,)))
-
-
-def test_a_host_is_warned_of_the_newest_version_that_failed() -> None:
-    kernel = KERNELS[0]
-    older, newer = failed(cell("1.8", kernel)), failed(cell("1.9", kernel))
-    assert failures_for([kernel], [older, newer]) == [newer]
-    built = result_of(cell("1.9", kernel), "built")
-    assert failures_for([kernel], [older, built]) == []
-    refused = result_of(cell("1.9", kernel), "not-supported", message="no")
-    assert failures_for([kernel], [older, refused]) == [older]
-    assert failures_for([KERNELS[1]], [older, newer]) == []
-
-
-def test_later_kernels_are_those_of_the_hosts_kind() -> None:
-    names = (
-        "6.1.0-50-amd64",
-        "6.1.0-40-amd64",
-        "6.1.0-60-cloud-amd64",
-        "6.1.0-60-rt-amd64",
-        "6.12.9+deb12-amd64",
-    )
-    known = [failed(cell(kernel=name)) for name in names]
-    assert later_kernels([KERNELS[1], "6.1.0-47-rt-amd64"], known) == {
-        "6.1.0-50-amd64",
-        "6.1.0-60-rt-amd64",
-    }
-    # Where a release moves on to another series, that counts too.
-    fedora = [failed(cell(kernel="6.12.9-200.fc41.x86_64", distro="fedora:41"))]
-    assert later_kernels(["6.11.4-301.fc41.x86_64"], fedora) == {"6.12.9-200.fc41.x86_64"}
+        report_of_results([])
 
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
-
-
-@pytest.mark.parametrize("member", ["size", "errors", "finished"])
-def test_a_number_that_no_page_can_show_is_a_damaged_result(tmp_path: Path, member: str) -> None:
-    results = Results(tmp_path)
-    results.write(result_of(cell(), "built"))
-    path = results.path(cell())
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {member: 10**400}))
-    known, problems = results.load()
-    assert known == []
-    assert len(problems) == 1
-    assert member in problems[0]
-
-
-def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:
-    known = [
-        result_of(cell("1.9", KERNELS[0]), "built"),
-        result_of(cell("1.8", KERNELS[0]), "built"),
-    ]
-    wish = Selection(
-        drivers=("all",), distros=(), kernels=("all",), versions=("lts",), flavours=("all",)
-    )
-    with pytest.raises(UsageError) as caught:
-        report_of_results(known, wish)
-    assert "(1.8, 1.9)" in str(caught.value.resolution)
