@@ -540,9 +540,11 @@ class PolicyConfig(Frozen):
         keep: Number of older artifacts of each kernel that ``gc`` keeps for a rollback.
         update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
             branches forward; with ``"never"`` they stay until an admin moves them.
-        hold_updates: On Flatcar: whether an update of the system waits as long as a driver does not
-            build for its kernel. It takes effect with ``provision units install``
-            ([how](../how-to/coreos.md)).
+        hold_kernels: Whether the boot loader's default stays on the newest kernel that has every
+            driver, as long as a newer one lacks one
+            ([how](../how-to/keep-drivers-loaded.md#hold-a-kernel-until-its-drivers-are-ready)).
+            On Flatcar, an update of the system waits instead; there it takes effect with
+            ``provision units install`` ([how](../how-to/coreos.md)).
         build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
             ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
             does not query the registry.
@@ -556,9 +558,18 @@ class PolicyConfig(Frozen):
     trial: bool | None = None
     keep: int = Field(default=1, ge=0)
     update: Literal["never", "timer"] = "never"
-    hold_updates: bool = False
+    hold_kernels: bool = False
     build: Literal["never", "fallback", "always"] = "fallback"
     untried: Untried = "build"
+
+    @model_validator(mode="after")
+    def _released_some_day(self) -> Self:
+        if self.hold_kernels and not self.prebuild:
+            raise ValueError(
+                "'hold_kernels' needs 'prebuild': without it, no driver gets ready for a kernel"
+                " before it boots"
+            )
+        return self
 
 
 class MetricsConfig(Frozen):

@@ -194,6 +194,17 @@ def stream(
         raise _failed(args, why, status, list(last))
 
 
+def unconfined(argv: Sequence[str]) -> list[str]:
+    """Return the words that run a program outside of the confinement of the unit that this is.
+
+    Units may not write to /boot; a unit of its own may.
+    """
+    if os.geteuid() != 0 or not Path("/run/systemd/system").is_dir():
+        return list(argv)
+    outside = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe"]
+    return [*outside, "--property=DefaultDependencies=no", *argv]
+
+
 @contextmanager
 def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
     """Run a program until the block or this process ends; its output and status are dropped.

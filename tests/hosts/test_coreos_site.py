@@ -84,7 +84,7 @@ def scenario(
         "provision_driver_config": {
             **config,
             "kernel_distro": DISTRO,
-            "policy": {"hold_updates": True},
+            "policy": {"hold_kernels": True},
             "drivers": {SMALL_DRIVER: {}},
         },
         # Its module can't be loaded in a container.

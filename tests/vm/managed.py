@@ -149,9 +149,11 @@ class ManagedGuest:
         self.guest(f"rm -rf {_CATALOGUE}")
         self.guest.put(folder, _CATALOGUE)
 
-    def want(self, **versions: str) -> None:
-        """Write provision.toml: drivers by name, each in a version."""
-        drivers = "".join(_DRIVER.format(name=n, version=v) for n, v in versions.items())
+    def want(self, policy: str = "", /, **versions: str) -> None:
+        """Write provision.toml: a line of [policy], and drivers by name, each in a version."""
+        drivers = f"[policy]\n{policy}\n" + "".join(
+            _DRIVER.format(name=n, version=v) for n, v in versions.items()
+        )
         config = _CONFIG.format(engine=self.engine, drivers=drivers)
         self.guest.write("/etc/provision/provision.toml", config)
 

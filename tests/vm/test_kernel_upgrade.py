@@ -7,6 +7,7 @@ patch, and one needs a module of the kernel's own out of its way.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,12 +36,20 @@ pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
 
 # What an in-tree module says in the kernel's log when it is loaded.
 _CONFLICT_LOG = "SMBus Host Controller at"
+_HOLD = "hold_kernels = true"
 _COMPILER_SAYS = "too few arguments to function"
+
+
+def _default(host: ManagedGuest) -> str | None:
+    """The kernel that GRUB boots by default, if its menu names one."""
+    menu = host.guest("cat /boot/grub/grub.cfg").stdout
+    found = re.search(r'(?m)^ *set default="[^"]*gnulinux-(\d.+)-advanced-[^"]*"$', menu)
+    return found[1] if found else None
 
 
 def test_a_host_uses_three_drivers(host: ManagedGuest) -> None:
     host.guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
-    host.want(**{SMALL_DRIVER: "latest", DUO: DUO_BROKEN, "lab": "latest"})
+    host.want(_HOLD, **{SMALL_DRIVER: "latest", DUO: DUO_BROKEN, "lab": "latest"})
     host.apply()
     host.configure_engines()
     host.assert_serves(DUO_BROKEN)
@@ -68,6 +77,9 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest
     assert _COMPILER_SAYS in str(slots_of(status)[NEW_KERNEL]["failure"])
     host.only_show("provision status --check", lines=24)
     assert _COMPILER_SAYS in host.journal("provision-kernel")
+    # So this kernel does not boot by default.
+    assert _default(host) == OLD_KERNEL, host.journal("provision-kernel")
+    assert OLD_KERNEL in host.guest("cat /run/motd.d/provision").stdout
     metrics = host.guest(f"cat {METRICS}/provision.prom").stdout
     for kernel, role, ready in ((NEW_KERNEL, "next", 0.0), (OLD_KERNEL, "running", 1.0)):
         name = f'provision_driver_ready{{driver="{DUO}",kernel="{kernel}",role="{role}"}} '
@@ -83,6 +95,7 @@ def test_with_a_patch_it_heals(host: ManagedGuest, catalogue: Path) -> None:
     host.show("provision apply", timeout_s=WITHIN_S)
     status = host.statuses(check=ExitCode.DONE)[DUO]
     assert {slot["state"] for slot in status["kernels"]} == {"ready"}
+    assert _default(host) is None
     host.only_show("provision status --check")
 
 
@@ -109,7 +122,7 @@ def test_after_a_reboot_without_a_network_everything_is_loaded(host: ManagedGues
 
 def test_rollback_brings_module_and_library_back_and_stays(host: ManagedGuest) -> None:
     host.guest.set_network(on=True)
-    host.want(**{SMALL_DRIVER: "latest", DUO: "2.0", "lab": "latest"})
+    host.want(_HOLD, **{SMALL_DRIVER: "latest", DUO: "2.0", "lab": "latest"})
     host.apply()
     host.assert_serves("2.0")
     host.guest(f"provision rollback {DUO}")

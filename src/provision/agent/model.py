@@ -9,6 +9,7 @@ from typing import Literal
 
 from provision.catalogue.cards import Card
 from provision.config import Config, DriverConfig
+from provision.documents import Frozen
 from provision.errors import ProvisionError
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.host.kernels import Kernels
@@ -108,6 +109,32 @@ class ObservedDriver:
     unknown: ProvisionError | None = None
 
 
+class Held(Frozen):
+    """What was set in the boot loader, and what was there before."""
+
+    # The default now, and the kernel that would boot otherwise.
+    kernel: str
+    instead_of: str
+    # The boot loader's name of its entry.
+    entry: str
+    before: str | None
+    ours: str
+    # Another setting, beside which this was made.
+    beside: str
+    # Whether it is set; else a run was killed at it.
+    is_set: bool = False
+
+
+class Hold(Frozen):
+    """Whether the boot loader's default is held, as the last run left it."""
+
+    held: Held | None = None
+    # Someone has set another default than ours, so this kernel is not held back again.
+    left: str | None = None
+    # Why nothing could be set.
+    problem: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The observed state of a host."""
@@ -117,6 +144,8 @@ class Observed:
     is_live: bool
     # The desired drivers, and those that an apply has installed, by name.
     drivers: Mapping[str, ObservedDriver]
+    # Whether its boot loader's default is held.
+    hold: Hold = field(default_factory=Hold)
 
 
 Kind = Literal["prepare", "unload", "activate", "load", "retire"]

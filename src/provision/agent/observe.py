@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
+from provision.agent.hold import read_hold
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
 from provision.catalogue import Catalogue
 from provision.catalogue.cards import Card, cards_here, undriven, unserved
@@ -81,7 +82,7 @@ def observe(
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
-    return Observed(kernels, is_live, drivers)
+    return Observed(kernels, is_live, drivers, read_hold(root))
 
 
 def applied_drivers(root: Path) -> set[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.desired import last_desired, read_inputs
+from provision.agent.hold import settle
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.observe import observe
 from provision.agent.rollback import begun, choose, reject
@@ -128,6 +129,9 @@ class _Apply:
         run = self.run
         while True:
             observed = observe(run.root, run.desired, coming=run.coming)
+            if run.mode.may_prepare:
+                # Before a build, during which the host may be rebooted, and after it.
+                observed = replace(observed, hold=settle(run.root, run.desired, observed))
             tried = frozenset(self.tried)
             planned = plan(run.desired, observed, run.mode, tried=tried, only=run.only)
             if not planned.actions:

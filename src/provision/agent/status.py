@@ -113,6 +113,24 @@ class DriverStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldStatus:
+    """That the boot loader's default is held, by ``[policy] hold_kernels``."""
+
+    # The default, and the kernel that lacks a driver; None: nothing is held.
+    kernel: str | None
+    instead_of: str | None
+    # Why it is not as it should be.
+    problem: str | None
+
+    @property
+    def line(self) -> str:
+        """What people are told."""
+        if self.kernel is None:
+            return f"No kernel is held ([policy] hold_kernels): {self.problem}"
+        return f"{self.kernel} boots next: {self.instead_of} lacks a driver (provision status)"
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The status of a host."""
 
@@ -129,6 +147,8 @@ class Status:
     planned: tuple[str, ...]
     # A failure that belongs to no kernel; None: there was none.
     error: Trouble | None = None
+    # None: nothing is held, and nothing hinders it.
+    hold: HoldStatus | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the content of ``status.json``, as in ``docs/reference/status.schema.json``."""
@@ -189,7 +209,15 @@ def status_of(
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
         error=trouble,
+        hold=_hold(observed),
     )
+
+
+def _hold(observed: Observed) -> HoldStatus | None:
+    held, problem = observed.hold.held, observed.hold.problem
+    if held is not None and held.is_set:
+        return HoldStatus(held.kernel, held.instead_of, problem)
+    return HoldStatus(None, None, problem) if problem else None
 
 
 def _unseen(kernels: Kernels) -> Trouble:
@@ -328,6 +356,8 @@ def _exit_code(states: set[State]) -> ExitCode:
 
 
 STATUS = Path("run/provision/status.json")
+# Shown at each login: pam_motd(8).
+MOTD = Path("run/motd.d/provision")
 # The exporter's folder in the packages of Debian and Fedora.
 EXPORTER_FOLDERS = (
     Path("var/lib/prometheus/node-exporter"),
@@ -355,6 +385,10 @@ def publish(root: Path, status: Status, config: Config) -> list[str]:
         files[in_root(root, config.metrics.textfile, follow=False)] = metrics_text(status)
     elif folder is not None:
         files[folder / METRICS] = metrics_text(status)
+    # Without a line, the file stays empty: pam_motd then shows nothing.
+    motd = in_root(root, MOTD, follow=False)
+    if status.hold is not None or motd.exists():
+        files[motd] = f"{status.hold.line}\n" if status.hold else ""
     features = in_root(root, FEATURES)
     if features.is_dir():
         files[features / "provision"] = node_features(status, config.kubernetes)
@@ -435,6 +469,14 @@ def _metrics(status: Status) -> Iterator[tuple[str, str, Iterable[Sample]]]:
     )
     waits = any(artifact.state == "reboot-required" for _where, artifact in found)
     yield "reboot_required", "Whether a newer driver waits for a reboot.", [({}, waits)]
+    hold = status.hold
+    yield (
+        "kernel_held",
+        "Whether a kernel is the boot loader's default, instead of one that lacks a driver.",
+        [({"kernel": hold.kernel, "instead_of": hold.instead_of or ""}, 1)]
+        if hold and hold.kernel
+        else [],
+    )
     yield "ready", "Whether all drivers work.", [({}, status.is_ready)]
     yield "exit_code", "What the last run ended with.", [({}, status.exit_code)]
     yield "observed_timestamp_seconds", "When this was observed.", [({}, status.time)]

@@ -25,7 +25,7 @@ from provision.agent.run import (
     rollback,
     would_roll_back,
 )
-from provision.agent.status import NAME_A_DRIVER, Status
+from provision.agent.status import NAME_A_DRIVER, HoldStatus, Status
 from provision.cli import options
 from provision.cli.options import argument, command, option
 from provision.cli.output import (
@@ -101,6 +101,8 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
     ]
     for note in (*kernels["notes"], *kernels["doubts"], *notes):
         yield click.style(note, fg="yellow")
+    if status["hold"]:
+        yield click.style(HoldStatus(**status["hold"]).line, fg="yellow")
     if status["error"]:
         yield status["error"]["message"]
         yield from advice(status["error"])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from provision.agent.hold import settle
+from provision.agent.model import Desired
 from provision.cli import options
 from provision.cli.options import command, option
 from provision.cli.output import emit, lines, progress, remark
@@ -21,7 +23,7 @@ from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
 from provision.store.install import activate_entry
 from provision.store.layout import Layout
-from provision.store.locks import SWITCH_SECONDS
+from provision.store.locks import SWITCH_SECONDS, switching
 from provision.store.units import (
     PACKAGED_UNITS,
     UnitFile,
@@ -65,7 +67,7 @@ def install(
 
     The units load drivers at boot, prepare them for newly installed kernels, and regularly bring
     the host to the state that provision.toml describes. They write CDI specifications unless [cdi]
-    generate = false. On Flatcar, with [policy] hold_updates, they hold back an update of the system
+    generate = false. On Flatcar, with [policy] hold_kernels, they hold back an update of the system
     until the drivers build for its kernel.
 
     The program must lie outside of home directories and of /tmp, where the units can run it. If a
@@ -88,8 +90,15 @@ def remove(
     root: Path = options.root,
     dry_run: bool = options.dry_run,
 ) -> None:
-    """Disable and remove the units and hooks."""
-    _write(root.resolve(), [], replace=replace, dry_run=dry_run)
+    """Disable and remove the units and hooks, and give the boot loader's default back.
+
+    That is held where [policy] hold_kernels is set, and no unit would give it back any more.
+    """
+    root = root.resolve()
+    if not dry_run:
+        with switching(root):
+            settle(root, Desired(), None)
+    _write(root, [], replace=replace, dry_run=dry_run)
 
 
 def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -> None:
@@ -139,7 +148,7 @@ def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
             if root == Path("/")
             else f"file://{_INSTALLED}/{_PAGE}",
             hooks=kernel_hooks(root),
-            with_gate=config.policy.hold_updates and read_facts(root).distro.id == _FLATCAR,
+            with_gate=config.policy.hold_kernels and read_facts(root).distro.id == _FLATCAR,
             with_cdi=config.cdi.generate,
             wants_podman=_builds_with_podman(root, config.engine.host),
         ),

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from provision.files import glob_in_root, in_root
 from provision.run import run
@@ -174,8 +174,10 @@ def pack_from_slot(
     return None if said == _ABSENT else said
 
 
-_GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
-_GRUB_SETTINGS = "etc/default/grub"
+GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
+GRUB_SETTINGS = "etc/default/grub"
+# Debian's grub-mkconfig reads them after the settings, in the order of their names.
+GRUB_DROP_INS = "etc/default/grub.d"
 
 
 def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels:
@@ -187,37 +189,51 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
         installed: The kernels that are installed; entries have their names in titles and ids.
     """
     # On an EL it knows all boot loaders.
-    found = _named(ask(("grubby", "--default-kernel")) or "", installed)
+    found = named(ask(("grubby", "--default-kernel")) or "", installed)
     if found is not None:
         return BootKernels((found,))
     for key, value in _grub_defaults(root):
-        found = _named(value, installed)
+        found = named(value, installed)
         if found is not None:
             return BootKernels((found,))
         # Entry 0 is the newest kernel.
         if re.fullmatch(r"[0-9>]+", value) and value != "0":
             note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel"
             return BootKernels(notes=(note,))
-    if not any(in_root(root, name).parent.is_dir() for name in _GRUB_ENVIRONMENTS):
+    if not any(in_root(root, name).parent.is_dir() for name in GRUB_ENVIRONMENTS):
         said = ask(("bootctl", "list", "--json=short")) or "[]"
         with suppress(ValueError, AttributeError):
             defaults = [json.dumps(entry) for entry in json.loads(said) if entry.get("isDefault")]
-            found = _named(" ".join(defaults), installed)
+            found = named(" ".join(defaults), installed)
     return BootKernels((found,) if found else ())
 
 
 def _grub_defaults(root: Path) -> Iterator[tuple[str, str]]:
     """Yield what names GRUB's default entry: the file and the value."""
-    for name in _GRUB_ENVIRONMENTS:
-        saved = _assignments(root, name)
+    for name in GRUB_ENVIRONMENTS:
+        saved = assignments(root, name)
         # The first is for one boot only, and counts before the other.
         yield from ((f"/{name}", saved[k]) for k in ("next_entry", "saved_entry") if saved.get(k))
-    setting = _assignments(root, _GRUB_SETTINGS).get("GRUB_DEFAULT", "").strip("\"'")
+    name, setting = grub_setting(root)
     if setting not in {"", "saved"}:
-        yield f"/{_GRUB_SETTINGS}", setting
+        yield f"/{name}", setting
 
 
-def _assignments(root: Path, name: str) -> dict[str, str]:
+def grub_setting(root: Path, *, without: PurePath | None = None) -> tuple[str, str]:
+    """Return the last file that sets GRUB_DEFAULT, and the value; empty if none does.
+
+    Args:
+        without: A drop-in that is left out.
+    """
+    drop_ins = sorted(glob_in_root(root, f"{GRUB_DROP_INS}/*.cfg"))
+    found = (GRUB_SETTINGS, "")
+    for name in (GRUB_SETTINGS, *(str(path) for path in drop_ins if path != without)):
+        value = assignments(root, name).get("GRUB_DEFAULT", "").strip("\"'")
+        found = (name, value) if value else found
+    return found
+
+
+def assignments(root: Path, name: str) -> dict[str, str]:
     """Return the lines ``NAME=VALUE`` of a file; a file that can't be read has none."""
     try:
         text = in_root(root, name).read_text(errors="replace")
@@ -226,7 +242,8 @@ def _assignments(root: Path, name: str) -> dict[str, str]:
     return dict(re.findall(r"(?m)^\s*(\w+)=(.*?)\s*$", text))
 
 
-def _named(text: str, releases: Sequence[str]) -> str | None:
+def named(text: str, releases: Sequence[str]) -> str | None:
+    """Return the kernel that a text names, of some releases."""
     longest_first = sorted(releases, key=len, reverse=True)
     return next(
         (name for name in longest_first if re.search(rf"(?<![\d.]){re.escape(name)}(?!\w)", text)),

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
-from provision.run import find_program, run
+from provision.run import find_program, run, unconfined
 
 IF_IT_COMES_BACK = (
     "If it is loaded again after a reboot, the initramfs loads it: make that again (Debian, Ubuntu:"
@@ -71,12 +71,8 @@ def make_again(kernels: Iterable[str], without: Sequence[str]) -> list[str]:
     for release in kernels:
         if without and not _has(lists, release, without):
             continue
-        # Units may not write to /boot; a unit of its own may.
-        outside = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe"]
-        outside += ["--property=DefaultDependencies=no"]
-        is_managed = Path("/run/systemd/system").is_dir()
         run(
-            [*(outside if is_managed else ()), *_of(makes, release)],
+            unconfined(_of(makes, release)),
             why=f"make the initramfs of {release} again",
             timeout=_SECONDS,
         )

@@ -99,7 +99,7 @@ def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path)
     gate = host / "oem/bin/oem-postinst"
     config = host / "etc/provision/provision.toml"
     config.parent.mkdir()
-    config.write_text("[policy]\nhold_updates = true\n")
+    config.write_text("[policy]\nhold_kernels = true\n")
     assert call("units", "install", "--root", host).code == 0
     assert not gate.exists()
     (host / "etc/os-release").write_text("ID=flatcar\nVERSION_ID=4081.2.0\n")

@@ -24,7 +24,7 @@ SECTIONS: Spec = {
         "prebuild": {"type": "bool"},
         "untried": _words("build", "refuse"),
         "trial": {"type": "bool"},
-        "hold_updates": {"type": "bool"},
+        "hold_kernels": {"type": "bool"},
         "keep": {"type": "int"},
         "update": _words("never", "timer"),
         "build": _words("never", "fallback", "always"),
