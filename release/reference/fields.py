@@ -51,6 +51,7 @@ from provision.config import (
     TrustConfig,
 )
 from provision.manifest import (
+    Check,
     Container,
     ContainerFeature,
     DeviceNode,
@@ -72,6 +73,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         CdiConfig,
         Config,
         Container,
+        Check,
         ContainerFeature,
         DebSource,
         DeviceNode,

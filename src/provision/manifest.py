@@ -296,6 +296,19 @@ class HostNeeds(Frozen):
     root: ForeignRoot | None = None
 
 
+class Check(Frozen):
+    """How to see that a loaded driver works: a program of its own that ends with 0.
+
+    Attributes:
+        command: The program, by its name or path in the artifact, and its arguments. It runs as
+            root, without a network and with the driver's libraries.
+        seconds: How long it may take; one that takes longer has failed.
+    """
+
+    command: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = Field(min_length=1)
+    seconds: int = Field(default=30, ge=1, le=90)
+
+
 class Manifest(Frozen):
     """The contents of an artifact.
 
@@ -315,6 +328,7 @@ class Manifest(Frozen):
     files: tuple[DriverFile, ...] = ()
     container: Container
     host: HostNeeds = HostNeeds()
+    check: Check | None = None
     cards: tuple[PciMatch, ...] = ()
     kmm: Module | None = None
     left_out: dict[str, str] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from provision.store.locks import changing
 
 __all__ = [
     "KERNEL", "LIBRARY", "MODULE", "VERMAGIC", "add", "make_artifact", "make_module", "make_pin",
-    "write", "write_manifest",
+    "with_program", "write", "write_manifest",
 ]  # fmt: skip
 
 KERNEL = "6.1.0-47-amd64"
@@ -114,6 +114,14 @@ def make_artifact(
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def with_program(folder: Path, manifest: Manifest, content: bytes) -> Manifest:
+    """Give an artifact's program another content; return the manifest then."""
+    write(folder / "driver/usr/bin/democtl", content, 0o755)
+    new = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    files = (f.model_copy(update=new) if f.kind == "binary" else f for f in manifest.files)
+    return manifest.model_copy(update={"files": tuple(files)})
 
 
 def write_manifest(folder: Path, manifest: Manifest, **changes: object) -> None:

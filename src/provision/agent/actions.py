@@ -32,8 +32,9 @@ from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, as_error
 from provision.files import in_root
-from provision.host.kernels import is_running_host, kernel_release
+from provision.host.kernels import boot_id, is_running_host, kernel_release
 from provision.kmod.boot_files import has_kernel
+from provision.kmod.check import CheckFailedError, run_check
 from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
@@ -469,6 +470,7 @@ class Preparation:
             # Until it is loaded, it counts how often that failed.
             load_failure=known.failure if has_not_loaded else None,
             announced=kernel_release(run.root) or "" if is_coming else known.announced,
+            checked=known.checked,
             **(known.model_extra or {}),
         )
 
@@ -495,6 +497,7 @@ class Actions:
             "unload": self._unload,
             "activate": self._activate,
             "load": self._load,
+            "check": self._check,
             "retire": self._retire,
         }
         begun = time.monotonic()
@@ -559,16 +562,28 @@ class Actions:
             problems = record_loaded(root, entry, manifest)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
+    def _check(self, action: Action, observed: Observed) -> str:
+        layout = Layout(self.run.root, action.driver)
+        artifact = _artifact(observed, action)
+        digest = artifact.digest or ""
+        run_check(layout.entry(digest), load_manifest(layout.entry(digest)))
+        before = artifact.known.checked.items()
+        passed = {one: boot for one, boot in before if layout.entry(one).is_dir()}
+        passed[digest] = boot_id(layout.root)
+        changes = {"checked": passed, "load_failure": None}
+        update_state(layout, lambda state: state.changed(action.kernel, **changes))
+        return f"the check of {action.driver} passed"
+
     def _retire(self, action: Action, _observed: Observed) -> str:
         deactivate(Layout(self.run.root, action.driver))
         return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
-        """Fall back to the previous artifact, because the modules of this one could not be loaded.
+        """Fall back to the previous artifact: this one could not be loaded, or failed its check.
 
         An artifact is rejected only for what is wrong with itself. After any other error it is
         tried again when a pause is over, which grows. Without the device, or while that is in use,
-        no artifact could be loaded.
+        no artifact could be loaded; and one whose check has passed here before is as it was.
 
         Returns:
             Whether there is a previous artifact, which the kernel now uses.
@@ -577,9 +592,11 @@ class Actions:
         layout = Layout(self.run.root, action.driver)
         if artifact.known.previous is None or isinstance(error, NotFoundError | InUseError):
             return False
+        if action.kind == "check" and artifact.digest in artifact.known.checked:
+            return False
         failure = _failure_of(error, artifact.inputs, before=artifact.known.load_failure)
-        is_final = isinstance(error, UnfitModuleError)
-        failure = failure.model_copy(update={"reason": "load", "final": is_final})
+        is_final = isinstance(error, UnfitModuleError | CheckFailedError)
+        failure = failure.model_copy(update={"reason": action.kind, "final": is_final})
         with changing(layout):
             try:
                 _now, digest = choose(layout, action.kernel, self.run.desired.config)

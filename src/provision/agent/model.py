@@ -105,6 +105,8 @@ class ObservedDriver:
     unserved: tuple[Card, ...] = ()
     # Cards that its active artifact does not drive, by its own list.
     undriven: tuple[Card, ...] = ()
+    # Whether the active artifact has a check that has not passed since the boot.
+    is_unchecked: bool = False
     # Why the catalogue has no such driver; None: it has.
     unknown: ProvisionError | None = None
 
@@ -148,7 +150,7 @@ class Observed:
     hold: Hold = field(default_factory=Hold)
 
 
-Kind = Literal["prepare", "unload", "activate", "load", "retire"]
+Kind = Literal["prepare", "unload", "activate", "load", "check", "retire"]
 Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
 # Kind, driver and kernel: they identify an action within a plan.
 Key = tuple[str, str, str]
@@ -158,6 +160,7 @@ _WORDS: dict[Kind, str] = {
     "unload": "unload the modules of {driver}",
     "activate": "switch to the artifact of {driver} for {kernel}",
     "load": "load the modules of {driver}",
+    "check": "check that {driver} works",
     "retire": "take {driver} out of use",
 }
 
@@ -167,8 +170,8 @@ class Action:
     """One action of a plan."""
 
     # ``prepare`` an artifact (find, pull or build it, and put it into the store), ``unload``
-    # modules, ``activate`` the artifact (user space and vendor file), ``load`` modules, ``retire``
-    # a driver (remove its links and vendor file).
+    # modules, ``activate`` the artifact (user space and vendor file), ``load`` modules, ``check``
+    # that it works, ``retire`` a driver (remove its links and vendor file).
     kind: Kind
     driver: str
     # The kernel; the running one if the action concerns no certain kernel.
@@ -368,6 +371,8 @@ def _serve(
         return
     reason = "its artifact is new" if prepares else _difference(observed, driver, artifact)
     if reason is None:
+        if driver.is_unchecked:
+            yield Action("check", driver.name, release, "it was not checked since the boot")
         return
     is_loaded = observed.is_live and driver.loaded != "no"
     has_others = is_loaded and (prepares or driver.loaded == "other")

@@ -17,7 +17,7 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
 from provision.host.devices.reading import recorded_problems
-from provision.host.kernels import find_kernels, is_running_host
+from provision.host.kernels import boot_id, find_kernels, is_running_host
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
@@ -27,6 +27,7 @@ from provision.store.admission import distrust, unsigned_image
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import (
+    CHECK,
     DriverState,
     Failure,
     KernelState,
@@ -72,12 +73,17 @@ def observe(
             artifacts[release] = replace(artifact, distrust=why)
         unknown: ProvisionError | None = None
         cards: tuple[Card, ...] = ()
+        is_idle = False
         try:
             recipe = catalogue.entry(name).recipe
             cards = cards_here(recipe, root) if is_live else ()
+            # Without its card, no driver passes a check.
+            is_idle = bool(recipe.hardware.pci) and not cards
         except (OSError, ProvisionError) as error:
             unknown = as_error(error)
         found = _driver(layout, state, artifacts, kernels.running, loaded, cards)
+        if is_idle:
+            found = replace(found, is_unchecked=False)
         drivers[name] = replace(found, unknown=unknown)
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
@@ -186,13 +192,15 @@ def _driver(
     lacking: tuple[Card, ...] = ()
     if active is not None and is_loaded:
         lacking = unserved(cards, (module.name for module in active.modules))
+    known = state.of(running or "")
+    has_failed = known.load_failure is not None and known.load_failure.reason == CHECK
     return ObservedDriver(
         layout.driver,
         artifacts,
         current,
         is_active,
         loaded=how.get(mine or "", "no"),
-        serves=is_active and not lacking and (loaded is None or is_loaded),
+        serves=is_active and not lacking and not has_failed and (loaded is None or is_loaded),
         users=_users(manifests.values(), loaded or {}, layout.root),
         notes=(
             *(f"'{layout.state}': {problem}" for problem in state.problems),
@@ -204,6 +212,10 @@ def _driver(
             *recorded_problems(layout.root, layout.driver),
         ),
         unserved=lacking,
+        is_unchecked=active is not None
+        and active.check is not None
+        and is_loaded
+        and known.checked.get(current or "") != boot_id(layout.root),
         undriven=undriven(lacking if is_loaded else cards, active) if active else (),
     )
 

@@ -158,13 +158,15 @@ class _Apply:
     def _fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> None:
         """Have the previous artifact activated and loaded, if this one has cost its driver.
 
-        That is so at a boot, and after other modules were unloaded for these.
+        That is so at a boot, after other modules were unloaded for these, and after a check.
         """
         has_unloaded = ("unload", action.driver, action.kernel) in self.tried
-        if action.kind != "load" or not (has_unloaded or not self.run.mode.may_prepare):
+        has_lost = action.kind == "load" and (has_unloaded or not self.run.mode.may_prepare)
+        if not (has_lost or action.kind == "check"):
             return
         if self.actions.fall_back(action, observed, error):
-            self.tried -= {(kind, action.driver, action.kernel) for kind in ("activate", "load")}
+            again = ("unload", "activate", "load", "check")
+            self.tried -= {(kind, action.driver, action.kernel) for kind in again}
 
     def _conclude(self, observed: Observed) -> Result:
         run = self.run

@@ -115,6 +115,7 @@ def use(
             prepared=int(time.time()),
             rejected=tuple(digest for digest in known.rejected if digest != entry.name),
             announced=known.announced,
+            checked=known.checked,
             **(known.model_extra or {}),
         )
 

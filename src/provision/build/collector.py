@@ -77,6 +77,7 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
         "files": sorted(files, key=lambda file: str(file["path"])),
         "container": plan["container"],
         "host": plan["host"],
+        "check": plan.get("check"),
         "cards": _supported(plan, source) or driven_by(aliases),
     }
 

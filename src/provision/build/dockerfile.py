@@ -450,6 +450,7 @@ def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> byte
         ],
         "container": variant.container.model_dump(mode="json", exclude_none=True),
         "host": recipe.host.model_dump(mode="json"),
+        **({"check": recipe.check.model_dump(mode="json")} if recipe.check else {}),
         "cards": [fill(path, values) for path in recipe.hardware.supported],
     }
     return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()

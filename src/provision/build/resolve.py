@@ -365,6 +365,8 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
     # Left out where it is empty, so that the Pins of other drivers stay as they were.
     if recipe.host != HostNeeds():
         parts["host"] = recipe.host.model_dump(mode="json")
+    if recipe.check is not None:
+        parts["check"] = recipe.check.model_dump(mode="json")
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

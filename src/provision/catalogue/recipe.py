@@ -27,7 +27,7 @@ from provision.catalogue.fields import (
 from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.catalogue.upstream import Upstream
 from provision.documents import Frozen
-from provision.manifest import Container, HostNeeds
+from provision.manifest import Check, Container, HostNeeds
 from provision.pin import Name, PackageName
 
 
@@ -107,6 +107,7 @@ class Recipe(Frozen):
     container: Container
     files: tuple[UserFile, ...] = ()
     host: HostNeeds = HostNeeds()
+    check: Check | None = None
     installed: Installed | None = None
     upstream: Upstream = Upstream()
 

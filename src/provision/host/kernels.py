@@ -71,6 +71,11 @@ def has_this_boot(root: Path) -> bool:
         return False
 
 
+def boot_id(root: Path) -> str:
+    """Return what tells this boot of a root's machine from all others."""
+    return in_root(root, _BOOT).read_text().strip()
+
+
 def kernel_order(release: str) -> list[tuple[int, int, str]]:
     """Return a sort key of kernel releases: numbers by value, text by alphabet, ``~`` first."""
     parts = re.findall(r"\d+|~|[^\d~]+", release)

@@ -35,6 +35,8 @@ _Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 
 # The reason of a failure that a reboot ends: modules that have to go first are in use.
 IN_USE = "in-use"
+# The reason of a failure by the driver's own check, after it was loaded.
+CHECK = "check"
 # The reason of a failure in a trial: the kernel that may boot next does not take the modules.
 DOES_NOT_LOAD = "does-not-load"
 
@@ -48,8 +50,8 @@ class Failure(_Remembered):
 
     # ``compile``, ``build``, ``missing`` (headers, kernel, driver or version), ``untrusted`` (an
     # image of a registry lacks a trusted signature), ``does-not-load`` (the kernel did not take the
-    # modules in a trial), ``load``, ``in-use`` (modules have to go first, and are in use) or
-    # ``failed``.
+    # modules in a trial), ``load``, ``check`` (the driver's own check failed, after it was
+    # loaded), ``in-use`` (modules have to go first, and are in use) or ``failed``.
     reason: str
     message: str
     resolution: str | None = None
@@ -101,6 +103,8 @@ class KernelState(_Remembered):
     failure: Failure | None = None
     # Why its modules could not be loaded, or others unloaded for them; None if they could.
     load_failure: Failure | None = None
+    # The boot in which an artifact's check passed last, by the artifact.
+    checked: dict[str, str] = Field(default_factory=dict)
     # The kernel that ran while the artifact was prepared for a kernel that was yet to come (empty
     # if no kernel ran); None for other kernels.
     announced: str | None = None

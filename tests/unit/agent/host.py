@@ -9,7 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin, write_manifest
+from kit.artifact import (
+    KERNEL,
+    VERMAGIC,
+    add,
+    make_artifact,
+    make_module,
+    make_pin,
+    with_program,
+    write_manifest,
+)
 from kit.host_tree import DRIVER, HostTree
 from provision.agent import actions
 from provision.agent.desired import load_desired
@@ -18,7 +27,7 @@ from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
-from provision.manifest import HostNeeds, Manifest, PciMatch
+from provision.manifest import Check, HostNeeds, Manifest, PciMatch
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by
 from provision.store.layout import Layout
@@ -41,6 +50,9 @@ class Host(HostTree):
     needs: HostNeeds = field(default_factory=HostNeeds)
     # What the driver says that it drives.
     drives: tuple[PciMatch, ...] = ()
+    # How the driver checks itself, and the script that does it, by version.
+    check: Check | None = None
+    scripts: dict[str, str] = field(default_factory=dict)
     # Stands in for a build; None: its artifact is made.
     builds: Callable[..., Stored] | None = None
     # What was resolved.
@@ -133,7 +145,11 @@ class Host(HostTree):
 
         def fill(partial: Path) -> None:
             manifest = make_artifact(partial, pin=pin, module=module)
-            made.append(manifest.model_copy(update={"host": self.needs, "cards": self.drives}))
+            changes = {"host": self.needs, "cards": self.drives, "check": self.check}
+            manifest = manifest.model_copy(update=changes)
+            if script := self.scripts.get(pin.driver.version):
+                manifest = with_program(partial, manifest, f"#!/bin/sh\n{script}\n".encode())
+            made.append(manifest)
             write_manifest(partial, made[0])
 
         add(layout, pin.short_digest, fill, replace=True)
