@@ -27,29 +27,28 @@ from provision.fetch import UnreachableError
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
-    SearchOptions,
     TrustOverride,
     examine,
     find_in_registries,
     tag_of,
 )
-from provision.registry.names import parse_reference
 from provision.registry.signatures import UntrustedError, signature_tag
 from provision.registry.skopeo import DeniedError
-from provision.store.artifact_lookup import DowngradeError, look_for
+from provision.store.artifact_lookup import DowngradeError, MissingArtifactError, look_for
 from provision.store.layout import Layout
 from unit.registry.trusting_host import (
     ADDRESS,
     DEFAULT,
     SERIAL,
     SOUGHT,
-    configured,
-    connected,
     found,
     have,
+    options,
 )
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+WANTED = DriverRequest("demo", kernel=KERNEL)
 
 # Which image
 
@@ -83,12 +82,7 @@ def test_a_name_that_is_known_needs_no_list(
     registry.asked.clear()
     found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
     # Manifest, signatures, payload and configuration.
-    assert [asked.split()[0] for asked in registry.asked] == [
-        "manifest",
-        "manifest",
-        "fetch",
-        "config",
-    ]
+    assert [one.split()[0] for one in registry.asked] == ["manifest", "manifest", "fetch", "config"]
 
 
 @pytest.mark.parametrize(
@@ -104,35 +98,27 @@ def test_a_tag_that_leads_to_another_image_is_refused(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path, sought: ArtifactQuery
 ) -> None:
     """Everything is signed, and only the name lies: who may push can do that."""
-    have(registry, tmp_path, tag=sought.tag(sought.version.name or "1.2").text)
+    tag = sought.tag(sought.version.name or "1.2").text
+    have(registry, tmp_path, tag=tag)
+    for consent in (DEFAULT, TrustOverride(insecure=True)):
+        with pytest.raises(UntrustedError):
+            found(settings, registry, sought, consent)
     with pytest.raises(UntrustedError):
-        found(settings, registry, sought)
-    with pytest.raises(UntrustedError):
-        found(settings, registry, sought, TrustOverride(insecure=True))
-    reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version.name or '1.2').text}")
-    with pytest.raises(UntrustedError):
-        examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
+        examine(settings, registry.client(f"{ADDRESS}/demo:{tag}"), {}, DEFAULT)
 
 
-def test_a_name_of_ones_own_may_be_any(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path
-) -> None:
-    have(registry, tmp_path, tag="tested")
-    reference = parse_reference(f"{ADDRESS}/demo:tested")
-    trusted = examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
-    assert trusted.pin == make_pin()
-
-
-def test_an_image_for_another_machine_is_refused(
+def test_a_name_of_ones_own_may_be_any_for_the_right_machine(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     pin = make_pin()
+    have(registry, tmp_path, tag="tested")
+    client = registry.client(f"{ADDRESS}/demo:tested")
+    assert examine(settings, client, {}, DEFAULT).pin == pin
     kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
     have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
-    reference = parse_reference(f"{ADDRESS}/demo:tested")
     for consent in (DEFAULT, TrustOverride(insecure=True)):
         with pytest.raises(UntrustedError):
-            examine(settings, connected(registry)(settings, reference), {}, consent)
+            examine(settings, client, {}, consent)
 
 
 # Several registries
@@ -143,16 +129,14 @@ def test_mirrors_are_asked_first_and_stand_in(
 ) -> None:
     have(registry, tmp_path)
     mirrors = ("mirror.example/drivers", "other.example/drivers")
-    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=mirrors))
-    trusted = find_in_registries(
-        host,
-        SOUGHT,
-        SearchOptions(DEFAULT, connected=connected(registry)),
-    )
-    assert trusted is not None
+    trusted = found(with_mirrors(settings, *mirrors), registry)
     assert trusted.reference.registry == "registry.example"
     assert [note.split(" ", 1)[0] for note in notes] == list(mirrors)
-    del settings
+
+
+def with_mirrors(settings: Settings, *mirrors: str) -> Settings:
+    registry = RegistryConfig(address=ADDRESS, mirrors=mirrors)
+    return replace(settings, config=settings.config.model_copy(update={"registry": registry}))
 
 
 @pytest.mark.parametrize("error", [DeniedError, UnreachableError, ProvisionError])
@@ -160,18 +144,15 @@ def test_a_mirror_in_trouble_does_not_keep_hosts_from_the_registry(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path, error: type[ProvisionError]
 ) -> None:
     have(registry, tmp_path)
-    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
-
     registry.hooks.append(failing(error, "m.example"))
-    assert found(host, registry).reference.registry == "registry.example"
-    del settings
+    trusted = found(with_mirrors(settings, "m.example/d"), registry)
+    assert trusted.reference.registry == "registry.example"
 
 
 def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    have(registry, tmp_path, serial=SERIAL + 60)
-    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
+    have(registry, tmp_path)
     registries: list[str] = []
 
     def accept(trusted: ArtifactImage) -> None:
@@ -180,12 +161,9 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
             raise DowngradeError("older")
 
     registry.hosts.add("m.example")
-    trusted = find_in_registries(
-        host, SOUGHT, SearchOptions(DEFAULT, accept=accept, connected=connected(registry))
-    )
-    assert trusted is not None
+    host = with_mirrors(settings, "m.example/d")
+    assert find_in_registries(host, SOUGHT, replace(options(registry), accept=accept))
     assert registries == ["m.example", "registry.example"]
-    del settings
 
 
 def failing(error: type[ProvisionError], host: str) -> Callable[[str, str], None]:
@@ -202,22 +180,9 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
 ) -> None:
     """Many registries deny access to what is not there."""
     registry.hooks.append(failing(error, "registry.example"))
-    wanted = DriverRequest("demo", kernel=KERNEL)
-    host = with_recipe(settings, "fallback")
-    assert look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry))) is None
+    assert look_for(with_recipe(settings, "fallback"), WANTED, options(registry)) is None
     with pytest.raises(error):
-        look_for(
-            with_recipe(settings, "never"),
-            wanted,
-            SearchOptions(DEFAULT, connected=connected(registry)),
-        )
-
-
-def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
-    assert (
-        find_in_registries(settings, SOUGHT, SearchOptions(DEFAULT, connected=connected(registry)))
-        is None
-    )
+        look_for(with_recipe(settings, "never"), WANTED, options(registry))
 
 
 _BRANCHES = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
@@ -239,31 +204,37 @@ def with_recipe(
     return replace(settings, config=config, catalogue=cast("Catalogue", catalogue))
 
 
-@pytest.mark.parametrize("build", ["never", "fallback", "always"])
+@pytest.mark.parametrize(
+    ("build", "missing", "there", "unsigned"),
+    [
+        ("never", MissingArtifactError, "taken", UntrustedError),
+        # Nothing is built in place of what was put there.
+        ("fallback", None, "taken", UntrustedError),
+        ("always", None, None, None),
+    ],
+)
 def test_the_policy_says_whether_a_host_builds(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path, build: str
+    settings: Settings,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    build: str,
+    missing: object,
+    there: object,
+    unsigned: object,
 ) -> None:
     host = with_recipe(settings, build)
-    wanted = DriverRequest("demo", kernel=KERNEL)
 
-    def look() -> ArtifactImage | None:
-        return look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
+    def look() -> object:
+        try:
+            return look_for(host, WANTED, options(registry)) and "taken"
+        except ProvisionError as error:
+            return type(error)
 
-    if build == "never":
-        with pytest.raises(NotFoundError):
-            look()
-    else:
-        assert look() is None
+    assert look() == missing
     have(registry, tmp_path)
-    trusted = look()
-    assert (trusted is None) == (build == "always")
+    assert look() == there
     registry.manifests.pop(signature_tag(digest_of(registry.manifests[tag_of(make_pin()).text])))
-    if build == "always":
-        assert look() is None
-    else:
-        # Nothing is built in place of what was put there.
-        with pytest.raises(UntrustedError):
-            look()
+    assert look() == unsigned
 
 
 def test_a_kind_of_branch_is_looked_for_by_its_branches(
@@ -277,9 +248,8 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
 
 
 def taken(host: Settings, registry: MemoryRegistry, version: str | None) -> str | None:
-    wanted = DriverRequest("demo", kernel=KERNEL, version=version)
     try:
-        found = look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
+        found = look_for(host, replace(WANTED, version=version), options(registry))
     except NotFoundError:
         return None
     return found.pin.driver.version if found else None
@@ -311,12 +281,10 @@ def test_of_what_is_published_a_living_branch_comes_first_and_an_ended_one_last(
 def test_an_old_image_is_refused_before_it_is_chosen(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    host, wanted = with_recipe(settings, "never"), DriverRequest("demo", kernel=KERNEL)
-    layout = Layout(settings.root, "demo")
+    host = with_recipe(settings, "never")
     serials = {f"debian:12 {KERNEL} x86_64 open 1.3": SERIAL + 1}
-    write(layout.serials, json.dumps(serials).encode())
+    write(Layout(settings.root, "demo").serials, json.dumps(serials).encode())
     have(registry, tmp_path)
     with pytest.raises(DowngradeError):
-        look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
-    allowed = TrustOverride(allow_downgrade=True)
-    assert look_for(host, wanted, SearchOptions(allowed, connected=connected(registry))) is not None
+        look_for(host, WANTED, options(registry))
+    assert look_for(host, WANTED, options(registry, TrustOverride(allow_downgrade=True)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,14 +10,16 @@ from typing import cast
 import pytest
 
 from kit.artifact import make_pin
-from kit.memory_registry import MemoryRegistry
+from kit.memory_registry import MemoryRegistry, copy_to_layout
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
+from provision.config import RegistryConfig
 from provision.engine.docker_api import Engine
-from provision.errors import NotFoundError, ProvisionError
-from provision.registry.find import SearchOptions, find_pin_in_registries
-from provision.registry.names import pin_tag
+from provision.errors import NotFoundError
+from provision.registry.find import find_pin_in_registries
+from provision.registry.image_layout import writable_layout
+from provision.registry.names import Reference, pin_tag
 from provision.registry.publish import (
     PinTagConflictError,
     pushed_before,
@@ -26,10 +27,9 @@ from provision.registry.publish import (
     set_pin_tag,
 )
 from provision.registry.signatures import UntrustedError
-from provision.store import obtain as obtaining
 from provision.store.obtain import obtain
-from unit.engine.fake_engine import FakeEngine, using
-from unit.registry.trusting_host import ADDRESS, DEFAULT, connected, have
+from unit.engine.fake_engine import using
+from unit.registry.trusting_host import ADDRESS, configured, have, options
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
 
@@ -39,17 +39,10 @@ def test_a_pin_leads_to_its_image_whatever_that_is_called(
 ) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
-    trusted = find_pin_in_registries(
-        settings, pin, SearchOptions(DEFAULT, connected=connected(registry))
-    )
+    trusted = find_pin_in_registries(settings, pin, options(registry))
     assert trusted is not None
     assert trusted.pin == pin
-    assert (
-        find_pin_in_registries(
-            settings, make_pin(version="9"), SearchOptions(DEFAULT, connected=connected(registry))
-        )
-        is None
-    )
+    assert find_pin_in_registries(settings, make_pin(version="9"), options(registry)) is None
 
 
 def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
@@ -58,7 +51,7 @@ def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
     pin, other = make_pin(), make_pin(version="9")
     have(registry, tmp_path, other, tag=pin_tag(pin.digest))
     with pytest.raises(UntrustedError):
-        find_pin_in_registries(settings, pin, SearchOptions(DEFAULT, connected=connected(registry)))
+        find_pin_in_registries(settings, pin, options(registry))
 
 
 def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -79,6 +72,11 @@ def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Pat
     with pytest.raises(PinTagConflictError):
         pushed_before(client, pin, "sha256:other")
     assert pushed_before(client, make_pin(version="10"), "sha256:other") is None
+    # Another may set it at the same time.
+    del registry.manifests[tag]
+    registry.after.append(lambda _tag: registry.manifests.update({tag: second.data}))
+    with pytest.raises(PinTagConflictError):
+        set_pin_tag(client, pin, first.digest)
 
 
 def test_the_tag_of_a_branch_leads_to_its_newest_version(
@@ -95,49 +93,18 @@ def test_the_tag_of_a_branch_leads_to_its_newest_version(
         assert client.manifest(f"{tag}{end}").digest == client.manifest(version).digest
 
 
-def test_a_tag_that_another_sets_at_the_same_time_is_an_error(
-    registry: MemoryRegistry, tmp_path: Path
-) -> None:
-    pin = make_pin()
-    have(registry, tmp_path, pin, tag="first")
-    have(registry, tmp_path, make_pin(version="9"), tag="second")
-    client = registry.client(f"{ADDRESS}/demo:x")
-    first, second = client.manifest("first"), client.manifest("second")
-    tag = pin_tag(pin.digest)
-
-    registry.after.append(lambda _tag: registry.manifests.update({tag: second.data}))
-    with pytest.raises(PinTagConflictError):
-        set_pin_tag(client, pin, first.digest)
-
-
 def test_what_would_be_built_is_pulled_by_its_pin(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
+    copy_to_layout(registry, writable_layout(settings.root / "images/demo", Reference("", "demo")))
+    host = configured(tmp_path, registry=RegistryConfig(folders=("/images",)))
     resolved = cast("Resolved", SimpleNamespace(pin=pin))
-    monkeypatch.setattr(
-        obtaining,
-        "find_pin_in_registries",
-        lambda settings, pin, lookup: find_pin_in_registries(
-            settings, pin, replace(lookup, connected=connected(registry))
-        ),
-    )
 
     def no_engine() -> Engine:
         raise NotFoundError("no engine")
 
-    done = obtain(using(settings, no_engine), resolved)
+    done = obtain(using(host, no_engine), resolved)
     assert (done.origin, done.entry.name) == ("registry", pin.short_digest)
-    assert obtain(using(settings, no_engine), resolved).origin == "store"
-    # With an image in the engine, no registry is asked.
-    monkeypatch.setattr(obtaining, "find_pin_in_registries", None)
-    monkeypatch.setattr(obtaining, "find_built", lambda *_: object())
-    monkeypatch.setattr(obtaining, "build_image", _fails)
-    other = cast("Resolved", SimpleNamespace(pin=make_pin(version="9")))
-    with pytest.raises(ProvisionError):
-        obtain(using(settings, FakeEngine), other)
-
-
-def _fails(*_given: object, **_more: object) -> object:
-    raise ProvisionError("built")
+    assert obtain(using(host, no_engine), resolved).origin == "store"

@@ -102,8 +102,10 @@ def found(
     sought: ArtifactQuery = SOUGHT,
     consent: TrustOverride = DEFAULT,
 ) -> ArtifactImage:
-    trusted = find_in_registries(
-        settings, sought, SearchOptions(consent, connected=connected(registry))
-    )
+    trusted = find_in_registries(settings, sought, options(registry, consent))
     assert trusted is not None
     return trusted
+
+
+def options(registry: MemoryRegistry, consent: TrustOverride = DEFAULT) -> SearchOptions:
+    return SearchOptions(consent, connected=connected(registry))
