@@ -300,6 +300,11 @@ class HostTree(HostFiles):
             sign(layout, digest, facts_of(pin, _SERIAL), lambda data: key.sign(data, ECDSA))
         return pin
 
+    def offer_only(self, version: str) -> None:
+        """Have one image in the folder, in place of those that are there."""
+        shutil.rmtree(self.root / _IMAGES)
+        self.offer(version)
+
     def plug_in(self, *devices: str) -> None:
         """Put cards of the vendor 1234 into the host."""
         for number, device in enumerate(devices, start=1):

@@ -28,6 +28,7 @@ from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.engine.fake_engine import FakeEngine
+from unit.recipes import RECIPE
 
 
 def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:
@@ -128,6 +129,29 @@ def test_a_build_that_fails_for_the_next_kernel_costs_nothing_now(ready: Host) -
     assert ready.kinds() == []
     assert ready.kinds(retry=True) == [f"prepare {NEXT}"]
     assert ready.apply().status.state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("registry", "build", "is_final"),
+    [(True, "fallback", False), (True, "always", True), (False, "fallback", True)],
+)
+def test_what_does_not_compile_here_is_looked_for_again_where_others_push(
+    host: Host, build: str, *, registry: bool, is_final: bool
+) -> None:
+    folders = '[registry]\nfolders = ["/none"]\n[trust]\ninsecure = true\n' if registry else ""
+    host.configure(f'[drivers.{DRIVER}]\n[policy]\nbuild = "{build}"\n{folders}')
+    write(host.root / f"srv/{DRIVER}/driver.toml", RECIPE.replace("made-up", DRIVER).encode())
+    write(host.root / f"srv/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    text = (host.root / "etc/provision/provision.toml").read_text()
+    host.configure(f'catalogue = ["/srv"]\n{text}')
+    host.broken[KERNEL] = _compile_error()
+    assert host.apply().status.state == "failed"
+    failure = load_state(host.layout).of(KERNEL).failure
+    assert failure is not None
+    assert (failure.reason, failure.final) == ("compile", is_final)
+    # Not by each run, as a compiler takes its time.
+    assert failure.holds(now=failure.time + 60)
+    assert failure.holds(now=failure.time + 7 * 3600) is is_final
 
 
 def test_a_failed_build_is_tried_again_when_its_inputs_change(ready: Host) -> None:

@@ -210,6 +210,37 @@ def _signed_by(who: str) -> State:
     return state
 
 
+def _signed_at_last(host: HostTree, run: Run) -> None:
+    _signed_by("stranger")(host, run)
+    run("apply")
+    host.offer_only("1.2")
+
+
+def _older_offered(host: HostTree, run: Run) -> None:
+    """Have the version that serves be offered no more, and be made of something else by now."""
+    host.want()
+    host.offer("2.0")
+    run("apply")
+    host.offer_only("1.2")
+    recipe = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    recipe.write_text(f"{recipe.read_text()}# changed\n")
+
+
+def _newest_of_a_stranger(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.offer("2.0", signed="stranger")
+
+
+def _next_not_made_before(host: HostTree, run: Run) -> None:
+    _next_kernel_offered(host, run)
+    host.want("prebuild = false\n")
+
+
+def _archive_pulled(host: HostTree, run: Run) -> None:
+    _archive("fleet")(host, run)
+    run("registry", "pull", host.folder / "driver.tar")
+
+
 def _no_keys(host: HostTree, run: Run) -> None:
     _wanted(host, run)
     path = host.root / "etc/provision/provision.toml"
@@ -432,6 +463,7 @@ STATES: dict[str, State] = {
     "wanted, offered by nobody": lambda host, _run: host.want(),
     "wanted, signed by a stranger": _signed_by("stranger"),
     "wanted, not signed": _signed_by("nobody"),
+    "wanted, signed at last": _signed_at_last,
     "wanted, no keys": _no_keys,
     "wanted, to be built": _builds_without_engine,
     "wanted, immutable": _immutable,
@@ -444,6 +476,8 @@ STATES: dict[str, State] = {
     "rebooted": _rebooted,
     "in use": _in_use,
     "newer": _newer_offered,
+    "ready, older offered": _older_offered,
+    "newest, signed by a stranger": _newest_of_a_stranger,
     "two versions, previous library altered": _previous_library_altered,
     "two versions, none whole, booted": _nothing_whole_at_boot,
     "two versions, a third while in use": _third_version_while_in_use,
@@ -455,6 +489,7 @@ STATES: dict[str, State] = {
     "rolled back": _rolled_back,
     "next kernel": _next_kernel,
     "next kernel, offered": _next_kernel_offered,
+    "next kernel, not made before": _next_not_made_before,
     "next kernel, ready": _next_kernel_ready,
     "next kernel, refuses": _next_kernel_refuses,
     "next kernel, refused": _next_kernel_refused,
@@ -474,6 +509,7 @@ STATES: dict[str, State] = {
     "result of a matrix": _matrix_knows,
     "fleet": _fleet,
     "archive": _archive("fleet"),
+    "archive, pulled": _archive_pulled,
     "archive of a stranger": _archive("stranger"),
     "archive, not signed": _archive("nobody"),
     "archive, no trust": _archive_without_trust,

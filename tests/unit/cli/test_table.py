@@ -58,6 +58,12 @@ def _applied(state: str, *kinds: str, kernel: str = KERNEL) -> dict[str, Any]:
     return {**_actions(*kinds, kernel=kernel), "status": {"state": state}}
 
 
+def _refused(state: str, reason: str, code: int) -> dict[str, Any]:
+    """An apply that makes nothing, and what is remembered of it."""
+    failure = {"drivers": [{"kernels": [{"failure": {"reason": reason}}]}]}
+    return _actions("prepare") | {"status": {"state": state, **failure}} | _error(code)
+
+
 _FULL = ("prepare", "activate", "load")
 _SWITCH = ("prepare", "unload", "activate", "load")
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
@@ -139,21 +145,23 @@ _ROWS: list[Row] = [
         "wanted, offered by nobody",
         "apply",
         3,
-        _applied("missing", "prepare") | _error(3),
+        _refused("missing", "no-artifact", 3),
         {"status", "settings", "state"},
     ),
     (
         "wanted, signed by a stranger",
         "apply",
         1,
-        _applied("failed", "prepare") | _error(1),
+        _refused("failed", "untrusted", 1),
         {"status", "settings", "state"},
     ),
+    ("wanted, signed by a stranger", "plan", 1, {"artifacts": [{"source": "missing"}]}, set()),
+    ("wanted, signed at last", "apply", 0, _applied("ready", *_FULL), _READY - {"settings"}),
     (
         "wanted, not signed",
         "apply",
         1,
-        _applied("failed", "prepare") | _error(1),
+        _refused("failed", "untrusted", 1),
         {"status", "settings", "state"},
     ),
     (
@@ -199,6 +207,7 @@ _ROWS: list[Row] = [
     ("ready", "status --check", 0, _state("ready"), set()),
     ("ready", "plan", 0, _NO_ACTIONS | {"artifacts": [{"source": "store"}]}, set()),
     ("ready", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    ("ready", "apply --update", 0, _applied("ready", "prepare"), {"status"}),
     ("ready", "gc", 0, {"artifacts": []}, set()),
     ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
     ("ready", "verify demo", 0, {"findings": []}, set()),
@@ -278,6 +287,17 @@ _ROWS: list[Row] = [
     ("two versions, not wanted any more", "rollback demo", 3, _error(3), set()),
     ("two versions, not wanted any more", "rollback demo --dry-run", 3, _error(3), set()),
     ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    # A version goes back only if that is asked for; what can't be had costs nothing.
+    ("ready, older offered", "plan", 1, {"artifacts": [{"source": "missing"}]}, set()),
+    ("ready, older offered", "apply", 1, _applied("failed", "prepare"), {"status", "state"}),
+    (
+        "ready, older offered",
+        "apply --allow-downgrade --retry",
+        0,
+        _applied("ready", *_SWITCH),
+        _READY - {"host", "settings"} | {"previous"},
+    ),
+    ("newest, signed by a stranger", "apply --update", 0, _applied("ready", "prepare"), {"status"}),
     # A kernel that is named is that kernel's matter.
     (
         "rolled back",
@@ -297,6 +317,25 @@ _ROWS: list[Row] = [
         {"status", "state"},
     ),
     ("next kernel", "doctor", 1, {"states": {"fail": 1}}, set()),
+    (
+        "next kernel, offered",
+        "plan",
+        0,
+        {
+            "artifacts": [
+                {"kernel": KERNEL, "source": "store", "version": "1.2"},
+                {"kernel": NEXT, "source": "registry", "version": "1.2"},
+            ]
+        },
+        set(),
+    ),
+    (
+        "next kernel, not made before",
+        "plan",
+        0,
+        {"artifacts": [{"source": "store"}, {"kernel": NEXT, "source": "missing"}]},
+        set(),
+    ),
     (
         "next kernel, offered",
         "apply",
@@ -450,6 +489,7 @@ _ROWS: list[Row] = [
         set(),
     ),
     ("archive", "install {folder}/driver.tar", 0, _DONE, {*_STORED, *_ACTIVE}),
+    ("archive, pulled", "plan", 0, {"artifacts": [{"source": "store"}]}, set()),
     # What the agent would take back is refused.
     ("archive, not named", "install {folder}/driver.tar", 2, _error(2), set()),
     ("archive, another version named", "install {folder}/driver.tar", 2, _error(2), set()),

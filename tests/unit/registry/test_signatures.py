@@ -117,7 +117,7 @@ UNTRUSTED: dict[str, Callable[[MemoryRegistry], None]] = {
     "no DER": lambda r: say(r, signature="AAAA"),
     "no JSON": lambda r: say(r, b"\xff\xfe"),
     "deep": lambda r: say(r, b"[" * 60_000),
-    "large": lambda r: say(r, b"x" * (65 << 10)),
+    "large": lambda r: say(r, payload(signed_digest(r), asdict(FACTS)).ljust(65 << 10)),
     "without facts": lambda r: say(r, payload(signed_digest(r), None)),
     "no serial": lambda r: say_fact(r, serial=True),
     "a serial without end": lambda r: say_fact(r, serial=10**400),
@@ -149,7 +149,7 @@ def test_what_is_not_trusted_is_refused_before_a_layer_is_asked_for(
     UNTRUSTED[attack](registry)
     registry.asked.clear()
     with pytest.raises(UntrustedError) as caught:
-        pull(registry, tmp_path, oldest=SERIAL)
+        pull(registry, tmp_path, oldest=SERIAL if attack == "an old serial" else 0)
     assert caught.value.exit_code == 1
     assert caught.value.resolution
     assert list(tmp_path.iterdir()) == []
