@@ -4,12 +4,14 @@ import hashlib
 import io
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.fileserver import Mirror
 from provision.build import package_store
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.errors import NotFoundError, ProvisionError
@@ -74,47 +76,33 @@ def test_a_closure_is_what_was_kept(tmp_path: Path) -> None:
     assert store.closure(KEY) is None
 
 
-def test_a_file_comes_from_the_first_address_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Mirror]:
+    """A server with one package, which others lack."""
+    (tmp_path / "served/there").mkdir(parents=True)
+    (tmp_path / "served/there/a.rpm").write_bytes(b"rpm")
+    made = Mirror(tmp_path / "served")
+    with made.serving():
+        yield made
 
-    def download(url: str, *, destination: Path, **_more: object) -> bool:
-        asked.append(url)
-        if "gone" in url:
-            raise NotFoundError(f"'{url}' does not exist.")
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_bytes(b"rpm")
-        return True
 
-    monkeypatch.setattr(package_store, "download", download)
+def test_a_file_comes_from_the_first_address_that_has_it(tmp_path: Path, mirror: Mirror) -> None:
     store = PackageStore(tmp_path)
-    urls = ("http://gone/a.rpm", "http://there/a.rpm", "http://never/a.rpm")
-    assert store.fetch(sha256(b"rpm"), urls, name="a.rpm").read_bytes() == b"rpm"
-    assert store.fetch(sha256(b"rpm"), urls, name="a.rpm").read_bytes() == b"rpm"
-    assert asked == ["http://gone/a.rpm", "http://there/a.rpm"]
-    with pytest.raises(NotFoundError) as caught:
-        store.fetch("1" * 64, ("http://gone/b.rpm",), name="b.rpm")
-    assert "http://gone/b.rpm" in str(caught.value.details)
-    assert f"packages/sha256/{'1' * 64}" in str(caught.value.resolution)
-    with pytest.raises(NotFoundError):
-        store.fetch("1" * 64, (), name="b.rpm")
-
-
-def test_a_damaged_file_is_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(_url: str, *, destination: Path, **_more: object) -> bool:
-        destination.write_bytes(b"rpm")
-        return True
-
-    monkeypatch.setattr(package_store, "download", download)
-    store = PackageStore(tmp_path)
-    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    urls = [f"{mirror.url}/{name}/a.rpm" for name in ("gone", "there", "never")]
+    for _ in range(2):
+        path = store.fetch(sha256(b"rpm"), urls, name="a.rpm")
+        assert path.read_bytes() == b"rpm"
+    assert mirror.asked == ["/gone/a.rpm", "/there/a.rpm"]
+    # A damaged one is had again.
     path.write_bytes(b"other")
     assert store.whole(sha256(b"rpm")) is None
     with pytest.raises(NotFoundError):
         store.fetch(sha256(b"rpm"), (), name="a.rpm")
-    assert store.fetch(sha256(b"rpm"), ("http://there/a.rpm",), name="a.rpm") == path
+    assert store.fetch(sha256(b"rpm"), urls, name="a.rpm") == path
     assert path.read_bytes() == b"rpm"
+    with pytest.raises(NotFoundError) as caught:
+        store.fetch("1" * 64, urls[:1], name="b.rpm")
+    assert f"packages/sha256/{'1' * 64}" in str(caught.value.resolution)
 
 
 def test_gc_goes_by_the_time_of_use_and_not_by_the_date_that_a_file_brought(

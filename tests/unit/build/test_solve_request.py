@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.build.package_store import PackageStore
+from kit.fileserver import Mirror
+from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
 from provision.distros import Repository
 from provision.distros.kernel_tree import Toolchain
@@ -110,41 +112,41 @@ def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path
 
 
 _FEDORA = "6.17.1-300.fc43.x86_64"
-
-
-_GONE = f"No match for argument: kernel-devel-uname-r = {_FEDORA}"
-
-
-_SIGNED = "6.17.1/300.fc43/data/signed/{}/x86_64/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+_GONE = (1, f"No match for argument: kernel-devel-uname-r = {_FEDORA}", "")
+_SIGNED = "/6.17.1/300.fc43/data/signed/{}/x86_64/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+_KEYS = ("105ef944", "31645531")
+_OWN = (Repository("own", ("http://m",)),)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Koji, where a key has signed the headers; what it is asked for."""
-    addresses: list[str] = []
-
-    def download_any(url: str, *, destination: Path, limit: int) -> None:
-        assert limit
-        addresses.append(url)
-        if "31645531" not in url:
-            raise NotFoundError(f"'{url}' does not exist (404 Not Found).")
-        destination.write_bytes(b"headers")
-
-    monkeypatch.setattr("provision.build.solve.download_any", download_any)
-    return addresses
+def koji(tmp_path: Path) -> Iterator[Mirror]:
+    """Koji's files, where the second key has signed the headers."""
+    path = tmp_path / "koji" / _SIGNED.format(_KEYS[1]).lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"headers")
+    made = Mirror(tmp_path / "koji")
+    with made.serving():
+        yield made
 
 
+def _fedora(
+    folder: Path, *answers: tuple[int, str, str], **changes: object
+) -> tuple[FakeContainer, Closure]:
+    """Solve for a kernel that the repositories have dropped."""
+    container = FakeContainer([_GONE, *answers])
+    wish = request(folder, "fedora:43", kernel=_FEDORA, **changes)
+    return container, solve(lambda: SolvingEngine(container), wish, PackageStore(folder))
+
+
+@pytest.mark.parametrize("repositories", [(), _OWN])
 def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
-    tmp_path: Path, asked: list[str]
+    tmp_path: Path, koji: Mirror, repositories: tuple[Repository, ...]
 ) -> None:
-    keys = (0, "", "105ef944\n31645531\n")
-    container = FakeContainer([(1, _GONE, ""), keys, *GOOD])
-    engine = SolvingEngine(container)
-    found = solve(
-        lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+    keys = (0, "", "\n".join([*_KEYS, ""]))
+    container, found = _fedora(
+        tmp_path, keys, *GOOD, archive_mirror=koji.url, repositories=repositories
     )
-    place = "https://kojipkgs.fedoraproject.org/packages/kernel"
-    assert asked == [f"{place}/{_SIGNED.format(key)}" for key in ("105ef944", "31645531")]
+    assert koji.asked == [_SIGNED.format(key) for key in _KEYS]
     assert [header.name for header in found.headers] == ["kernel-devel"]
     *_, first, second = container.scripts
     path = "/provision/solve/archived/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
@@ -153,40 +155,18 @@ def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
     assert container.files_given[path.removeprefix("/provision/solve/")] == b"headers"
 
 
-def test_repositories_of_ones_own_are_asked_and_no_archive_unless_it_is_named(
-    tmp_path: Path, asked: list[str]
+def test_beside_repositories_of_ones_own_no_archive_is_asked_that_is_not_named(
+    tmp_path: Path,
 ) -> None:
-    own = (Repository("own", ("http://m",)),)
-    wish = request(tmp_path, "fedora:43", kernel=_FEDORA, repositories=own)
-    engine = SolvingEngine(FakeContainer([(1, _GONE, "")]))
     with pytest.raises(NotFoundError):
-        solve(lambda: engine, wish, PackageStore(tmp_path))
-    assert asked == []
-    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "31645531\n"), *GOOD]))
-    named = replace(wish, archive_mirror="http://koji.example/kernel")
-    solve(lambda: engine, named, PackageStore(tmp_path))
-    assert asked == [f"http://koji.example/kernel/{_SIGNED.format('31645531')}"]
+        _fedora(tmp_path, repositories=_OWN)
 
 
 def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
-    tmp_path: Path, asked: list[str]
+    tmp_path: Path, koji: Mirror
 ) -> None:
-    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
     with pytest.raises(NotFoundError) as caught:
-        solve(
-            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
-        )
-    assert asked[0] in str(caught.value.details)
-
-
-def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download_any(url: str, **_more: object) -> None:
-        raise UnreachableError(f"Could not download '{url}'.", details="no route")
-
-    monkeypatch.setattr("provision.build.solve.download_any", download_any)
-    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
-    with pytest.raises(UnreachableError) as caught:
-        solve(
-            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
-        )
-    assert "no route" in str(caught.value.details)
+        _fedora(tmp_path, (0, "", f"{_KEYS[0]}\n"), archive_mirror=koji.url)
+    assert _SIGNED.format(_KEYS[0]) in str(caught.value.details)
+    with pytest.raises(UnreachableError):
+        _fedora(tmp_path, (0, "", f"{_KEYS[0]}\n"), archive_mirror="http://127.0.0.1:9")
