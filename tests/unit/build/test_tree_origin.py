@@ -7,17 +7,21 @@ import io
 import os
 import shutil
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from kit.files import write
+from kit.fileserver import Mirror
 from provision.build import trees
 from provision.build.package_store import PackageStore
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.errors import NotFoundError, UsageError
+from provision.distros.kernel_tree import release_address
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import state_of
 
 _KERNEL = "6.6.74-mine"
@@ -217,68 +221,49 @@ def test_the_other_slot_is_packed_when_its_tree_has_changed(
     assert changed.pin.tree == _sha256("two")
 
 
+_NAMES = ("kernel-headers.tgz", "toolchain.tar.xz")
+
+
 @pytest.fixture
-def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that files were downloaded from; each has its name as its content."""
-    asked: list[str] = []
-
-    def summed(url: str, *, destination: Path) -> None:
-        asked.append(url)
-        if not url.startswith("https:"):
-            raise UsageError(f"'{url}' is not asked without HTTPS")
-        destination.write_bytes(_tree(url.rpartition("/")[2]))
-
-    def download(url: str, *, sha256: str, destination: Path) -> None:
-        asked.append(url)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_bytes(_tree(url.rpartition("/")[2]))
-        assert hashlib.sha256(destination.read_bytes()).hexdigest() == sha256
-
-    monkeypatch.setattr(trees, "download_summed", summed)
-    monkeypatch.setattr(trees, "download", download)
-    return asked
+def cos(tmp_path: Path) -> Iterator[Mirror]:
+    """A mirror of COS' files without HTTPS; each has its name in it."""
+    folder = tmp_path / "cos"
+    for name in _NAMES:
+        write(folder / _BUILD / name, _tree(name))
+    mirror = Mirror(folder)
+    with mirror.serving():
+        yield mirror
 
 
-def test_files_of_cos_are_downloaded_once(settings: Settings, downloads: list[str]) -> None:
-    first = ensure_cos_tree(settings, _BUILD)
-    place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
-    assert downloads == [f"{place}/kernel-headers.tgz", f"{place}/toolchain.tar.xz"]
-    assert ensure_cos_tree(settings, _BUILD) == first
-    assert len(downloads) == 2
-    ensure_cos_tree(settings, _BUILD, update=True)
-    assert len(downloads) == 4
+def _on_mirror(settings: Settings, mirror: Mirror, **sums: str) -> Settings:
+    """Have provision.toml name the mirror, and checksums of its files."""
+    named = ", ".join(f'"{_BUILD}/{name}" = "{sums.get(name[:1], "")}"' for name in _NAMES)
+    text = f'[distros.cos.archive]\nmirror = "{mirror.url}"\n'
+    text += f"sha256 = {{ {named} }}\n" if sums else ""
+    write(settings.root / "etc/provision/provision.toml", text)
+    return load_settings(settings.root)
 
 
-def test_a_mirror_without_https_takes_the_files_checksums(
-    settings: Settings, downloads: list[str]
-) -> None:
-    path = settings.root / "etc/provision/provision.toml"
-    path.parent.mkdir(parents=True)
-    plain = '[distros.cos.archive]\nmirror = "http://mirror.example/cos"\n'
-    path.write_text(plain)
+def test_files_of_cos_are_downloaded_once(settings: Settings, cos: Mirror) -> None:
+    sums = {name[:1]: _sha256(name) for name in _NAMES}
+    named = _on_mirror(settings, cos, **sums)
+    first = ensure_cos_tree(named, _BUILD)
+    assert first.pin.tree == _sha256("kernel-headers.tgz")
+    assert ensure_cos_tree(named, _BUILD) == first
+    assert cos.asked == [f"/{_BUILD}/{name}" for name in _NAMES]
+    # A checksum that is named later counts.
+    with pytest.raises(ProvisionError):
+        ensure_cos_tree(_on_mirror(settings, cos, **{**sums, "t": "0" * 64}), _BUILD)
+    assert len(cos.asked) == 3
+
+
+def test_a_mirror_without_https_needs_the_files_checksums(settings: Settings, cos: Mirror) -> None:
     with pytest.raises(UsageError) as caught:
-        ensure_cos_tree(load_settings(settings.root), _BUILD)
+        ensure_cos_tree(_on_mirror(settings, cos), _BUILD)
     assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
-    sums = [
-        f'"{_BUILD}/{name}" = "{_sha256(name)}"'
-        for name in ("kernel-headers.tgz", "toolchain.tar.xz")
-    ]
-    path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
-    found = ensure_cos_tree(load_settings(settings.root), _BUILD)
-    assert found.pin.tree == _sha256("kernel-headers.tgz")
-    assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
-
-
-def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: list[str]) -> None:
-    ensure_cos_tree(settings, _BUILD)
-    path = settings.root / "etc/provision/provision.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        f'[distros.cos.archive]\nsha256 = {{ "{_BUILD}/toolchain.tar.xz" = "{"0" * 64}" }}\n'
-    )
-    with pytest.raises(AssertionError):
-        ensure_cos_tree(load_settings(settings.root), _BUILD)
-    assert len(downloads) == 3
+    assert cos.asked == []
+    place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
+    assert release_address("cos", _BUILD, "x86_64", mirror=None) == place
 
 
 def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:
