@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,24 +52,6 @@ def test_a_latest_txt_names_one_version_and_its_file() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "expected 'VERSION PATH'"),
-        (b"595.84 a b", "expected 'VERSION PATH'"),
-        (b"latest 595.84/x.run", "expected 'VERSION PATH'"),
-        (b"595.84 580.1/NVIDIA-Linux-x86_64-580.1.run", "is not that of the version 595.84"),
-        (b"<!DOCTYPE html><html>", "it is a web page"),
-        (b"595.84 \xc3\xa4/595.84.run", "not ASCII"),
-    ],
-)
-def test_what_is_no_latest_txt_is_refused(content: bytes, why: str) -> None:
-    with pytest.raises(ProvisionError) as refused:
-        formats.latest_text(content, url=URL)
-    assert why in (refused.value.details or "")
-    assert URL in (refused.value.resolution or "")
-
-
 def test_releases_json_has_branches_with_what_they_are() -> None:
     found = {release.version: release for release in nvidia(data("releases.json"))}
     assert list(found) == ["535.261.03", "535.54.03", "580.178.04", "595.91.07", "610.57.04"]
@@ -97,75 +79,107 @@ def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
     assert found["580.178.04"].maturity is None
 
 
-def _without_version(document: dict[str, Any]) -> None:
-    del document["535"]["driver_info"][1]["release_version"]
-
-
-def _version_of_another_type(document: dict[str, Any]) -> None:
-    document["535"]["driver_info"][1]["release_version"] = 535
-
-
-def _no_version(document: dict[str, Any]) -> None:
-    document["535"]["driver_info"][1]["release_version"] = "../535"
-
-
-def _no_list(document: dict[str, Any]) -> None:
-    document["580"]["driver_info"] = {}
-
-
-def _another_date(document: dict[str, Any]) -> None:
-    document["580"]["driver_info"][0]["release_date"] = "Aug 18"
+READERS: dict[str, Callable[[bytes], object]] = {
+    "releases.json": nvidia,
+    "latest.txt": lambda content: formats.latest_text(content, url=URL),
+    "redistrib.json": lambda content: formats.redistributables(
+        content, url=URL, source=REDIST, machine="x86_64"
+    ),
+    "sums": lambda content: formats.redistributed_sums(content, url=URL),
+    "page": lambda content: formats.http_index(content, url=URL, pattern=r"(.*)"),
+    "Packages": lambda content: formats.deb_index(content, url=URL, package="tool"),
+    "primary.xml": lambda content: formats.rpm_index(content, url=URL, package="tool"),
+    "repomd.xml": lambda content: formats.primary_of(content, url=URL),
+    "tags": lambda content: formats.git_tags(
+        content.decode("utf-8", "replace"), url=URL, pattern="(.*)"
+    ),
+}
+_PAGE = b"\n <!DOCTYPE html><html><body>Moved</body></html>"
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    ("reader", "content"),
     [
-        (_without_version, "535.driver_info.1.release_version: missing"),
-        (_version_of_another_type, "535.driver_info.1.release_version: "),
-        (_no_version, "535.driver_info.1.release_version: no version"),
-        (_no_list, "580.driver_info: "),
-        (_another_date, "580.driver_info.0.release_date: "),
+        ("latest.txt", b""),
+        ("latest.txt", b"595.84 a b"),
+        ("latest.txt", b"latest 595.84/x.run"),
+        ("latest.txt", b"595.84 580.1/NVIDIA-Linux-x86_64-580.1.run"),
+        ("latest.txt", b"595.84 \xc3\xa4/595.84.run"),
+        ("latest.txt", _PAGE),
+        ("releases.json", _PAGE),
+        ("releases.json", _PAGE.lower()),
+        ("Packages", b"Package: tool\nVersion: \xff\n"),
+        ("Packages", gzip.compress(bytes(1 << 17))),
+        ("primary.xml", b'<!DOCTYPE a [<!ENTITY b "c">]><metadata/>'),
+        ("primary.xml", b"<metadata>"),
+        ("primary.xml", b"<?xml version='1.0' encoding='made-up'?><metadata/>"),
+        ("primary.xml", b"<?xml version='1.0' encoding='utf-7'?><metadata/>"),
+        ("primary.xml", gzip.compress(b"<metadata/>", mtime=0)[:-9]),
+        (
+            "primary.xml",
+            b"<metadata xmlns='x'><name>tool</name><version ver='..'/></metadata>",
+        ),
+        # A list of packages lies in its repository.
+        *(
+            ("repomd.xml", data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href))
+            for href in (b"../../etc/shadow", b"https://other.example/x.gz", b"repodata/../x", b"")
+        ),
     ],
 )
-def test_a_changed_format_is_named_by_address_and_member(change: Any, place: str) -> None:  # noqa: ANN401 - a function of this file
-    document = json.loads(data("releases.json"))
-    change(document)
-    with pytest.raises(ProvisionError, match=URL) as refused:
-        nvidia(json.dumps(document).encode())
-    assert place in (refused.value.details or "")
-
-
-def test_all_changes_of_a_format_are_named_together() -> None:
-    document = json.loads(data("releases.json"))
-    _without_version(document)
-    _no_list(document)
+def test_what_is_in_another_format_is_refused_by_its_address(
+    monkeypatch: pytest.MonkeyPatch, reader: str, content: bytes
+) -> None:
+    monkeypatch.setattr(formats, "_MAX_INDEX", 1 << 16)
     with pytest.raises(ProvisionError) as refused:
-        nvidia(json.dumps(document).encode())
-    assert len((refused.value.details or "").splitlines()) == 2
+        READERS[reader](content)
+    assert URL in f"{refused.value.message} {refused.value.resolution}"
 
 
-@pytest.mark.parametrize("content", [b"<html><body>Moved</body></html>", b"\n <!doctype html>"])
-def test_a_page_in_place_of_json_is_called_a_page(content: bytes) -> None:
+_DRIVER = ("535", "driver_info", 1, "release_version")
+_PLATFORM = ("nvidia_driver", "linux-x86_64")
+
+
+@pytest.mark.parametrize(
+    ("reader", "members"),
+    [
+        ("releases.json", {_DRIVER: None}),
+        ("releases.json", {_DRIVER: 535}),
+        ("releases.json", {_DRIVER: "../535"}),
+        ("releases.json", {("580", "driver_info"): {}}),
+        ("releases.json", {("580", "driver_info", 0, "release_date"): "Aug 18"}),
+        # All are named together.
+        ("releases.json", {_DRIVER: None, ("580", "driver_info"): {}}),
+        ("redistrib.json", {("nvidia_driver",): None}),
+        ("redistrib.json", {("nvidia_driver", "version"): 580}),
+        ("redistrib.json", {(*_PLATFORM, "sha256"): "00"}),
+        ("redistrib.json", {_PLATFORM: []}),
+    ],
+)
+def test_a_changed_format_is_named_by_address_and_member(
+    reader: str, members: dict[tuple[str | int, ...], object]
+) -> None:
+    name = "redistrib_580.65.06.json" if reader == "redistrib.json" else reader
+    document = json.loads(data(name))
+    for keys, value in members.items():
+        table = document
+        for key in keys[:-1]:
+            table = table[key]
+        if value is None:
+            del table[keys[-1]]
+        else:
+            table[keys[-1]] = value
     with pytest.raises(ProvisionError) as refused:
-        nvidia(content)
-    assert "web page" in (refused.value.details or "")
+        READERS[reader](json.dumps(document).encode())
+    assert URL in refused.value.message
+    named = [line.partition(": ")[0] for line in str(refused.value.details).splitlines()]
+    assert named == [".".join(map(str, keys)) for keys in members]
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_answer_is_more_than_refused(content: bytes) -> None:
-    for read in (
-        lambda: nvidia(content),
-        lambda: formats.latest_text(content, url=URL),
-        lambda: formats.redistributables(content, url=URL, source=REDIST, machine="x86_64"),
-        lambda: formats.redistributed_sums(content, url=URL),
-        lambda: formats.http_index(content, url=URL, pattern=r"(.*)"),
-        lambda: formats.deb_index(content, url=URL, package="tool"),
-        lambda: formats.rpm_index(content, url=URL, package="tool"),
-        lambda: formats.primary_of(content, url=URL),
-        lambda: formats.git_tags(content.decode("utf-8", "replace"), url=URL, pattern="(.*)"),
-    ):
+    for read in READERS.values():
         try:
-            read()
+            read(content)
         except ProvisionError as error:
             assert URL in error.message  # noqa: PT017 - that it may be raised is what is tested
 
@@ -210,31 +224,6 @@ def test_redistributables_have_a_checksum_by_architecture() -> None:
     assert formats.redistributables(content, url=url, source=REDIST, machine="riscv64") is None
 
 
-@pytest.mark.parametrize(
-    ("keys", "value", "place"),
-    [
-        (["nvidia_driver"], None, "nvidia_driver: "),
-        (["nvidia_driver", "version"], 580, "nvidia_driver.version: "),
-        (["nvidia_driver", "linux-x86_64", "sha256"], "00", "nvidia_driver.linux-x86_64.sha256: "),
-        (["nvidia_driver", "linux-x86_64"], [], "nvidia_driver.linux-x86_64: "),
-    ],
-)
-def test_changed_redistributables_are_named_by_member(
-    keys: list[str], value: object, place: str
-) -> None:
-    document = json.loads(data("redistrib_580.65.06.json"))
-    *outer, last = keys
-    table = document
-    for key in outer:
-        table = table[key]
-    table[last] = value
-    with pytest.raises(ProvisionError) as refused:
-        formats.redistributables(
-            json.dumps(document).encode(), url=URL, source=REDIST, machine="x86_64"
-        )
-    assert place in (refused.value.details or "")
-
-
 def test_tags_are_versions_where_the_pattern_says_so() -> None:
     text = "".join(
         f"{digit * 40}\trefs/tags/{name}\n"
@@ -276,30 +265,6 @@ def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
     assert formats.primary_of(data("repomd.xml"), url=URL) == "repodata/abc-primary.xml.gz"
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b'<!DOCTYPE a [<!ENTITY b "c">]><metadata/>', "declares entities"),
-        (b"<metadata>", "not XML"),
-        (b"<?xml version='1.0' encoding='made-up'?><metadata/>", "unknown encoding"),
-        (b"<?xml version='1.0' encoding='utf-7'?><metadata/>", "multi-byte encodings"),
-        (gzip.compress(b"<metadata/>", mtime=0)[:-9], "can't be unpacked"),
-        (b"<metadata xmlns='x'><name>tool</name><version ver='..'/></metadata>", "is no version"),
-    ],
-)
-def test_a_damaged_index_of_rpms_is_refused(content: bytes, why: str) -> None:
-    with pytest.raises(ProvisionError) as refused:
-        formats.rpm_index(content, url=URL, package="tool")
-    assert why in (refused.value.details or "")
-
-
-def test_a_package_whose_version_is_none_is_refused() -> None:
-    content = b"Package: tool\nVersion: \xff\n"
-    with pytest.raises(ProvisionError) as refused:
-        formats.deb_index(content, url=URL, package="tool")
-    assert "is no version" in (refused.value.details or "")
-
-
 @pytest.mark.parametrize("part", [b"<a ", b"<a href='", b"<!--", b"<?", b"</", b"<![CDATA["])
 def test_a_page_of_unfinished_elements_takes_no_time(part: bytes) -> None:
     begun = time.process_time()
@@ -312,22 +277,6 @@ def test_a_link_in_a_comment_is_none() -> None:
     content = b"<!-- <a href='tool-9.9'> --><A class='x'\n HREF='tool-1.2'>tool</A><abbr><!-- "
     found = formats.http_index(content + b"<a href='tool-8.8'>", url=URL, pattern="tool-(.*)")
     assert versions(found) == ["1.2"]
-
-
-def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "_MAX_INDEX", 1000)
-    with pytest.raises(ProvisionError) as refused:
-        formats.deb_index(gzip.compress(bytes(1001)), url=URL, package="tool")
-    assert "larger than 1000 bytes" in (refused.value.details or "")
-
-
-@pytest.mark.parametrize(
-    "href", ["../../etc/shadow", "https://other.example/primary.xml.gz", "repodata/../x.xml", ""]
-)
-def test_a_list_of_packages_lies_in_its_repository(href: str) -> None:
-    content = data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href.encode())
-    with pytest.raises(ProvisionError):
-        formats.primary_of(content, url=URL)
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
