@@ -281,6 +281,17 @@ def _newest_offered(update: str) -> State:
     return state
 
 
+def _newest_in_use(host: HostTree, run: Run) -> None:
+    _newest_offered("timer")(host, run)
+    host.use()
+
+
+def _newest_waits(host: HostTree, run: Run) -> None:
+    _newest_in_use(host, run)
+    run("apply", "--timer")
+    host.boot(KERNEL)
+
+
 def _only_the_next_offered(host: HostTree, run: Run) -> None:
     del run
     host.want()
@@ -504,6 +515,8 @@ STATES: dict[str, State] = {
     "rebooted, conflict in use": _rebooted_with_conflict,
     "newest, not followed": _newest_offered("never"),
     "newest, followed": _newest_offered("timer"),
+    "newest, followed, in use": _newest_in_use,
+    "newest, followed, waits for the boot": _newest_waits,
     "wanted, offered for the next kernel": _only_the_next_offered,
     "kernel to come": _kernel_to_come,
     "result of a matrix": _matrix_knows,

@@ -454,6 +454,23 @@ _ROWS: list[Row] = [
         _applied("ready", *_SWITCH),
         _READY - {"host", "settings"} | {"previous"},
     ),
+    (
+        "newest, followed, in use",
+        "apply --timer",
+        4,
+        _applied("reboot-required", "prepare"),
+        {
+            *_STORED,
+            "status",
+        },
+    ),
+    (
+        "newest, followed, waits for the boot",
+        "apply --boot",
+        0,
+        _applied("ready", "activate", "load"),
+        _READY - {"entry", "kernels", "host", "settings"} | {"previous"},
+    ),
     # Kernels that are still to come.
     (
         "wanted, offered for the next kernel",
