@@ -35,7 +35,6 @@ const CONFIG: Opt = value(&["config"]).keyed("settings");
 const CONFIG_DIR: Opt = value(&["config-dir"]);
 const ROOT: Opt = value(&["root"]);
 const JSON: Opt = flag(&["json"]);
-const RECORD: Opt = value(&["record"]);
 
 const HOST: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT];
 const HOOK: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT, value(&["library-cache"])];

@@ -1,28 +1,24 @@
 //! Adds an OCI runtime of ours to the configuration of container engines, beside the entries of
 //! other programs, and removes it again.
 //!
-//! The module of each engine turns a text into a text, without files. [`plan`] decides what a file
-//! becomes, with the help of a [`record`], and writes it.
+//! The module of each engine turns a text into a text, without files. [`Job`] decides what a file
+//! becomes, and writes it.
 
 pub mod containerd;
 pub mod crio;
 pub mod docker;
 pub mod hooks_d;
-pub mod json_text;
 pub mod links;
-pub mod plan;
 pub mod podman;
-pub mod record;
 pub mod toml_text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::error::{self, Error};
+use crate::host::{files, lock};
 
 /// Errors say what is wrong with a text. The caller adds the file.
 pub type Result<T> = std::result::Result<T, String>;
-
-type With = fn(&str, &RuntimeEntry, &FileHistory) -> Result<String>;
-type Without = fn(&str, &str, &FileHistory) -> Result<String>;
-type Program = fn(&str, &str) -> Result<Option<String>>;
 
 /// An engine that can be configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,34 +72,32 @@ impl Engine {
     }
 
     /// The text with the runtime. Errors: the text can't be changed.
-    pub fn with(self, text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
-        (self.edits().0)(text, runtime, history)
-    }
-
-    /// The text without the runtime, and with the earlier settings. Errors: the text can't be read.
-    pub fn without(self, text: &str, name: &str, history: &FileHistory) -> Result<String> {
-        (self.edits().1)(text, name, history)
-    }
-
-    /// The program of a runtime. Errors: the text can't be read.
-    pub fn program(self, text: &str, name: &str) -> Result<Option<String>> {
-        (self.edits().2)(text, name)
-    }
-
-    fn edits(self) -> (With, Without, Program) {
+    fn with(self, text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
         match self {
-            Self::Docker => (docker::with, docker::without, docker::program),
-            Self::Containerd => (containerd::with, containerd::without, containerd::program),
-            Self::Crio => (crio::with, crio::without, crio::program),
-            Self::Podman => (podman::with, podman::without, podman::program),
+            Self::Docker => docker::with(text, runtime),
+            Self::Containerd => containerd::with(text, runtime, others),
+            Self::Crio => crio::with(text, runtime, others),
+            Self::Podman => podman::with(text, runtime),
         }
     }
 
-    /// True for a text without settings and comments.
-    pub fn is_empty(self, text: &str) -> bool {
+    /// The text without the runtime. Errors: the text can't be read.
+    fn without(self, text: &str, name: &str, is_drop_in: bool) -> Result<String> {
         match self {
-            Self::Docker => json_text::parse(text).is_ok_and(|root| root == serde_json::json!({})),
-            _ => toml_text::is_empty(text),
+            Self::Docker => docker::without(text, name),
+            Self::Containerd => containerd::without(text, name, is_drop_in),
+            Self::Crio => crio::without(text, name),
+            Self::Podman => podman::without(text, name),
+        }
+    }
+
+    /// The program of a runtime. Errors: the text can't be read.
+    fn program(self, text: &str, name: &str) -> Result<Option<String>> {
+        match self {
+            Self::Docker => docker::program(text, name),
+            Self::Containerd => containerd::program(text, name),
+            Self::Crio => crio::program(text, name),
+            Self::Podman => podman::program(text, name),
         }
     }
 }
@@ -121,13 +115,107 @@ pub struct RuntimeEntry {
     pub cdi: Option<bool>,
 }
 
-/// Other texts that the edit of a file needs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FileHistory<'a> {
-    /// The file before we first wrote it.
-    pub original: Option<&'a str>,
-    /// The file as we wrote it last.
-    pub written: Option<&'a str>,
-    /// Other files of the engine. A later one overrides an earlier one.
-    pub others: &'a [String],
+/// A file to change.
+#[derive(Debug)]
+pub struct Job {
+    pub engine: Engine,
+    pub file: PathBuf,
+    /// Texts of other files that the engine reads. A later one overrides an earlier one.
+    pub others: Vec<String>,
+    /// Only report what would be done.
+    pub is_dry: bool,
 }
+
+/// The result.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Done {
+    pub file: PathBuf,
+    /// The old text. `None`: there was no file.
+    pub before: Option<String>,
+    /// The new text. `None`: the file is removed.
+    pub after: Option<String>,
+}
+
+impl Done {
+    pub fn is_change(&self) -> bool {
+        self.before != self.after
+    }
+}
+
+impl Job {
+    pub fn add(&self, runtime: &RuntimeEntry) -> error::Result<Done> {
+        self.change(|text| {
+            let text = text.unwrap_or_default();
+            let program = self.engine.program(text, &runtime.name)?;
+            refuse_foreign(runtime, program.as_deref())?;
+            self.engine.with(text, runtime, &self.others).map(Some)
+        })
+    }
+
+    /// Takes our entries out. What they replaced, such as another default runtime, does not come
+    /// back.
+    pub fn remove(&self, runtime: &RuntimeEntry) -> error::Result<Done> {
+        self.change(|text| {
+            // A file that can't be read does not matter if it has nothing of ours.
+            let Some(text) = text.filter(|text| text.contains(&runtime.name)) else {
+                return Ok(text.map(str::to_owned));
+            };
+            let program = self.engine.program(text, &runtime.name)?;
+            refuse_foreign(runtime, program.as_deref())?;
+            let is_drop_in =
+                matches!(self.engine, Engine::Crio | Engine::Podman) || !self.others.is_empty();
+            let left = self.engine.without(text, &runtime.name, is_drop_in)?;
+            Ok(Some(left).filter(|left| !(is_drop_in && left.trim().is_empty())))
+        })
+    }
+
+    fn change(
+        &self,
+        decide: impl FnOnce(Option<&str>) -> Result<Option<String>>,
+    ) -> error::Result<Done> {
+        change(&self.file, self.is_dry, |text| {
+            decide(text).map_err(|problem| {
+                let shown = self.file.display();
+                Error::failed(format!("{shown} can't be changed: {problem}. The file is unchanged"))
+                    .resolve(by_hand(&self.file))
+            })
+        })
+    }
+}
+
+/// Reads a file, decides with its text, and writes or removes it, while other processes wait.
+fn change(
+    file: &Path,
+    is_dry: bool,
+    decide: impl FnOnce(Option<&str>) -> error::Result<Option<String>>,
+) -> error::Result<Done> {
+    let _held = (!is_dry).then(lock::take).transpose()?;
+    let before = files::read(file)?;
+    let after = decide(before.as_deref())?;
+    let done = Done { file: file.to_owned(), before, after };
+    match &done.after {
+        _ if is_dry || !done.is_change() => {}
+        Some(text) => files::write(file, text, None)?,
+        None => files::remove(file)?,
+    }
+    Ok(done)
+}
+
+/// What to do about a file that the program can't change.
+pub fn by_hand(file: &Path) -> String {
+    format!("correct the file, and run the command again: editor {}", file.display())
+}
+
+/// Errors: the runtime of that name runs a program that is not ours.
+fn refuse_foreign(runtime: &RuntimeEntry, program: Option<&str>) -> Result<()> {
+    match program.filter(|p| *p != runtime.program && !links::is_name_of_ours(p)) {
+        None => Ok(()),
+        Some(program) => Err(format!(
+            "it has a runtime {:?} that is not ours ({program:?}); choose another name with --runtime-name",
+            runtime.name
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use rustix::fs::XattrFlags;
 
 use crate::support::{code, is_quick, need, program, run, stderr, Tree};
 
-const DAEMON: &str = "{\n\t\"log-driver\":   \"json-file\",\n \"x\": [1,2 , 3]   }";
+const DAEMON: &str = "{\n  \"log-driver\": \"json-file\",\n  \"x\": [1,2 , 3]\n}\n";
 
 fn rounds() -> usize {
     if is_quick() {
@@ -39,10 +39,8 @@ fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
     for _ in 0..rounds() {
         let tree = Tree::new();
         let file = tree.file("daemon.json", DAEMON).display().to_string();
-        // New folders for it are made by the first and removed by the last.
-        let record = tree.path("lib/record/rec.json").display().to_string();
-        let fixed = ["configure", "docker", "--config", &file, "--record", &record];
-        let more: [&[&str]; 4] = [&[], &["--set-as-default"], &["--cdi"], &["--runtime-name=x"]];
+        let fixed = ["configure", "docker", "--config", &file];
+        let more: [&[&str]; 3] = [&[], &["--set-as-default"], &["--runtime-name=x"]];
         all("oci-decorator", &more.map(|more| words(&fixed, more)));
         let text = tree.text("daemon.json");
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
@@ -51,25 +49,22 @@ fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
         let out = [&["--remove"][..], &["--remove", "--runtime-name=x"]];
         all("oci-decorator", &out.map(|more| words(&fixed, more)));
         assert_eq!(tree.text("daemon.json"), DAEMON);
-        assert_eq!(tree.listing(), ["daemon.json", "lib"]);
+        assert_eq!(tree.listing(), ["daemon.json"]);
     }
 }
 
 #[test]
-fn a_file_in_a_new_folder_is_removed_with_it() {
+fn a_file_of_ours_alone_is_made_and_removed() {
     for _ in 0..rounds() {
         let tree = Tree::new();
-        // A record's empty folder goes with it.
-        tree.file("kept", "");
-        let record = tree.path("rec.json").display().to_string();
         let file = tree.path("a/b/50.conf").display().to_string();
-        let fixed = ["configure", "podman", "--record", &record, "--config", &file];
+        let fixed = ["configure", "podman", "--config", &file];
         let line = words(&fixed, &[]);
         all("oci-decorator", &[line.clone(), line.clone(), line]);
-        assert_eq!(tree.listing(), ["a", "a/b", "a/b/50.conf", "kept", "rec.json"]);
+        assert_eq!(tree.listing(), ["a", "a/b", "a/b/50.conf"]);
         let line = words(&fixed, &["--remove"]);
         all("oci-decorator", &[line.clone(), line]);
-        assert_eq!(tree.listing(), ["kept"]);
+        assert_eq!(tree.listing(), ["a", "a/b"]);
     }
 }
 
@@ -113,8 +108,7 @@ fn a_changed_file_keeps_its_label() {
     let file = tree.file("daemon.json", DAEMON).display().to_string();
     let (name, label) = ("security.selinux", b"system_u:object_r:etc_t:s0\0");
     rustix::fs::setxattr(&*file, name, label, XattrFlags::empty()).unwrap();
-    let record = tree.path("rec.json").display().to_string();
-    let words = ["configure", "docker", "--config", &file, "--record", &record];
+    let words = ["configure", "docker", "--config", &file];
     assert_eq!(code(&run(&words, "")), 0);
     assert_ne!(tree.text("daemon.json"), DAEMON);
     let mut kept = [0; 64];

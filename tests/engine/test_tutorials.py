@@ -67,8 +67,7 @@ class _Reader:
             return self.engine.docker(*words, check=check)
         assert program == "oci-decorator", line
         if words[0] == "configure":
-            record = self.daemon.with_name("runtimes.json")
-            more: list[str | Path] = ["--config", self.daemon, "--record", record]
+            more: list[str | Path] = ["--config", self.daemon]
         else:
             more = ["--root", self.host.root, "--config-dir", self.host.config_dir]
         return run([DECORATOR, *words, *more], check=check)

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{print, JSON, RECORD};
+use super::{print, JSON};
 use crate::engines::hooks_d::{self, Hook};
-use crate::engines::plan::{self, Done, Job};
-use crate::engines::{containerd, crio, links, record, Engine, RuntimeEntry};
+use crate::engines::{by_hand, containerd, crio, links, Done, Engine, Job, RuntimeEntry};
 use crate::error::{exit, Error, Result};
 use crate::frontends::find_program::{is_executable, PATH};
 use crate::frontends::nvidia::runtime_and_hook::look_for_low_level;
@@ -24,7 +23,6 @@ pub const OPTIONS: &[Opt] = &[
     value(&["drop-in-config"]),
     value(&["config-mode"]),
     value(&["hook-folder"]),
-    RECORD,
     flag(&["dry-run"]),
     flag(&["remove"]),
     JSON,
@@ -43,7 +41,6 @@ pub struct Order {
     pub drop_in: Option<PathBuf>,
     /// Hooks to add instead of the runtime.
     pub hooks: Option<Vec<Hook>>,
-    pub record: PathBuf,
     /// The user named the runtime's program.
     pub is_given: bool,
     pub is_removed: bool,
@@ -81,7 +78,6 @@ pub fn run(words: &Words) -> Result<u8> {
         config: words.path("config")?,
         drop_in: words.path("drop-in-config")?,
         hooks: is_hook_mode(words, engine)?.then(hooks).transpose()?,
-        record: words.path("record")?.unwrap_or_else(record_path),
         is_given: words.value("runtime-path").is_some(),
         is_removed: words.is_set("remove"),
         is_dry: words.is_set("dry-run"),
@@ -148,19 +144,6 @@ pub fn beside_us(name: &str) -> Result<String> {
     Ok(own.with_file_name(name).display().to_string())
 }
 
-/// The record of root, or of a user: rootless engines have their files in the user's home.
-pub fn record_path() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let state = set("XDG_STATE_HOME").map(PathBuf::from);
-    let state = state.or_else(|| Some(Path::new(&set("HOME")?).join(".local/state")));
-    match state {
-        Some(folder) if !rustix::process::geteuid().is_root() => {
-            folder.join("oci-decorator/runtimes.json")
-        }
-        _ => record::DEFAULT_PATH.into(),
-    }
-}
-
 impl Order {
     /// Carries the order out, and prints what was done. Errors: the engine would start a program
     /// that is not there, or every container by a runtime that finds no low-level runtime.
@@ -171,7 +154,7 @@ impl Order {
         }
         let done = match &self.hooks {
             Some(hooks) => {
-                let put = |hook| hooks_d::put(hook, &self.record, self.is_removed, self.is_dry);
+                let put = |hook| hooks_d::put(hook, self.is_removed, self.is_dry);
                 hooks.iter().map(put).collect::<Result<Vec<_>>>()?
             }
             None => vec![self.edit(&mut notes)?],
@@ -231,16 +214,9 @@ impl Order {
             Engine::Crio if self.config.is_none() => (main.clone(), crios(&main, notes)),
             _ => (main, Vec::new()),
         };
-        let job = Job {
-            engine: self.engine,
-            // The record's keys are absolute paths.
-            file: std::path::absolute(&file).unwrap_or(file),
-            others,
-            record: self.record.clone(),
-            is_dry: self.is_dry,
-        };
+        let job = Job { engine: self.engine, file, others, is_dry: self.is_dry };
         if self.is_removed {
-            job.remove(&self.runtime.name)
+            job.remove(&self.runtime)
         } else {
             job.add(&self.runtime)
         }
@@ -257,7 +233,7 @@ impl Order {
         let shown = main.display();
         let found = containerd::look(&text, &self.runtime.name).map_err(|problem| {
             Error::failed(format!("{shown}: {problem}. The file is unchanged"))
-                .resolve(plan::by_hand(main))
+                .resolve(by_hand(main))
         })?;
         notes.extend(found.notes.into_iter().map(|note| format!("{shown}: {note}")));
         let file = match (&self.drop_in, &found.import_folder) {

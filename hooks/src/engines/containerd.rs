@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use toml_edit::{DocumentMut, Item, Table, TableLike};
 
-use super::toml_text::{self, get, get_table, get_text, parse, put_default_back, table};
-use super::{FileHistory, Result, RuntimeEntry};
+use super::toml_text::{self, get, get_table, get_text, parse, remove_default, table};
+use super::{Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
 const PLUGINS: [(i64, &str); 4] = [
@@ -27,9 +27,9 @@ const DEFAULT: &str = "default_runtime_name";
 const CDI: &str = "enable_cdi";
 
 /// The text with the runtime.
-pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
     let mut document = parse(text)?;
-    let main = history.others.last().map(|text| parse(text)).transpose()?;
+    let main = others.last().map(|text| parse(text)).transpose()?;
     let version = version_of(&document, main.as_ref());
     let plugin = plugin_of(version)?;
     if document.get("version").is_none() && (main.is_some() || document.is_empty()) {
@@ -39,7 +39,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     let default = ["plugins", plugin, "containerd", DEFAULT];
     match runtime.is_default {
         Some(true) => toml_text::set(table(&mut document, &default[..3])?, DEFAULT, &runtime.name),
-        Some(false) => put_default_back(&mut document, history, &default, &runtime.name)?,
+        Some(false) => remove_default(&mut document, &default, &runtime.name),
         None => {}
     }
     match runtime.cdi {
@@ -49,31 +49,27 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
             ))
         }
         Some(true) => toml_text::set(table(&mut document, &["plugins", plugin])?, CDI, true),
-        Some(false) => own_cdi(&mut document, plugin, history)?,
+        Some(false) => remove_cdi(&mut document, plugin),
         None => {}
     }
     Ok(toml_text::text_of(&document))
 }
 
-/// The text without the runtime.
-pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
+/// The text without the runtime. Of a file that others write too, the setting for CDI stays.
+pub fn without(text: &str, name: &str, is_drop_in: bool) -> Result<String> {
     let mut document = parse(text)?;
-    let before = parse(history.original.unwrap_or_default())?;
     let plugin = plugin_of(version_of(&document, None))?;
-    let default = ["plugins", plugin, "containerd", DEFAULT];
-    put_default_back(&mut document, history, &default, name)?;
-    own_cdi(&mut document, plugin, history)?;
+    remove_default(&mut document, &["plugins", plugin, "containerd", DEFAULT], name);
     let runtimes = ["plugins", plugin, "containerd", "runtimes"];
     toml_text::remove(&mut document, &[&runtimes[..], &[name]].concat());
-    let is_ours = get_table(&before, &runtimes).is_none()
-        && history.written.is_some()
-        && is_bare(&document, plugin);
-    if is_ours {
+    if is_bare(&document, plugin) {
         toml_text::remove(&mut document, &[&runtimes[..], &[BUILT_IN]].concat());
     }
-    let is_left = |(key, item): (&str, &Item)| key != "version" && !item.is_none();
-    if before.is_empty() && !document.iter().any(is_left) {
-        document.remove("version");
+    if is_drop_in {
+        remove_cdi(&mut document, plugin);
+        if document.len() == 1 {
+            document.remove("version");
+        }
     }
     Ok(toml_text::text_of(&document))
 }
@@ -210,28 +206,18 @@ pub fn copy(from: &dyn TableLike) -> Table {
     made
 }
 
-/// True if the only runtime is the built-in one, as we write it.
+/// True if the only runtime is the built-in one, as containerd has it without the entry.
 fn is_bare(document: &DocumentMut, plugin: &str) -> bool {
     let path = ["plugins", plugin, "containerd", "runtimes"];
     let all = get_table(document, &path).map_or(0, TableLike::len);
     let built_in = get_table(document, &[&path[..], &[BUILT_IN]].concat());
-    all == 1 && built_in.is_some_and(|table| table.len() == 1 && table.contains_key("runtime_type"))
+    let kind = built_in.filter(|table| all == 1 && table.len() == 1);
+    kind.and_then(|table| table.get("runtime_type")?.as_str()) == Some(RUNC)
 }
 
-/// Puts the setting for CDI back, if we changed it.
-fn own_cdi(document: &mut DocumentMut, plugin: &str, history: &FileHistory) -> Result<()> {
+fn remove_cdi(document: &mut DocumentMut, plugin: &str) {
     let path = ["plugins", plugin, CDI];
-    let flag = |document: &DocumentMut| get(document, &path).and_then(Item::as_bool);
-    let original = parse(history.original.unwrap_or_default())?;
-    let before = flag(&original);
-    let ours = flag(&parse(history.written.unwrap_or_default())?);
-    if flag(document) != Some(true) || ours != Some(true) || before == Some(true) {
-        return Ok(());
+    if get(document, &path).and_then(Item::as_bool) == Some(true) {
+        toml_text::remove(document, &path);
     }
-    match before {
-        Some(before) => toml_text::set(table(document, &path[..2])?, CDI, before),
-        None => toml_text::remove(document, &path),
-    }
-    toml_text::as_before(document, &original, &path[..2]);
-    Ok(())
 }

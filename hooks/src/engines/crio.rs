@@ -5,8 +5,8 @@
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::containerd::copy;
-use super::toml_text::{self, get, get_text, parse, put_default_back, table};
-use super::{FileHistory, Result, RuntimeEntry};
+use super::toml_text::{self, get, get_text, parse, remove_default, table};
+use super::{Result, RuntimeEntry};
 
 const RUNTIME: &[&str] = &["crio", "runtime"];
 const DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
@@ -14,12 +14,12 @@ const DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
 
 /// The text with the runtime. CDI needs no setting: CRI-O reads the specifications.
-pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
     let mut document = parse(text)?;
     let name = runtime.name.as_str();
     let path = [RUNTIME, &["runtimes"]].concat();
     if get(&document, &[&path[..], &[name]].concat()).is_none() {
-        let model = model(&document, history, name)?;
+        let model = model(&document, others, name)?;
         table(&mut document, &path)?.insert(name, Item::Table(model));
     }
     let ours = table(&mut document, &[&path[..], &[name]].concat())?;
@@ -27,16 +27,16 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     toml_text::set(ours, "runtime_type", "oci");
     match runtime.is_default {
         Some(true) => toml_text::set(table(&mut document, RUNTIME)?, DEFAULT[2], name),
-        Some(false) => put_default_back(&mut document, history, DEFAULT, name)?,
+        Some(false) => remove_default(&mut document, DEFAULT, name),
         None => {}
     }
     Ok(toml_text::text_of(&document))
 }
 
 /// The text without the runtime.
-pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
+pub fn without(text: &str, name: &str) -> Result<String> {
     let mut document = parse(text)?;
-    put_default_back(&mut document, history, DEFAULT, name)?;
+    remove_default(&mut document, DEFAULT, name);
     toml_text::remove(&mut document, &[RUNTIME, &["runtimes", name]].concat());
     Ok(toml_text::text_of(&document))
 }
@@ -56,11 +56,8 @@ pub fn check(text: Option<&str>) -> Result<()> {
 
 /// A copy of the default runtime of all the files, because the path of its monitor and its allowed
 /// annotations apply to our runtime too.
-fn model(document: &DocumentMut, history: &FileHistory, name: &str) -> Result<Table> {
-    let mut files = Vec::new();
-    for text in history.others {
-        files.push(parse(text)?);
-    }
+fn model(document: &DocumentMut, others: &[String], name: &str) -> Result<Table> {
+    let files = others.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
     let named = files.iter().rev().find_map(|file| get_text(file, DEFAULT));
     let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);

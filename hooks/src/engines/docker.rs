@@ -1,83 +1,46 @@
-//! Docker's `daemon.json`.
+//! Docker's `daemon.json`. Its members keep their order, and values that do not change keep their
+//! bytes.
 //!
 //! Source: <https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file>
 
 use serde_json::{json, Value};
 
-use super::json_text::{parse, remove_member, set_member};
-use super::{FileHistory, Result, RuntimeEntry};
+use super::{Result, RuntimeEntry};
+use crate::spec::json::{quote, RawObject};
 
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &[&str] = &["default-runtime"];
 const CDI: &[&str] = &["features", "cdi"];
+/// The byte-order mark, which dockerd skips at the start of the file.
+const MARK: char = '\u{feff}';
+/// The indentation for a text that has none.
+const STEP: &str = "    ";
 
-/// The text with the runtime.
-pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
-    let root = parse(text)?;
-    let name = runtime.name.as_str();
-    let entry = &root[RUNTIMES][name];
-    let mut text = if entry["path"] == runtime.program {
-        text.to_owned()
-    } else if entry.is_null() {
-        set_member(text, &[RUNTIMES, name], &json!({"path": runtime.program}))?
-    } else {
-        // Arguments that an admin added stay.
-        set_member(text, &[RUNTIMES, name, "path"], &json!(runtime.program))?
-    };
+/// The text with the runtime. Arguments that an admin gave it stay.
+pub fn with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
+    let mut text = put(text, &[RUNTIMES, &runtime.name, "path"], Some(&json!(runtime.program)))?;
     match runtime.is_default {
-        Some(true) => text = set_member(&text, DEFAULT, &json!(name))?,
-        Some(false) => text = without_default(&text, name, history)?,
+        Some(true) => text = put(&text, DEFAULT, Some(&json!(runtime.name)))?,
+        Some(false) => text = without_default(&text, &runtime.name)?,
         None => {}
     }
     match runtime.cdi {
-        Some(true) => set_member(&text, CDI, &json!(true)),
-        Some(false) => without_cdi(&text, history),
-        None => Ok(text),
+        Some(true) => put(&text, CDI, Some(&json!(true))),
+        Some(false) if reads_cdi(Some(&text)) == Some(true) => put(&text, CDI, None),
+        _ => Ok(text),
     }
 }
 
-/// The text without the runtime. The earlier default runtime and the earlier setting for CDI come
-/// back.
-pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
-    let text = without_default(text, name, history)?;
-    let text = without_cdi(&text, history)?;
-    let text = remove_member(&text, &[RUNTIMES, name])?;
-    without_empty(text, RUNTIMES, history)
+/// The text without the runtime. The setting for CDI stays, as other programs may need it.
+pub fn without(text: &str, name: &str) -> Result<String> {
+    put(&without_default(text, name)?, &[RUNTIMES, name], None)
 }
 
-/// The text with the default runtime from before ours became the default.
-fn without_default(text: &str, name: &str, history: &FileHistory) -> Result<String> {
-    if at(&parse(text)?, DEFAULT) != name {
-        return Ok(text.to_owned());
+fn without_default(text: &str, name: &str) -> Result<String> {
+    if parse(text)?[DEFAULT[0]] == name {
+        return put(text, DEFAULT, None);
     }
-    let original = parse(history.original.unwrap_or_default())?;
-    match at(&original, DEFAULT) {
-        before if before.is_string() && before != name => set_member(text, DEFAULT, before),
-        _ => remove_member(text, DEFAULT),
-    }
-}
-
-/// The text with the earlier setting for CDI, if we changed it.
-fn without_cdi(text: &str, history: &FileHistory) -> Result<String> {
-    let written = parse(history.written.unwrap_or_default())?;
-    let original = parse(history.original.unwrap_or_default())?;
-    let before = at(&original, CDI);
-    if at(&parse(text)?, CDI) != true || at(&written, CDI) != true || before == true {
-        return Ok(text.to_owned());
-    }
-    if before.is_boolean() {
-        return set_member(text, CDI, before);
-    }
-    without_empty(remove_member(text, CDI)?, CDI[0], history)
-}
-
-/// The text without an object that is empty now and did not exist before.
-fn without_empty(text: String, name: &str, history: &FileHistory) -> Result<String> {
-    let original = parse(history.original.unwrap_or_default())?;
-    if parse(&text)?[name] == json!({}) && original.get(name).is_none() {
-        return remove_member(&text, &[name]);
-    }
-    Ok(text)
+    Ok(text.to_owned())
 }
 
 /// The program of a runtime.
@@ -90,10 +53,69 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
 
 /// The setting for CDI in a file. `None`: it has none.
 pub fn reads_cdi(text: Option<&str>) -> Option<bool> {
-    at(&parse(text?).ok()?, CDI).as_bool()
+    parse(text?).ok()?[CDI[0]][CDI[1]].as_bool()
 }
 
-/// The value at a path; null if there is none.
-fn at<'a>(root: &'a Value, path: &[&str]) -> &'a Value {
-    path.iter().fold(root, |value, name| &value[*name])
+/// Errors: the text is no object of JSON, such as one with comments, which dockerd refuses too.
+fn parse(text: &str) -> Result<Value> {
+    serde_json::from_str::<RawObject>(object(text)).map_err(|error| error.to_string())?;
+    serde_json::from_str(object(text)).map_err(|error| error.to_string())
+}
+
+/// The text of the object. An empty file is an empty object.
+fn object(text: &str) -> &str {
+    match text.trim_start_matches(MARK).trim() {
+        "" => "{}",
+        text => text,
+    }
+}
+
+/// The text with a value at a path, or without one. Missing objects are made, and objects that are
+/// empty then are removed. Errors: the text, or a value in the path, is not an object.
+fn put(text: &str, path: &[&str], value: Option<&Value>) -> Result<String> {
+    let line = text.lines().nth(1).unwrap_or_default();
+    let step = match line.len() - line.trim_start_matches([' ', '\t']).len() {
+        0 => STEP,
+        length => &line[..length],
+    };
+    Ok(match changed(object(text), path, value, step, "\n")? {
+        Some(new) => new + "\n",
+        None => text.to_owned(),
+    })
+}
+
+/// The new text of an object, whose members are on lines of their own. `None`: nothing changes.
+fn changed(
+    text: &str,
+    path: &[&str],
+    value: Option<&Value>,
+    step: &str,
+    line: &str,
+) -> Result<Option<String>> {
+    let members: RawObject = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let [name, below @ ..] = path else { return Ok(None) };
+    // Of members with one name, dockerd uses the last.
+    let old = members.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.get());
+    let inner = format!("{line}{step}");
+    let new = if below.is_empty() {
+        if old.and_then(|old| serde_json::from_str(old).ok()).as_ref() == value {
+            return Ok(None);
+        }
+        value.map(Value::to_string)
+    } else {
+        match changed(old.unwrap_or("{}"), below, value, step, &inner) {
+            Ok(None) => return Ok(None),
+            Ok(new) => new.filter(|new| new != "{}"),
+            Err(_) => return Err(format!("{name} is not an object")),
+        }
+    };
+    let mut found: Vec<_> = members.0.iter().map(|(key, value)| (&**key, value.get())).collect();
+    match (found.iter().rposition(|(key, _)| key == name), &new) {
+        (Some(at), Some(new)) => found[at].1 = new,
+        (None, Some(new)) => found.push((name, new)),
+        (_, None) => found.retain(|(key, _)| key != name),
+    }
+    let shown = found.iter().map(|(key, value)| format!("{inner}{}: {value}", quote(key)));
+    let shown = shown.collect::<Vec<_>>().join(",");
+    Ok(Some(if shown.is_empty() { "{}".to_owned() } else { format!("{{{shown}{line}}}") }))
 }

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::plan::{change, Done, Plan};
-use super::record::Entry;
-use super::{json_text, links};
+use super::{change, links, Done};
 use crate::error::{Error, Result};
 
 /// The default folder of the engines.
@@ -43,25 +41,21 @@ impl Hook {
     }
 }
 
-/// Writes the hook's file, or removes it with the folders that were made for it according to the
-/// record. Errors: the file belongs to another program.
-pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result<Done> {
-    change(&hook.file, record, is_dry, |before, _| {
+/// Writes the hook's file, or removes it. Errors: the file belongs to another program.
+pub fn put(hook: &Hook, is_removed: bool, is_dry: bool) -> Result<Done> {
+    change(&hook.file, is_dry, |before| {
         if before.is_some_and(|text| !is_ours(text)) {
             let shown = hook.file.display();
             return Err(Error::failed(format!("{shown} is not ours")).resolve(format!(
                 "move it away: mv {shown} {shown}.old; or choose another place with --hook-folder DIR (nvidia-ctk: --hook-file-path FILE)"
             )));
         }
-        Ok(Plan {
-            after: (!is_removed).then(|| hook.text()),
-            entry: (!is_removed).then(Entry::default),
-        })
+        Ok((!is_removed).then(|| hook.text()))
     })
 }
 
 fn is_ours(text: &str) -> bool {
-    let root = json_text::parse(text).unwrap_or_default();
+    let root: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     root["hook"]["path"].as_str().is_some_and(links::is_name_of_ours)
 }
 

@@ -4,14 +4,14 @@
 
 use toml_edit::Value;
 
-use super::toml_text::{self, get, parse, put_default_back, table};
-use super::{FileHistory, Result, RuntimeEntry};
+use super::toml_text::{self, get, parse, remove_default, table};
+use super::{Result, RuntimeEntry};
 
 const RUNTIMES: &[&str] = &["engine", "runtimes"];
 const DEFAULT: &[&str] = &["engine", "runtime"];
 
 /// The text with the runtime. CDI needs no setting: podman reads the specifications.
-pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
     let mut document = parse(text)?;
     let programs = Value::Array([runtime.program.as_str()].into_iter().collect());
     if runtime.is_default == Some(true) {
@@ -19,20 +19,16 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     }
     toml_text::set(table(&mut document, RUNTIMES)?, &runtime.name, programs);
     if runtime.is_default == Some(false) {
-        put_default_back(&mut document, history, DEFAULT, &runtime.name)?;
+        remove_default(&mut document, DEFAULT, &runtime.name);
     }
     Ok(toml_text::text_of(&document))
 }
 
 /// The text without the runtime.
-pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
+pub fn without(text: &str, name: &str) -> Result<String> {
     let mut document = parse(text)?;
-    put_default_back(&mut document, history, DEFAULT, name)?;
+    remove_default(&mut document, DEFAULT, name);
     toml_text::remove(&mut document, &[RUNTIMES, &[name]].concat());
-    let before = parse(history.original.unwrap_or_default())?;
-    for table in [RUNTIMES, &RUNTIMES[..1]] {
-        toml_text::as_before(&mut document, &before, table);
-    }
     Ok(toml_text::text_of(&document))
 }
 

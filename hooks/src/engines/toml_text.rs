@@ -2,7 +2,7 @@
 
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-use super::{FileHistory, Result};
+use super::Result;
 
 /// Reads a text. Errors: it is not TOML, with the line of the mistake.
 pub fn parse(text: &str) -> Result<DocumentMut> {
@@ -81,77 +81,37 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Restores the default runtime at a path, if ours is the default, and the line of its table.
-pub fn put_default_back(
-    document: &mut DocumentMut,
-    history: &FileHistory,
-    path: &[&str],
-    ours: &str,
-) -> Result<()> {
-    let before = parse(history.original.unwrap_or_default())?;
-    let (Some((key, above)), Some(_)) =
-        (path.split_last(), get_text(document, path).filter(|name| *name == ours))
-    else {
-        return Ok(());
-    };
-    match get_text(&before, path).filter(|other| *other != ours) {
-        Some(other) => set(table(document, above)?, key, other),
-        None => remove(document, path),
-    }
-    as_before(document, &before, above);
-    Ok(())
-}
-
-/// Removes the item at a path, and the tables above that were made for it.
-pub fn remove(document: &mut DocumentMut, path: &[&str]) {
-    remove_below(document.as_table_mut(), path);
-}
-
-/// Removes an item below a table. True if the table is empty now.
-fn remove_below(table: &mut dyn TableLike, path: &[&str]) -> bool {
-    let Some((name, rest)) = path.split_first() else {
-        return false;
-    };
-    if rest.is_empty() {
-        table.remove(name);
-        return table.is_empty();
-    }
-    let Some(inner) = table.get_mut(name) else {
-        return false;
-    };
-    // A table with its own line, which an admin wrote, stays.
-    let is_implicit = inner.as_table().is_some_and(Table::is_implicit);
-    let Some(inner) = inner.as_table_like_mut() else {
-        return false;
-    };
-    if remove_below(inner, rest) && is_implicit {
-        table.remove(name);
-    }
-    table.is_empty()
-}
-
-/// Removes the line of a table that has only tables left, if it had no line before.
-pub fn as_before(document: &mut DocumentMut, before: &DocumentMut, path: &[&str]) {
-    let is_written = |table: &Table| !table.is_implicit();
-    if get(before, path).and_then(Item::as_table).is_some_and(is_written) {
-        return;
-    }
-    let found = path
-        .iter()
-        .try_fold(document.as_item_mut(), |item, name| item.as_table_like_mut()?.get_mut(name));
-    let Some(table) = found.and_then(Item::as_table_mut) else {
-        return;
-    };
-    if table.iter().any(|(_, item)| item.is_value()) {
-        return;
-    }
-    table.set_implicit(true);
-    if table.is_empty() {
+/// Removes the item at a path if it names our runtime.
+pub fn remove_default(document: &mut DocumentMut, path: &[&str], ours: &str) {
+    if get_text(document, path) == Some(ours) {
         remove(document, path);
     }
 }
 
-/// True for a text without a value, a table or a comment.
-pub fn is_empty(text: &str) -> bool {
-    text.trim().is_empty()
+/// Removes the item at a path, and the tables above that are empty then.
+pub fn remove(document: &mut DocumentMut, path: &[&str]) {
+    remove_below(document.as_table_mut(), path);
+}
+
+fn remove_below(table: &mut dyn TableLike, path: &[&str]) {
+    let [name, rest @ ..] = path else { return };
+    if rest.is_empty() {
+        table.remove(name);
+    } else if let Some(item) = table.get_mut(name) {
+        let Some(inner) = item.as_table_like_mut() else { return };
+        remove_below(inner, rest);
+        let (is_empty, has_values) = (inner.is_empty(), inner.iter().any(|(_, i)| i.is_value()));
+        let Some(inner) = item.as_table_mut() else { return };
+        let decor = inner.decor();
+        let comments = [decor.prefix(), decor.suffix()].into_iter().flatten();
+        if comments.filter_map(|text| text.as_str()).any(|text| text.contains('#')) {
+            return;
+        }
+        if is_empty {
+            table.remove(name);
+        } else if !has_values {
+            // Its line says nothing.
+            inner.set_implicit(true);
+        }
+    }
 }

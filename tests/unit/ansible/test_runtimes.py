@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
     leaves_default,
-    recorded,
     with_default,
 )
-
-_PARAMS: dict[str, Any] = {
-    "engines": ["docker"],
-    "name": "oci-decorator",
-    "program": "/usr/bin/oci-decorator-runtime",
-    "docker_default": True,
-    "docker_path": "/etc/docker/daemon.json",
-    "containerd_path": "/etc/containerd/config.toml",
-    "record": "/r.json",
-}
-
-
-@pytest.mark.parametrize(
-    ("paths", "docker", "containerd"),
-    [
-        ([], False, False),
-        (["/etc/docker/daemon.json"], True, False),
-        (["/etc/containerd/conf.d/99-oci-decorator.toml"], False, True),
-        (["/etc/docker/daemon.json", "/etc/containerd/config.toml"], True, True),
-    ],
-)
-def test_files_of_others_are_not_looked_at(
-    paths: list[str], *, docker: bool, containerd: bool
-) -> None:
-    record: dict[str, Any] = {path: {"written": []} for path in paths}
-    assert recorded("docker", _PARAMS, record) is docker
-    assert recorded("containerd", _PARAMS, record) is containerd
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use super::debug;
-use crate::cli::configure::{beside_us, engine_of, is_hook_mode, record_path, runtime, Order};
+use crate::cli::configure::{beside_us, engine_of, is_hook_mode, runtime, Order};
 use crate::cli::print;
-use crate::cli::RECORD;
 use crate::engines::hooks_d::Hook;
 use crate::engines::Engine;
 use crate::error::Result;
@@ -26,7 +25,6 @@ pub const OPTIONS: &[Opt] = &[
     // With these, NVIDIA's program asks the engine itself. Here the files are read.
     value(&["config-source"]),
     value(&["executable-path"]),
-    RECORD,
 ];
 
 const RUNTIME: &str = "nvidia-container-runtime";
@@ -68,7 +66,6 @@ pub fn run(words: &Words) -> Result<u8> {
         config: words.path("config")?,
         drop_in: words.path("drop-in-config")?,
         hooks: is_hook.then(hooks).transpose()?,
-        record: words.path("record")?.unwrap_or_else(record_path),
         is_given: words.value("nvidia-runtime-path").is_some(),
         is_removed: false,
         is_dry: words.is_set("dry-run"),

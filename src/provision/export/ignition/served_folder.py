@@ -51,7 +51,6 @@ _CONTAINERS_CONF = "/etc/containers/containers.conf.d/50-oci-decorator.conf"
 _NAME = "oci-decorator"
 FOLDER = "/var/lib/oci-decorator"
 _FILES = f"{FOLDER}/files.json"
-_RUNTIMES = f"{FOLDER}/runtimes.json"
 _CONFIG = f"{FOLDER}/config.json"
 PROVISION_TOML = "/etc/provision/provision.toml"
 
@@ -103,26 +102,18 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
+def managed_records(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the texts of the role's records, by path.
 
-    Args:
-        daemon_json: Docker's original daemon.json; None where the host has no such file.
+    None has daemon.json: 'oci-decorator configure' takes the runtime out by its name.
     """
     found: dict[str, dict[str, object]] = {}
     for path, text in texts.items():
         if path == DAEMON_JSON:
-            ledger = _RUNTIMES
-            record: dict[str, object] = {
-                "original": daemon_json,
-                "written": [text],
-                "runtimes": [_NAME],
-                "folders": [],
-            }
-        else:
-            ledger = _CONFIG if path == PROVISION_TOML else _FILES
-            sha256 = hashlib.sha256(text.encode()).hexdigest()
-            record = {"original": None, "mode": None, "folders": [], "written": [sha256]}
+            continue
+        ledger = _CONFIG if path == PROVISION_TOML else _FILES
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        record = {"original": None, "mode": None, "folders": [], "written": [sha256]}
         found.setdefault(ledger, {})[path] = record
     return {
         ledger: json.dumps(records, indent=2, sort_keys=True) + "\n"
@@ -225,8 +216,6 @@ class Prepared:
     python: HostPython
     hook: Path | None
     texts: Mapping[str, str]
-    # Docker's original daemon.json; None where the host has no such file.
-    daemon_json: str | None
     bundle: Path | BundleOrigin
 
 
@@ -255,7 +244,6 @@ def prepare(options: Options) -> Prepared:
         python=python,
         hook=options.hook,
         texts=_texts(options),
-        daemon_json=options.docker_config.read_text() if options.docker_config else None,
         bundle=bundle,
     )
 
@@ -418,7 +406,7 @@ def _configuration(prepared: Prepared, fetched: Mapping[str, Served], environmen
         environment: Name of its virtual environment.
     """
     texts = {**prepared.texts, PROVISION_TOML: prepared.provision_toml}
-    records = managed_records(texts, daemon_json=prepared.daemon_json)
+    records = managed_records(texts)
     files = {
         **{path: (0o644, served.contents()) for path, served in fetched.items()},
         f"{_STAGED}/first-boot.sh": (0o755, _inline(render("first-boot.sh"))),

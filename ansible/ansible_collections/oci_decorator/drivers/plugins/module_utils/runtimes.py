@@ -13,7 +13,6 @@ def words(engine: str, params: Mapping[str, Any], *, is_dry: bool) -> list[str]:
         "configure",
         engine,
         f"--config={params[f'{engine}_path']}",
-        f"--record={params['record']}",
         f"--runtime-name={params['name']}",
         f"--runtime-path={params['program']}",
         "--json",
@@ -23,15 +22,6 @@ def words(engine: str, params: Mapping[str, Any], *, is_dry: bool) -> list[str]:
     elif engine == "docker":
         found.append(f"--set-as-default={str(params['docker_default']).lower()}")
     return [*found, "--dry-run"] if is_dry else found
-
-
-def recorded(engine: str, params: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    """Whether we wrote an engine's file; foreign files are not read.
-
-    containerd's may lie beside its main file, in a folder that this imports.
-    """
-    docker: str = params["docker_path"]
-    return docker in record if engine == "docker" else any(path != docker for path in record)
 
 
 def leaves_default(change: Mapping[str, Any], name: str) -> bool:

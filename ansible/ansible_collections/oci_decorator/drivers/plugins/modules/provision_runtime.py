@@ -9,8 +9,8 @@ short_description: Adds an OCI runtime to Docker and containerd
 description:
   - Runs C(oci-decorator configure), which adds a runtime to the configuration files of engines.
     Everything else in them stays, including comments.
-  - Remembers the earlier files. A file that has not changed since is restored byte by byte. From a
-    file that has changed, only the added entries are removed.
+  - An engine that is not named loses the runtime, and nothing else. A default runtime that it
+    replaced does not come back.
   - Restarts nothing. I(stale) lists the engines that have to read their configuration again. A
     running Docker reloads once if its default would otherwise stay a removed runtime.
 version_added: 0.1.0
@@ -49,10 +49,6 @@ options:
     description: Containerd's configuration file.
     type: path
     default: /etc/containerd/config.toml
-  record:
-    description: The file that remembers the earlier configuration.
-    type: path
-    default: /var/lib/oci-decorator/runtimes.json
 attributes:
   check_mode:
     description: Reports what would change.
@@ -95,7 +91,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_file
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
     diffs,
     leaves_default,
-    recorded,
     with_default,
     words,
 )
@@ -122,16 +117,10 @@ def _configure(module: AnsibleModule, engine: str, *, is_dry: bool) -> dict[str,
     return answer
 
 
-def _record(module: AnsibleModule) -> dict[str, Any]:
-    path = Path(module.params["record"])
-    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return record
-
-
-def _is_stale(module: AnsibleModule, engine: str, path: str, record: Mapping[str, Any]) -> bool:
-    """Whether an engine runs without having read the file that this or an earlier run wrote."""
+def _is_stale(module: AnsibleModule, engine: str, path: str) -> bool:
+    """Whether an engine runs without having read the runtime that is in its file."""
     file = Path(path)
-    if not file.exists() or file.read_text() not in record.get(path, {}).get("written", []):
+    if not file.exists() or module.params["program"] not in file.read_text():
         return False
     since = _running_since(module, engine)
     return since is not None and file.stat().st_mtime > since
@@ -166,7 +155,7 @@ def _leave_default(module: AnsibleModule, change: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + _RELOAD_S
     while _docker_default(module) == name and time.monotonic() < deadline:
         time.sleep(0.1)
-    # The file still has the written entries, so the record has to match it.
+    # The program edits the file as it was.
     write(change["path"], change["before"], None, module.atomic_move)
 
 
@@ -178,14 +167,12 @@ def _docker_default(module: AnsibleModule) -> str:
 
 def _answers(module: AnsibleModule) -> dict[str, dict[str, Any]]:
     """Return the change of each engine's file, and make it unless in check mode."""
-    record = _record(module)
     answers: dict[str, dict[str, Any]] = {}
     for engine in _ENGINES:
-        if engine not in module.params["engines"] and not recorded(engine, module.params, record):
-            continue
-        if module.check_mode and not Path(_decorator(module)).exists():
-            # In check mode, the program may not be installed yet.
-            answers[engine] = {"changed": engine in module.params["engines"], "files": []}
+        is_named = engine in module.params["engines"]
+        if not Path(_decorator(module)).exists() and (module.check_mode or not is_named):
+            # In check mode the program may not be installed yet; without it there is no runtime.
+            answers[engine] = {"changed": is_named, "files": []}
             continue
         answers[engine] = _configure(module, engine, is_dry=True)
     if module.check_mode:
@@ -193,18 +180,18 @@ def _answers(module: AnsibleModule) -> dict[str, dict[str, Any]]:
     for engine, answer in answers.items():
         if engine == "docker" and answer["changed"]:
             _leave_default(module, answer["files"][0])
-        _configure(module, engine, is_dry=False)
+        if answer["files"]:
+            _configure(module, engine, is_dry=False)
     return answers
 
 
 def _result(module: AnsibleModule) -> dict[str, Any]:
     answers = _answers(module)
-    record = _record(module)
     stale = [
         engine
         for engine, answer in answers.items()
         if answer["changed"]
-        or any(_is_stale(module, engine, file["path"], record) for file in answer["files"])
+        or any(_is_stale(module, engine, file["path"]) for file in answer["files"])
     ]
     return {
         "changed": bool(stale),
@@ -231,7 +218,6 @@ def main() -> None:
             "reload": {"type": "bool", "default": True},
             "docker_path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "containerd_path": {"type": "path", "default": "/etc/containerd/config.toml"},
-            "record": {"type": "path", "default": "/var/lib/oci-decorator/runtimes.json"},
         },
         supports_check_mode=True,
     )
