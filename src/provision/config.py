@@ -111,7 +111,7 @@ class ArchiveConfig(Frozen):
             Ubuntu the same address, because its mirrors have that suite too; for Debian no security
             updates, with a warning. Else the machine's own apt configuration.
         keyring: File with the keys that sign its index, binary or armored. Without it: the distro's
-            own keyring.
+            own keyring, as the base image has it.
         backports: Whether the release's backports are read too, for kernels such as
             6.12.9+bpo-amd64. As with apt, their other packages are used only if no other suite has
             them. Without it: they are read if the machine's own apt configuration names them.

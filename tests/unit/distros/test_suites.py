@@ -173,13 +173,16 @@ def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> No
 
 
 SITE = {"site.gpg": b"\xc2\x99site"}
+DISTROS = {"debian-archive-keyring.gpg": b"\x99keys"}
 SIGNED = f"{BOOKWORM}deb [signed-by=/site.gpg] {OWN} bookworm main\n"
 
 
 @pytest.mark.parametrize(
     ("sources", "config", "keys", "origins"),
     [
-        (BOOKWORM, {"keyring": f"/{KEYRING}"}, [{}] * 3, [None] * 3),
+        (BOOKWORM, {}, [{}] * 3, [None] * 3),
+        # One that is named is read here, wherever it lies: it may be another than the base image's.
+        (BOOKWORM, {"keyring": f"/{KEYRING}"}, [DISTROS] * 3, [None] * 3),
         (BOOKWORM, {"keyring": "/site.gpg"}, [SITE] * 3, [None] * 3),
         ("", {"mirror": OWN, "keyring": "/site.gpg"}, [SITE] * 2, [None] * 2),
         # An archive of a foreign key may be another's: it is taken for a trial.

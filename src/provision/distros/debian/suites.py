@@ -220,7 +220,8 @@ def suite_addresses(
 
     A mirror in ``provision.toml`` takes precedence. Otherwise, the machine's own apt configuration
     names the addresses. If it is for another release of the same distro, the suites of this release
-    are read at the same addresses. A suite has keys where they are not the distro's own.
+    are read at the same addresses. A suite has keys where they are not the distro's own, which the
+    base image has.
 
     Args:
         key_folder: Folder for binary copies of keys that apt has as text.
@@ -230,6 +231,9 @@ def suite_addresses(
     own = {in_root(root, name).resolve() for name in archive.keyrings}
     sources = _configured(pin, archive, config, root) or _of_apt(pin, archive, config, root)
     default = _keyrings(pin, archive, config, root, key_folder)
+    if config.keyring:
+        # What an admin names counts as it is here, and not as the base image has it.
+        own -= {key.resolve() for key in default}
     found: list[Repository] = []
     for source in sources:
         keys = default
