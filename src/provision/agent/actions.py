@@ -302,7 +302,9 @@ class Preparation:
         of_choice = f"{self.driver} {version}: "
         reasons += [said.removeprefix(of_choice) for said in notes if said.startswith(of_choice)]
         recipe = self.settings.catalogue.entry(self.driver).recipe
-        known = recipe.standing(version=version, kernel_release=self.kernel).known
+        known = recipe.standing(
+            version=version, flavour=pin.driver.flavour, kernel_release=self.kernel
+        ).known
         return Forecast(*place, "build", version, reason="; ".join(reasons) or None, known=known)
 
     def _look_for(self) -> ArtifactImage | None:

@@ -42,6 +42,7 @@ from provision.sources.upstream.vendor_sums import SumRecord, UnpublishedError
 
 def suitable_versions(
     recipe: Recipe,
+    flavour: str,
     offered: Sequence[str],
     version: VersionRequest,
     kernel: str,
@@ -58,7 +59,10 @@ def suitable_versions(
         # A version that is named is taken; whether it fits is checked afterwards.
         return [exact], [exact]
     found = version.accepted(offered)
-    known = {one: recipe.standing(version=one, kernel_release=kernel).known for one in found}
+    known = {
+        one: recipe.standing(version=one, flavour=flavour, kernel_release=kernel).known
+        for one in found
+    }
     branches: dict[str | None, list[str]] = {}
     for one in found:
         branches.setdefault(version.branch_of(one), []).append(one)
@@ -141,6 +145,7 @@ class Choice:
     """The version that a request gets for a kernel."""
 
     candidate: Candidate
+    flavour: str
     standing: Standing
     # The newer version of its branch in place of which it was chosen, because that is untried.
     passed_over: str | None = None
@@ -148,7 +153,6 @@ class Choice:
     working: tuple[str, ...] = ()
     # The cards that it serves, each with the newer branch that no longer does.
     cards: Mapping[Card, str | None] = field(default_factory=dict)
-    flavour: str = ""
 
     @property
     def version(self) -> str:
@@ -186,11 +190,11 @@ def choose_version(
     """
     offered = {found.version: found for found in candidates(recipe, flavour, context)}
     name = request.name
-    accepted, fitting = suitable_versions(recipe, list(offered), request, kernel, untried)
+    accepted, fitting = suitable_versions(recipe, flavour, list(offered), request, kernel, untried)
     if not accepted and name is not None and is_whole(name):
         asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
-            return _choice(recipe, asked, kernel, tuple(offered))
+            return _choice(recipe, flavour, asked, kernel, tuple(offered))
     undriven = replace(request, cards=()).accepted(list(offered))
     if not accepted and undriven:
         raise no_common_driver(recipe, request.cards)
@@ -208,16 +212,16 @@ def choose_version(
             details=elsewhere(recipe, flavour, name or "", context),
         )
     chosen = request.prefer if request.prefer in fitting else (fitting or accepted)[0]
-    choice = _choice(recipe, offered[chosen], kernel, tuple(offered))
+    choice = _choice(recipe, flavour, offered[chosen], kernel, tuple(offered))
     branch = recipe.upstream.branch_of(chosen)
     newest = next((v for v in accepted if recipe.upstream.branch_of(v) == branch), chosen)
-    is_untried = recipe.standing(version=newest, kernel_release=kernel).known == "untried"
+    of_newest = recipe.standing(version=newest, flavour=flavour, kernel_release=kernel)
+    is_untried = of_newest.known == "untried"
     is_chosen_for_that = choice.standing.known == "works" and newest != chosen and is_untried
     return replace(
         choice,
         passed_over=newest if is_chosen_for_that else None,
         cards={card: _ended_by(recipe, card, chosen, undriven) for card in request.cards},
-        flavour=flavour,
     )
 
 
@@ -228,12 +232,14 @@ def _ended_by(recipe: Recipe, card: Card, chosen: str, offered: Iterable[str]) -
     return recipe.upstream.branch_of(ended[-1]) if ended else None
 
 
-def _choice(recipe: Recipe, candidate: Candidate, kernel: str, offered: tuple[str, ...]) -> Choice:
+def _choice(
+    recipe: Recipe, flavour: str, candidate: Candidate, kernel: str, offered: tuple[str, ...]
+) -> Choice:
     def standing(version: str) -> Standing:
-        return recipe.standing(version=version, kernel_release=kernel)
+        return recipe.standing(version=version, flavour=flavour, kernel_release=kernel)
 
     working = tuple(version for version in offered if standing(version).known == "works")
-    return Choice(candidate, standing(candidate.version), working=working)
+    return Choice(candidate, flavour, standing(candidate.version), working=working)
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
@@ -317,7 +323,8 @@ def check_kernel(
     kernels = [
         one
         for one in (packaged_kernels(index, like=kernel) if index else ())
-        if recipe.standing(version=version, kernel_release=one).known == "works"
+        if recipe.standing(version=version, flavour=choice.flavour, kernel_release=one).known
+        == "works"
     ]
     advice = []
     if nearest:
@@ -334,6 +341,7 @@ def check_kernel(
         f" {row.kernels}"
         for row in recipe.kernels
         if version_matches(version, row.versions)
+        and (not row.flavours or choice.flavour in row.flavours)
     ]
     details = known or ["the recipe knows nothing about this version"]
     if index:

@@ -256,6 +256,7 @@ class KnownKernels(Frozen):
     Attributes:
         versions: Driver versions that the row is about, as conditions on the dotted numbers that
             they begin with: ``"==535.*"``, ``">=9.0,<10"``. Without it: all of them.
+        flavours: Flavours that the row is about. Without it: all of them.
         works: Kernels that it builds on, by the numbers that their releases begin with (``6.1.0``
             of ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
         fails: Kernels that it does not build on, or does not run on, in the same form.
@@ -265,6 +266,8 @@ class KnownKernels(Frozen):
     """
 
     versions: Specifiers = ""
+    # Not strict: it comes as a list from the validator below.
+    flavours: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     works: Specifiers | None = None
     fails: Specifiers | None = None
     by: Annotated[str, AfterValidator(_one_line)] | None = None
@@ -297,9 +300,13 @@ class KnownKernels(Frozen):
         """Who says so, and when; empty if neither is known."""
         return ", ".join(filter(None, (self.by, self.day)))
 
-    def is_about(self, *, version: str, kernel: str) -> bool:
-        """Return whether the row is about a version on a kernel."""
-        return version_matches(version, self.versions) and version_matches(kernel, self.kernels)
+    def is_about(self, *, version: str, flavour: str, kernel: str) -> bool:
+        """Return whether the row is about a version's flavour on a kernel."""
+        return (
+            (not self.flavours or flavour in self.flavours)
+            and version_matches(version, self.versions)
+            and version_matches(kernel, self.kernels)
+        )
 
 
 class Patch(Frozen):

@@ -119,9 +119,13 @@ class Recipe(Frozen):
         marked = [name for name, flavour in self.flavours.items() if flavour.default]
         return marked[0] if marked else next(iter(self.flavours))
 
-    def standing(self, *, version: str, kernel_release: str) -> Standing:
-        """Return what is known of a version on a kernel."""
-        rows = [row for row in self.kernels if row.is_about(version=version, kernel=kernel_release)]
+    def standing(self, *, version: str, flavour: str, kernel_release: str) -> Standing:
+        """Return what is known of a version's flavour on a kernel."""
+        rows = [
+            row
+            for row in self.kernels
+            if row.is_about(version=version, flavour=flavour, kernel=kernel_release)
+        ]
         failing = next((row for row in rows if row.fails is not None), None)
         if failing is not None:
             return Standing("fails", failing)
@@ -181,6 +185,7 @@ class Recipe(Frozen):
         problems = [
             *self._source_problems(),
             *self._flavour_problems(),
+            *self._kernel_problems(),
             *self._patch_problems(),
             *self._feature_problems(),
             *self._device_problems(),
@@ -229,6 +234,12 @@ class Recipe(Frozen):
             lacks = any(v.source.kind == "deb" and v.package is None for v in variants)
             if lacks or (flavour.package is not None and not has_use):
                 yield (f"flavours.{name}.package must be given exactly when source.kind is 'deb'")
+
+    def _kernel_problems(self) -> Iterator[str]:
+        for row in self.kernels:
+            for name in row.flavours:
+                if name not in self.flavours:
+                    yield f"kernels names the unknown flavour '{name}'"
 
     def _patch_problems(self) -> Iterator[str]:
         for patch in self.patches:

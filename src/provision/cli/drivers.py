@@ -168,7 +168,8 @@ def _known_kernels(row: Mapping[str, Any]) -> str:
     works, by, day = row["works"], row["by"], row["day"]
     kernels = f"works on {works}" if works else f"fails on {row['fails']}: {row['reason']}"
     source = ", ".join(filter(None, (by, day)))
-    return f"{row['versions'] or 'any version'}: {kernels}{f' ({source})' if source else ''}"
+    about = " ".join([row["versions"] or "any version", *row["flavours"]])
+    return f"{about}: {kernels}{f' ({source})' if source else ''}"
 
 
 def _source(source: Mapping[str, Any]) -> str:

@@ -142,11 +142,14 @@ def compiler(host: Observation) -> Iterator[Finding]:
 )
 def kernel_range(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
-        version = driver.manifest.pin.driver.version if driver.manifest else None
-        if driver.recipe is None or version is None:
+        if driver.recipe is None or driver.manifest is None:
             continue
+        built = driver.manifest.pin.driver
+        version = built.version
         for release in host.kernels.relevant:
-            found = driver.recipe.standing(version=version, kernel_release=release)
+            found = driver.recipe.standing(
+                version=version, flavour=built.flavour, kernel_release=release
+            )
             if found.known == "fails" and found.row is not None:
                 yield driver.warn(
                     f"{version} is known to fail on {release}",

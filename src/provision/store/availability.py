@@ -160,6 +160,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
         offered=tuple(offered),
         chosen=_suitable(
             recipe,
+            flavour,
             offered,
             asked_for,
             branches,
@@ -187,6 +188,7 @@ def _offered(
 
 def _suitable(
     recipe: Recipe,
+    flavour: str,
     offered: list[str],
     request: DriverRequest,
     branches: Branches,
@@ -199,7 +201,7 @@ def _suitable(
     kinds = branches.followed(name, today()) if name is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
     version = request.version_request(kinds, ended, cards)
-    suitable, fitting = suitable_versions(recipe, offered, version, kernel, untried)
+    suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel, untried)
     return next(iter(fitting or suitable), None)
 
 
@@ -246,11 +248,14 @@ def list_kernels(
         else:
             kernels = tuple(packaged_kernels(opened.index))
 
-    return distro, tuple(_on_kernel(recipe, versions, kernel) for kernel in kernels)
+    return distro, tuple(_on_kernel(recipe, flavour, versions, kernel) for kernel in kernels)
 
 
-def _on_kernel(recipe: Recipe, versions: Sequence[str], kernel: str) -> KernelOffer:
-    standings = {v: recipe.standing(version=v, kernel_release=kernel) for v in versions}
+def _on_kernel(recipe: Recipe, flavour: str, versions: Sequence[str], kernel: str) -> KernelOffer:
+    standings = {
+        one: recipe.standing(version=one, flavour=flavour, kernel_release=kernel)
+        for one in versions
+    }
     for known in ("works", "untried"):
         found = next((v for v, standing in standings.items() if standing.known == known), None)
         if found is not None:

@@ -63,9 +63,24 @@ def test_it_says_what_is_known_of_a_kernel(version: str, kernel: str, known: str
         {"fails": "<5.4", "reason": "its README"},
         {"versions": "==2.0", "fails": ">=6.6,<6.7", "reason": "it crashes"},
     ]
-    found = recipe(kernels=rows).standing(version=version, kernel_release=kernel)
+    found = recipe(kernels=rows).standing(version=version, flavour="plain", kernel_release=kernel)
     assert found.known == known
     assert (found.row is None) == (known == "untried")
+
+
+@pytest.mark.parametrize(("flavour", "known"), [("plain", "works"), ("second", "fails")])
+def test_a_row_may_be_about_one_flavour_alone(flavour: str, known: str) -> None:
+    flavours = {
+        name: {"licences": ["MIT"], "package": "tool-source", "build": BUILD}
+        for name in ("plain", "second")
+    }
+    rows = [
+        {"works": ">=6.1"},
+        {"flavours": ["second"], "fails": ">=6.15", "reason": "it uses a GPL-only symbol"},
+    ]
+    of = recipe(kernels=rows, flavours=flavours)
+    standing = of.standing(version="2.0", flavour=flavour, kernel_release="6.15.0-1-amd64")
+    assert standing.known == known
 
 
 def test_a_row_of_an_earlier_release_is_read() -> None:
@@ -269,10 +284,12 @@ def test_mistakes_between_tables_are_named() -> None:
     }
     container = _container(driver_feature=["video"])
     patches = [{"file": "a.patch", "flavours": ["third"], "reason": "why"}]
-    found = mistakes(flavours=flavours, patches=patches, **container)
+    kernels = [{"flavours": ["third"], "works": ">=6.1"}]
+    found = mistakes(flavours=flavours, kernels=kernels, patches=patches, **container)
     for part in (
         "more than one flavour is marked as default",
         "flavours.plain.package must be given exactly when source.kind is 'deb'",
+        "kernels names the unknown flavour 'third'",
         "patch a.patch names the unknown flavour 'third'",
         "container.driver_feature names the feature 'video', which container.features lacks",
     ):

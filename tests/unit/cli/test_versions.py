@@ -339,4 +339,4 @@ def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     context = replace(context, index=index)
     found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
-    assert suitable_versions(recipe, found, version, "6.1.0-47-amd64") == (found, found[:1])
+    assert suitable_versions(recipe, "open", found, version, "6.1.0-47-amd64") == (found, found[:1])

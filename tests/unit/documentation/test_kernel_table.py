@@ -33,16 +33,21 @@ def test_a_row_says_what_the_recipe_says(row: list[str]) -> None:
     for version in re.findall(r"[0-9][0-9.]*", versions) or listed:
         # A branch stands for the version that was tried.
         tried = next((one for one in listed if one.startswith(f"{version}.")), version)
-        found = [
-            recipe.standing(version=tried, kernel_release=f"{kernel}.0-1-amd64").known
+        standings = {
+            kernel: recipe.standing(
+                version=tried,
+                flavour=recipe.default_flavour,
+                kernel_release=f"{kernel}.0-1-amd64",
+            )
             for kernel in _ROWS[0][1:]
-        ]
+        }
+        found = [standing.known for standing in standings.values()]
         assert found == [_KNOWN[cell] for cell in row[1:]], version
-        for kernel, cell in zip(_ROWS[0][1:], row[1:], strict=True):
-            one = recipe.standing(version=tried, kernel_release=f"{kernel}.0-1-amd64").row
+        for (kernel, standing), cell in zip(standings.items(), row[1:], strict=True):
             if cell in {"built", "fails"}:
-                assert one is not None
-                assert _was_built(one.by or "", kernel), (version, kernel, one.by)
+                assert standing.row is not None
+                by = standing.row.by or ""
+                assert _was_built(by, kernel), (version, kernel, by)
 
 
 def _was_built(by: str, kernel: str) -> bool:

@@ -53,7 +53,8 @@ def test_a_package_with_a_dkms_conf_is_a_whole_source() -> None:
     assert scripts_of(offer.variant) == ("dkms.bash",)
     assert offer.variant.build.modules == ("dkms-modules/*.ko",)
     assert "{kernel}" in offer.variant.build.command
-    assert of.standing(version="2.1", kernel_release="7.0-anything").known == "untried"
+    standing = of.standing(version="2.1", flavour="dkms", kernel_release="7.0-anything")
+    assert standing.known == "untried"
 
 
 def test_releases_are_files_or_commits() -> None:

@@ -161,7 +161,7 @@ def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force:
     recipe = offer.recipe
     if recipe is None or force:
         return Planned(cell)
-    known = recipe.standing(version=row.version, kernel_release=column.kernel)
+    known = recipe.standing(version=row.version, flavour=row.flavour, kernel_release=column.kernel)
     if known.known != "fails" or known.row is None:
         return Planned(cell)
     return Planned(
@@ -322,7 +322,7 @@ def _latest(offer: Offer, count: int, columns: Iterable[Column]) -> list[str]:
         for column in columns:
             if column.distro == offer.distro:
                 _, fitting = suitable_versions(
-                    recipe, offer.versions, VersionRequest(), column.kernel
+                    recipe, offer.flavour, offer.versions, VersionRequest(), column.kernel
                 )
                 found.update(dict.fromkeys(islice(fitting, count)))
     return list(found) or list(offer.versions[:count])
