@@ -27,25 +27,55 @@ _REGISTRY = "sha256:" + "b" * 64
 _DEBIAN = find_distro("debian:12")
 _REQUEST = BaseRequest(_DEBIAN, "x86_64")
 _LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
+_PULLED = dataclasses.replace(_LOCAL, digests=(f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}"))
 
 
-def test_a_chosen_digest_is_taken_as_it_is() -> None:
-    request = BaseRequest(_DEBIAN, "x86_64", f"my/base:1@{_REGISTRY}")
-    assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
-
-
-@pytest.mark.parametrize("name", ["Debian:12", "debian 12", "-x", "a\nb"])
-@pytest.mark.parametrize("digest", [None, _REGISTRY])
-def test_a_name_that_is_none_is_refused(name: str, digest: str | None) -> None:
-    reference = name if digest is None else f"{name}@{digest}"
+@pytest.fixture
+def engine() -> FakeEngine:
+    """An engine without images, which has Debian's after a pull."""
     engine = FakeEngine()
-    engine.have(Image(_ID, (reference,), architecture="amd64"))
-    with pytest.raises(UsageError):
-        find_base(engine, BaseRequest(_DEBIAN, "x86_64", reference))
+    engine.result = _LOCAL
+    return engine
 
 
-def test_a_machine_that_no_image_is_for_is_named() -> None:
-    engine = FakeEngine()
+@pytest.mark.parametrize(
+    ("there", "reference", "expected"),
+    [
+        # A digest that is chosen is taken as it is.
+        ([], f"my/base:1@{_REGISTRY}", BasePin(image="my/base:1", digest=_REGISTRY)),
+        # From a registry by the registry's digest, and by its id if it is from none.
+        ([_PULLED], None, BasePin(image="debian:bookworm", digest=_REGISTRY)),
+        ([_LOCAL], None, BasePin(image="debian:bookworm", digest=_ID)),
+        *(
+            ([dataclasses.replace(_LOCAL, tags=(reference,))], reference, UsageError)
+            for name in ("Debian:12", "debian 12", "-x", "a\nb")
+            for reference in (name, f"{name}@{_REGISTRY}")
+        ),
+        *(
+            ([], f"debian@{digest}", UsageError)
+            for digest in ("sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, "")
+        ),
+        ([dataclasses.replace(_LOCAL, architecture="arm64")], None, ProvisionError),
+    ],
+)
+def test_a_base_image_is_found_by_name_or_digest(
+    engine: FakeEngine,
+    there: list[Image],
+    reference: str | None,
+    expected: BasePin | type[ProvisionError],
+) -> None:
+    for image in there:
+        engine.have(image)
+    request = dataclasses.replace(_REQUEST, reference=reference)
+    if isinstance(expected, BasePin):
+        assert find_base(engine, request) == expected
+    else:
+        with pytest.raises(expected):
+            find_base(engine, request)
+    assert engine.calls == []
+
+
+def test_a_machine_that_no_image_is_for_is_named(engine: FakeEngine) -> None:
     for _ in range(2):
         with pytest.raises(NotFoundError):
             find_base(engine, dataclasses.replace(_REQUEST, architecture="armv7l"))
@@ -53,57 +83,35 @@ def test_a_machine_that_no_image_is_for_is_named() -> None:
         engine.have(_LOCAL)
 
 
-@pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, ""])
-def test_a_digest_that_is_none_is_refused(digest: str) -> None:
-    request = BaseRequest(_DEBIAN, "x86_64", f"debian@{digest}")
-    with pytest.raises(UsageError):
-        find_base(FakeEngine(), request)
-
-
-def test_an_image_from_a_registry_is_pinned_by_the_registrys_digest() -> None:
-    engine = FakeEngine()
-    digests = (f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}")
-    engine.have(Image(_ID, ("debian:bookworm",), digests, architecture="amd64"))
-    assert find_base(engine, _REQUEST).digest == _REGISTRY
-
-
-def test_an_image_from_no_registry_is_pinned_by_its_id() -> None:
-    engine = FakeEngine()
-    engine.have(_LOCAL)
-    assert find_base(engine, _REQUEST) == BasePin(image="debian:bookworm", digest=_ID)
-
-
-def test_an_image_that_is_missing_is_pulled_for_the_architecture() -> None:
-    engine = FakeEngine()
-    engine.result = _LOCAL
+def test_an_image_that_is_missing_is_pulled_for_the_architecture(
+    engine: FakeEngine, notes: list[str]
+) -> None:
     find_base(engine, _REQUEST)
     assert engine.calls == ["pull debian:bookworm linux/amd64"]
-
-
-def test_an_image_that_is_nowhere_can_be_another(notes: list[str]) -> None:
-    engine = FakeEngine()
-    engine.conversation = [{"error": "no such host"}]
+    nowhere = FakeEngine()
+    nowhere.conversation = [{"error": "no such host"}]
     with pytest.raises(NotFoundError) as caught:
-        find_base(engine, _REQUEST)
+        find_base(nowhere, _REQUEST)
     assert "docker pull debian:bookworm" in (caught.value.resolution or "")
     assert "no such host" in str(notes)
 
 
-def test_an_image_of_another_architecture_is_refused() -> None:
-    engine = FakeEngine()
-    engine.have(Image(_ID, ("debian:bookworm",), architecture="arm64"))
-    with pytest.raises(ProvisionError):
-        find_base(engine, _REQUEST)
-
-
-def test_a_pins_base_is_found_by_id_or_digest_or_pulled() -> None:
-    engine = FakeEngine()
+def test_a_pins_base_is_found_by_id_or_digest_or_pulled(engine: FakeEngine) -> None:
     engine.have(_LOCAL)
     assert ensure_base(engine, BasePin(image="moved:1", digest=_ID)) == _LOCAL
     engine.result = Image(_ID, (), (f"debian@{_REGISTRY}",))
     found = ensure_base(engine, BasePin(image="debian:bookworm", digest=_REGISTRY))
     assert found == engine.result
     assert engine.calls == [f"pull debian@{_REGISTRY} None"]
+
+
+def _names_in(engine: FakeEngine) -> list[str]:
+    """The files of the one image that was loaded, which is of the request's architecture."""
+    with tarfile.open(fileobj=io.BytesIO(engine.loaded[0])) as archive:
+        config = json.load(archive.extractfile("config.json") or io.BytesIO())
+        assert (config["architecture"], config["os"]) == ("amd64", "linux")
+        with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
+            return layer.getnames()
 
 
 @pytest.fixture
@@ -138,10 +146,10 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return arguments
 
 
-def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: Path) -> None:
+def test_a_mirrors_password_is_in_no_argument(
+    debootstrap: list[str], engine: FakeEngine, tmp_path: Path
+) -> None:
     """Every user can read the arguments of programs, and the image would keep the address."""
-    engine = FakeEngine()
-    engine.result = _LOCAL
     mirror = "https://me:p%40ss@m.example:8443/debian"
     make_apt_base(engine, _REQUEST, mirror, state=tmp_path)
     said, *argv = debootstrap
@@ -155,53 +163,50 @@ def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: 
 
 
 def test_a_base_image_is_made_from_the_archive_and_tidy(
-    debootstrap: list[str], tmp_path: Path
+    debootstrap: list[str], engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine = FakeEngine()
-    engine.result = _LOCAL
     pin = make_apt_base(engine, _REQUEST, "http://mirror/debian", Path("/keys.gpg"), state=tmp_path)
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
     assert debootstrap[0] == "debootstrap"
     assert "--keyring=/keys.gpg" in debootstrap
     assert debootstrap[-1] == "http://mirror/debian"
     assert not Path(debootstrap[-2]).parent.exists()
-    with tarfile.open(fileobj=io.BytesIO(engine.loaded[0])) as archive:
-        config = json.load(archive.extractfile("config.json") or io.BytesIO())
-        with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
-            names = layer.getnames()
-    assert (config["architecture"], config["os"]) == ("amd64", "linux")
+    names = _names_in(engine)
     assert "./etc/os-release" in names
     assert "./etc/hostname" not in names
     assert "./var/cache/apt/archives" in names
     assert "./var/cache/apt/archives/some.deb" not in names
 
 
-def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script(
-    debootstrap: list[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("script", "mirror", "word"),
+    [
+        # A release that debootstrap does not know is made by another one's script.
+        ("gutsy", "http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"),
+        # Certificates have to be in the image.
+        (None, "https://mirror/debian", "--include=ca-certificates"),
+    ],
+)
+def test_what_a_release_or_mirror_needs_is_said_to_debootstrap(
+    debootstrap: list[str],
+    engine: FakeEngine,
+    tmp_path: Path,
+    script: str | None,
+    mirror: str,
+    word: str,
 ) -> None:
-    engine = FakeEngine()
-    engine.result = _LOCAL
-    request = dataclasses.replace(_REQUEST, script="gutsy")
-    make_apt_base(engine, request, "http://mirror/ubuntu", state=tmp_path)
-    assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
-
-
-def test_https_mirrors_need_certificates_in_the_image(
-    debootstrap: list[str], tmp_path: Path
-) -> None:
-    engine = FakeEngine()
-    engine.result = _LOCAL
-    make_apt_base(engine, _REQUEST, "https://mirror/debian", state=tmp_path)
-    assert "--include=ca-certificates" in debootstrap
+    request = dataclasses.replace(_REQUEST, script=script)
+    make_apt_base(engine, request, mirror, state=tmp_path)
+    assert word in debootstrap
+    assert mirror in debootstrap
 
 
 def test_a_failure_leaves_no_tree_behind(
-    debootstrap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    debootstrap: list[str], engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: object) -> None:
         raise ProvisionError("import failed")
 
-    engine = FakeEngine()
     monkeypatch.setattr(engine, "load", fail)
     with pytest.raises(ProvisionError):
         make_apt_base(engine, _REQUEST, "http://mirror/debian", state=tmp_path)
@@ -266,9 +271,8 @@ def _data(name: str) -> Distro:
 
 
 def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
-    installed: list[list[str]], tmp_path: Path, notes: list[str]
+    installed: list[list[str]], engine: FakeEngine, tmp_path: Path, notes: list[str]
 ) -> None:
-    engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
     request = BaseRequest(find_distro("rocky:9"), "x86_64", "rocky:9")
     pin = make_rpm_base(engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path)
@@ -287,11 +291,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     assert "chroot" in taken[2]
     assert "--importdb" in taken[2]
     assert not folder.exists()
-    with tarfile.open(fileobj=io.BytesIO(engine.loaded[0])) as archive:
-        config = json.load(archive.extractfile("config.json") or io.BytesIO())
-        with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
-            names = layer.getnames()
-    assert (config["architecture"], config["os"]) == ("amd64", "linux")
+    names = _names_in(engine)
     assert "./etc/yum.repos.d" in names
     assert "./var/cache/dnf/some.rpm" not in names
     assert "./provision-rpmdb" not in names
@@ -302,9 +302,8 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
 
 
 def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
-    installed: list[list[str]], tmp_path: Path
+    installed: list[list[str]], engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine = FakeEngine()
     engine.result = Image(_ID, ("leap:15.6",), architecture="amd64")
     request = BaseRequest(find_distro("opensuse-leap:15.6"), "x86_64", "leap:15.6")
     make_rpm_base(engine, request, _data("opensuse-leap:15.6"), "15.6", (_OWN,), state=tmp_path)
@@ -319,9 +318,8 @@ def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
 
 
 def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
-    installed: list[list[str]], tmp_path: Path
+    installed: list[list[str]], engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
     request = BaseRequest(find_distro("rocky:9"), "x86_64", "rocky:9")
     own = Path("/etc/yum.repos.d")
@@ -331,9 +329,8 @@ def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
 
 
 def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
-    installed: list[list[str]], tmp_path: Path
+    installed: list[list[str]], engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine = FakeEngine()
     request = BaseRequest(find_distro("rocky:8"), "x86_64", "rocky:8")
     with pytest.raises(ProvisionError) as caught:
         make_rpm_base(engine, request, _data("rocky:8"), "8", (_OWN,), state=tmp_path / "broken")
@@ -344,8 +341,7 @@ def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
     assert not (tmp_path / "broken/base").exists()
 
 
-def test_a_push_gives_the_registrys_digest() -> None:
-    engine = FakeEngine()
+def test_a_push_gives_the_registrys_digest(engine: FakeEngine) -> None:
     engine.have(_LOCAL)
     engine.conversation = [{"status": "Pushed"}, {"aux": {"Digest": _REGISTRY}}]
     pushed = push(engine, _ID, "registry.example:5000/demo:1")
@@ -353,8 +349,7 @@ def test_a_push_gives_the_registrys_digest() -> None:
     assert engine.calls == ["tag registry.example:5000/demo:1", "push registry.example:5000/demo:1"]
 
 
-def test_a_refused_push_says_where_to_log_in() -> None:
-    engine = FakeEngine()
+def test_a_refused_push_says_where_to_log_in(engine: FakeEngine) -> None:
     engine.have(_LOCAL)
     engine.conversation = [{"error": "unauthorized"}]
     with pytest.raises(ProvisionError) as caught:

@@ -75,19 +75,15 @@ def test_releases_are_files_or_commits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    "source",
     [
-        ({}, "give either 'package' or 'releases'"),
-        ({"package": "tool-dkms", "releases": [{"version": "1"}]}, "releases.0.url: missing"),
-        ({"userspace": ["tool"], "releases": [], "package": None}, "either 'package'"),
-        (
-            {"package": "tool-dkms", "build": {"dkms": {"command": ["make"], "modules": ["a.ko"]}}},
-            "leave 'build' out",
-        ),
-        ({"releases": [{"version": "1", "url": "x", "commit": "2"}]}, "commit"),
+        {},
+        {"package": "tool-dkms", "releases": [{"version": "1"}]},
+        {"userspace": ["tool"], "releases": [], "package": None},
+        {"package": "tool-dkms", "build": {"dkms": {"command": ["make"], "modules": ["a.ko"]}}},
+        {"releases": [{"version": "1", "url": "x", "commit": "2"}]},
     ],
 )
-def test_what_a_recipe_may_not_say(source: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_a_recipe_may_not_say(source: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
         dkms(**source)
-    assert complaint in (caught.value.details or "")
