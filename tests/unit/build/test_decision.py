@@ -1,15 +1,11 @@
 """The Pin of a request: what it contains, and what changes its digest."""
 
-import re
-
 import pytest
 
 from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ProvisionError
 from provision.pin import (
     FORMAT,
-    ArchiveSource,
-    GitSource,
 )
 from provision.sources.candidates import components_of
 from unit.build.made_up_driver import (
@@ -56,32 +52,6 @@ def test_a_flavour_has_its_own_package_and_patches(index: ArchiveIndex) -> None:
     assert found.patches == ()
 
 
-VENDOR = {
-    "plain": {"licences": ["MIT"], "build": {"command": ["make"], "modules": ["tool.ko"]}},
-}
-
-
-def test_a_vendors_archive_is_pinned_by_its_checksum(index: ArchiveIndex) -> None:
-    release = {"version": "1.5", "url": "https://driver.example/1.5.zip", "sha256": "d" * 64}
-    source = {"kind": "archive", "releases": [release]}
-    found = pin(index, of=recipe(source=source, flavours=VENDOR, patches=[]))
-    assert found.sources == (ArchiveSource(url=release["url"], sha256="d" * 64),)
-
-
-def test_a_vendors_repository_is_pinned_by_commit_and_checksum(index: ArchiveIndex) -> None:
-    release = {
-        "version": "1.5",
-        "url": "https://driver.example/git",
-        "commit": "e" * 40,
-        "sha256": "d" * 64,
-    }
-    source = {"kind": "git", "releases": [release]}
-    found = pin(index, of=recipe(source=source, flavours=VENDOR, patches=[]))
-    assert found.sources == (
-        GitSource(url=release["url"], commit=release["commit"], sha256=release["sha256"]),
-    )
-
-
 def test_main_needs_no_mention() -> None:
     source = {"kind": "deb", "components": ["non-free", "main", "contrib"]}
     assert components_of(recipe(source=source), ("debian",)) == ("contrib", "non-free")
@@ -122,6 +92,5 @@ def test_what_reaches_the_build_changes_the_digest() -> None:
 )
 def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(more: str) -> None:
     made = index_of({("bookworm", "main"): packages(more)})
-    with pytest.raises(ProvisionError) as caught:
+    with pytest.raises(ProvisionError):
         pin(made)
-    assert re.search("be pinned|has a broken entry", caught.value.message)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import bz2
-import fcntl
 import gzip
 import hashlib
 import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -24,6 +23,7 @@ from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.files import lock
 from provision.pin import BasePin, DistroPin, Pin
 from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import have_apt_answer, sample, write_apt_sources
@@ -161,13 +161,7 @@ def test_modversions_without_symvers_are_refused(settings: Settings, root: Path)
     del settings
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        _CONFIG.replace("CONFIG_CC", "CONFIG_CD"),
-        "<html>Not found</html>",
-    ],
-)
+@pytest.mark.parametrize("config", [_CONFIG.replace("CONFIG_CC", "CONFIG_CD"), "<html>No</html>"])
 def test_a_configuration_that_cannot_be_had_is_refused(
     settings: Settings, root: Path, config: str
 ) -> None:
@@ -201,23 +195,24 @@ def test_files_that_are_named_have_to_be_there(settings: Settings, root: Path) -
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        ('path = "/a"\nurl = "https://e.org/a"\nsha256 = "' + "0" * 64 + '"', "either url"),
-        ("", "either url"),
-        ('url = "https://e.org/a"', "belong together"),
-        ('kind = "image"\npath = "/a"', "neither url, path"),
-        ('kind = "image"', "toolchain = 'image'"),
-        ('path = "a"', "pattern"),
-        ('path = "/a"\ntoolchain = "debian"', "pattern"),
+        'path = "/a"\nurl = "https://e.org/a"\nsha256 = "' + "0" * 64 + '"',
+        "",
+        'url = "https://e.org/a"',
+        'kind = "image"\npath = "/a"',
+        'kind = "image"',
+        'path = "a"',
+        'path = "/a"\ntoolchain = "debian"',
     ],
 )
-def test_settings_that_make_no_sense_are_refused(root: Path, lines: str, message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(root: Path, lines: str) -> None:
     path = root / "etc/provision/provision.toml"
+    path.write_text('[[trees]]\nkernels = "*"\npath = "/a"\n')
+    load_settings(root)
     path.write_text(f'[[trees]]\nkernels = "*"\n{lines}\n')
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError):
         load_settings(root)
-    assert message in str(caught.value.details or caught.value)
 
 
 def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) -> None:
@@ -346,34 +341,19 @@ def test_a_name_that_no_distro_has_is_said(root: Path, name: str) -> None:
     assert "debian:12" in str(caught.value.resolution)
 
 
-def test_one_process_at_a_time_downloads_a_developer_container(
-    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_at_a_time_downloads_a_developer_container(settings: Settings) -> None:
     """Its signature is checked under the name that the download has."""
-    path = settings.state / "locks/developer-containers"
-    done: list[str] = []
-
-    def download(_url: str, *, destination: Path, **_more: object) -> None:
-        with path.open("ab") as stream, pytest.raises(BlockingIOError):
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        destination.parent.mkdir(parents=True)
-        destination.write_bytes(bz2.compress(b"disk"))
-        done.append("download")
-
-    def make(*_given: object, **_more: object) -> BasePin:
-        done.append("make")
-        return BasePin(image="flatcar-developer:1", digest=_BASE.id)
-
-    (root / "key").touch()
-    monkeypatch.setattr(bootstrap, "_keyring", lambda *_given: root / "key")
-    monkeypatch.setattr(bootstrap, "download_signed", download)
-    monkeypatch.setattr(bootstrap, "copy_root", lambda *_given: None)
-    monkeypatch.setattr(bootstrap, "image_of_tree", make)
-    engine = FakeEngine()
-    wanted = _developer("1")
-    bootstrap.ensure_developer_image(using(settings, engine), wanted)
-    assert done == ["download", "make"]
-    assert not list(settings.state.glob("developer-containers/*"))
-    engine.have(replace(_BASE, tags=(wanted.name,)))
-    bootstrap.ensure_developer_image(using(settings, engine), wanted)
-    assert done == ["download", "make"]
+    engine, wanted = FakeEngine(), _developer("4081.2.0")
+    found: list[BasePin] = []
+    thread = Thread(
+        target=lambda: found.append(
+            bootstrap.ensure_developer_image(using(settings, engine), wanted)
+        )
+    )
+    with lock(settings.state / "locks/developer-containers"):
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        engine.have(replace(_BASE, tags=(wanted.name,)))
+    thread.join(10)
+    assert found == [BasePin(image=wanted.name, digest=_BASE.id)]

@@ -3,6 +3,8 @@
 import hashlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provision.build.request import VersionRequest
 from provision.build.versions import choose_version
@@ -254,3 +256,12 @@ def test_a_version_of_another_distro_or_flavour_is_said_to_be_there() -> None:
         with pytest.raises(NotFoundError) as caught:
             pin_for_rocky(wish, of)
         assert (place or "None") in str(caught.value.details)
+
+
+_PARTS = st.lists(st.integers(0, 999).map(str), min_size=1, max_size=4)
+
+
+@given(_PARTS, _PARTS)
+def test_a_branch_is_whole_parts_of_a_version(version: list[str], branch: list[str]) -> None:
+    request = VersionRequest(".".join(branch))
+    assert request.accepts(".".join(version)) == (version[: len(branch)] == branch)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.files import write
 from kit.fileserver import Mirror
+from kit.probe import need_programs
+from kit.process import run
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.fetch import sessions
-from provision.run import Completed
 from provision.sources.upstream.queries import UpstreamResult, ask, kept
 
 DATA = Path(__file__).parents[2] / "data/releases"
@@ -85,28 +89,38 @@ def test_every_kind_is_read(vendor: Mirror, asking: Asking) -> None:
     assert readings[2].releases[0].sha256 == "2" * 64
 
 
+@pytest.fixture
+def commit(vendor: Mirror, tmp_path: Path) -> str:
+    """Have a bare repository at the vendor's, as git reads it over plain HTTP; one tag's commit."""
+    need_programs("git")
+    work, bare = tmp_path / "work", vendor.folder / "demo.git"
+    who = ("-c", "user.name=Vendor", "-c", "user.email=vendor@example.org")
+    run(["git", "init", "-q", work])
+    for version in ("v1.2.0", "v1.3.1", "v1.4-rc1"):
+        run(["git", "-C", work, *who, "commit", "-q", "--allow-empty", "-m", version])
+        run(["git", "-C", work, *who, "tag", "-a", "-m", version, version])
+    run(["git", "clone", "-q", "--bare", work, bare])
+    run(["git", "-C", bare, "update-server-info"])
+    return run(["git", "-C", bare, "rev-parse", "v1.3.1^{commit}"]).stdout.strip()
+
+
 def test_tags_are_asked_of_git_without_a_password_prompt(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
+    vendor: Mirror, commit: str, asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[Sequence[str | Path], Mapping[str, str]]] = []
-
-    def git(argv: Sequence[str | Path], *, env: Mapping[str, str], **_more: object) -> Completed:
-        calls.append((argv, env))
-        return Completed((), 0, f"{'1' * 40}\trefs/tags/v9.0.2\n", "")
-
-    monkeypatch.setattr(ask_module, "run", git)
-    (reading,) = asking({"kind": "git-tags", "url": "https://git.example/onload.git"})
-    assert [release.version for release in reading.releases] == ["9.0.2"]
-    ((argv, env),) = calls
-    assert list(argv)[-2:] == ["--", "https://git.example/onload.git"]
-    assert env["GIT_TERMINAL_PROMPT"] == "0"
-    assert env["GIT_ALLOW_PROTOCOL"] == "http:https"
-    failed = Completed((), 128, "", "fatal: not there\n")
-    monkeypatch.setattr(ask_module, "run", lambda *_a, **_k: failed)
-    (reading,) = asking({"kind": "git-tags", "url": "https://git.example/onload.git"})
-    assert reading.trouble is not None
-    assert reading.trouble.details == "fatal: not there"
-    assert [release.version for release in reading.releases] == ["9.0.2"]
+    text = f'echo "$GIT_TERMINAL_PROMPT $GIT_ALLOW_PROTOCOL $*" >>"{tmp_path}/calls"'
+    text = f'#!/bin/sh\n{text}\nexec {shutil.which("git")} "$@"\n'
+    write(tmp_path / "programs/git", text, 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:{os.environ['PATH']}")
+    url = f"{vendor.url}/demo.git"
+    source = {"kind": "git-tags", "url": url, "pattern": "v([0-9.]+)"}
+    (before,) = asking(source)
+    assert [release.version for release in before.releases] == ["1.2.0", "1.3.1"]
+    assert before.releases[1].commit == commit
+    assert (tmp_path / "calls").read_text() == f"0 http:https ls-remote --tags -- {url}\n"
+    (vendor.folder / "demo.git").rename(vendor.folder / "gone")
+    (later,) = asking(source)
+    assert later.trouble is not None
+    assert later.answer == before.answer
 
 
 def test_the_last_answer_counts_while_a_vendor_is_down(vendor: Mirror, asking: Asking) -> None:
