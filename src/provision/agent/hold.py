@@ -105,16 +105,18 @@ class _GrubEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class _GrubDropIn:
+class GrubDropIn:
     """Debian's GRUB with any other ``GRUB_DEFAULT``: a file after the host's own overrides it."""
 
     root: Path
 
     def value(self) -> str | None:
+        """Return the drop-in's text; None: there is none."""
         path = in_root(self.root, _DROP_IN)
         return path.read_text(errors="replace") if path.is_file() else None
 
     def put(self, value: str | None) -> None:
+        """Write the drop-in, or remove it, and have the menu made again."""
         path = in_root(self.root, _DROP_IN, follow=False)
         if value is None:
             path.unlink(missing_ok=True)
@@ -123,12 +125,15 @@ class _GrubDropIn:
         _tell(self.root, "update-grub")
 
     def beside(self) -> str:
+        """Return ``GRUB_DEFAULT`` as it is without the drop-in."""
         return grub_setting(self.root, without=_DROP_IN)[1] or "0"
 
     def entry(self, kernel: str) -> str | None:
+        """Return the name of a kernel's entry in the menu."""
         return _menu_entry(self.root, kernel)
 
     def value_for(self, held_kernel: str, entry: str) -> str:
+        """Return the drop-in that makes an entry the default."""
         # A package manager that removes the kernel runs update-grub, which then finds no image;
         # without a record, nobody would give the default back.
         return (
@@ -196,11 +201,11 @@ def _loader_of(root: Path) -> _Loader | None:
         return None
     file = next((name for name in GRUB_ENVIRONMENTS if in_root(root, name).is_file()), None)
     if in_root(root, _DROP_IN).is_file():
-        return _GrubDropIn(root)
+        return GrubDropIn(root)
     if file is not None and grub_setting(root, without=_DROP_IN)[1] == "saved":
         return _GrubEnvironment(root, file)
     if in_root(root, "usr/sbin/update-grub").exists():
-        return _GrubDropIn(root)
+        return GrubDropIn(root)
     if in_root(root, _EFI_DEFAULT.parent).is_dir() and in_root(root, "usr/bin/bootctl").exists():
         return _SystemdBoot(root)
     return None

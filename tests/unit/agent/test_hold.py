@@ -1,7 +1,7 @@
 """`[policy] hold_kernels`: a kernel without its drivers is not what boots by default.
 
-GRUB's environment is edited by the real grub-editenv; what update-grub makes of our drop-in, a
-guest shows (`vm/test_kernel_upgrade.py`).
+GRUB's environment is edited by the real grub-editenv; what update-grub makes of our drop-in,
+`engine/test_grub.py` shows.
 """
 
 from __future__ import annotations
