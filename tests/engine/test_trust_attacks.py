@@ -98,10 +98,10 @@ def test_an_image_that_calls_itself_built_here_is_of_no_use(
     assert not host.store(SMALL_DRIVER).exists()
     provision("registry", "key", "--no-password", "--output", tmp_path / "fleet")
     signing = ("--sign", "--key", tmp_path / "fleet.key", "--root", host.root)
-    for target in ((f"{victim.registry}/{SMALL_DRIVER}:1",), ("--output", tmp_path / "signed.tar")):
-        status, _error = provision.failure("registry", "push", name, *target, *signing)
+    for target in (f"{victim.registry}/{SMALL_DRIVER}:1", f"oci:{tmp_path}/signed"):
+        status, _error = provision.failure("registry", "push", name, target, *signing)
         assert status == 1
-    assert not (tmp_path / "signed.tar").exists()
+    assert not (tmp_path / "signed").exists()
     # A person may still say that they want it, and then the host says what it is.
     provision("install", name, "--insecure", "--root", host.root)
     assert '"once": true' in (host.entry(SMALL_DRIVER) / "admission.json").read_text()

@@ -136,11 +136,11 @@ def test_from_only_the_controllers_files(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     target = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
-    archive = tmp_path / "driver.tar"
+    folder = tmp_path / "drivers"
     provision = Provision(engine.host)
     provision("registry", "key", "--no-password", "--output", tmp_path / "fleet")
     signing = ("--sign", "--key", tmp_path / "fleet.key")
-    provision("registry", "push", small_build["image"], "--output", archive, *signing)
+    provision("registry", "push", small_build["image"], f"oci:{folder}", *signing)
     wheelhouse = tmp_path / "wheels"
     # As the page for users says.
     pinned: list[str | Path] = [
@@ -163,7 +163,7 @@ def test_from_only_the_controllers_files(
             "provision_driver_source": settings["provision_driver_source"],
             "provision_driver_cache": str(tmp_path / "bundles"),
             "provision_driver_wheelhouse": str(wheelhouse),
-            "provision_driver_images": [str(archive)],
+            "provision_driver_folder": str(folder),
             "provision_driver_trust_keys": [str(tmp_path / "fleet.pub")],
             "provision_driver_config": {
                 "drivers": {SMALL_DRIVER: {}},

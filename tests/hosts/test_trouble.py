@@ -115,14 +115,14 @@ def test_what_is_wrong_is_named_for_each_host_before_one_is_touched(
 def test_everything_that_a_host_lacks_is_in_one_message(tmp_path: Path) -> None:
     lacking = {
         "provision_hook_program": "/nowhere/oci-decorator",
-        "provision_driver_images": ["/nowhere/nvidia.tar"],
+        "provision_driver_trust_keys": ["/nowhere/fleet.pub"],
         "provision_driver_config": {"drivers": {"nvidea": {}}},
     }
     played = Ansible(tmp_path, [], {}, stand_ins={"h": {**_NOWHERE, **lacking}}).play(
         SITE, check=False
     )
     assert played.recap["h"]["failed"] == 1
-    for said in ("/nowhere/oci-decorator", "/nowhere/nvidia.tar", "nvidea"):
+    for said in ("/nowhere/oci-decorator", "/nowhere/fleet.pub", "nvidea"):
         assert said in played.output
 
 

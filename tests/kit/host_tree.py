@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import stat
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -311,12 +310,13 @@ class HostTree(HostFiles):
             for name, value in {"vendor": "1234", "device": device, "class": "030000"}.items():
                 self.write(f"sys/bus/pci/devices/0000:{number:02x}:00.0/{name}", f"0x{value}\n")
 
-    def archive(self) -> Path:
-        """The images of the folder as one file that can be carried."""
-        path = self.folder / "driver.tar"
-        with tarfile.open(path, "w") as archive:
-            archive.add(self.root / _IMAGES / DRIVER, arcname="")
-        return path
+    def carry(self) -> None:
+        """Have the image in another folder, which was carried here, under the tag 1."""
+        folder = self.folder / "carried" / DRIVER
+        shutil.copytree(self.root / _IMAGES / DRIVER, folder)
+        layout = writable_layout(folder, Reference("", DRIVER))
+        name = next(tag for tag in layout.tags() if not tag.endswith(".sig"))
+        layout.tag(layout.names[name].digest, "1")
 
     def store(self, name: str = "") -> Path:
         """A path of the driver in the store."""

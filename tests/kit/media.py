@@ -75,14 +75,6 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def tar_with(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive of files, and one member more."""
-    buffer = io.BytesIO(tar_of(files))
-    with tarfile.open(fileobj=buffer, mode="a") as archive:
-        archive.addfile(member, io.BytesIO(b"x" * member.size))
-    return buffer.getvalue()
-
-
 def files_in(folder: Path) -> dict[str, bytes]:
     """Return all files below a folder."""
     return {

@@ -39,7 +39,6 @@ from provision.export.host_python import PythonPin
 from provision.manifest import ADMISSION
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import TrustOverride, tag_of
-from provision.registry.image_archives import save_image
 from provision.registry.keys import FileSigner
 from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference
@@ -112,16 +111,11 @@ def _sign_pushed(settings: Settings, engine: FakeEngine) -> None:
     )
 
 
-def _sign_archive(settings: Settings, engine: FakeEngine) -> None:
-    image = EngineImage(engine, "sha256:theirs", PIN, SIGNER)
-    save_image(settings, image, settings.root / "image.tar")
-
-
 def _export(settings: Settings, _engine: FakeEngine) -> None:
     ArtifactSource(settings, DEFAULT).unpack(PIN.image, settings.root / "exported")
 
 
-@pytest.mark.parametrize("use", [_install, _sign_pushed, _sign_archive, _export])
+@pytest.mark.parametrize("use", [_install, _sign_pushed, _export])
 def test_an_image_that_was_not_built_here_is_of_no_use(
     settings: Settings, engine: FakeEngine, use: Callable[[Settings, FakeEngine], None]
 ) -> None:

@@ -25,7 +25,6 @@ from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
 from provision.files import write_atomic, write_output
 from provision.registry.find import host_reference
-from provision.registry.image_archives import save_image
 from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
 
@@ -125,10 +124,7 @@ def build_command(
     push_to: str | None = option(
         "--push REF", "Also push the image under this name, or to a folder: oci:DIR."
     ),
-    output: Path | None = option(
-        "--output FILE.tar", "Also write the image to an archive.", type=options.OUTPUT_FILE
-    ),
-    signs: bool = option("--sign", "Sign the pushed or written image."),
+    signs: bool = option("--sign", "Sign the pushed image."),
     private: KeyOptions = key_options,
     dry_run: bool = options.dry_run,
 ) -> None:
@@ -138,10 +134,10 @@ def build_command(
     gives the same bytes.
     """
     _check_subject(driver, pin_file, [*target.given(), *(["--arch"] if arch else [])])
-    if signs and push_to is None and output is None:
+    if signs and push_to is None:
         raise UsageError(
-            "--sign needs an image that is pushed or written to an archive.",
-            resolution="Add --push REF or --output FILE.tar, or leave out --sign.",
+            "--sign needs an image that is pushed.",
+            resolution="Add --push REF, or leave out --sign.",
         )
     private.check(signs=signs)
     if push_to is not None:
@@ -178,8 +174,6 @@ def build_command(
         pushed = signed = None
         if push_to is not None:
             pushed, signed = publish(settings, image, str(host_reference(settings, pin, push_to)))
-        if output is not None:
-            _saved, signed = save_image(settings, image, output)
     phases = built.phases()
     emit(
         {

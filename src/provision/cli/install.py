@@ -22,7 +22,6 @@ from provision.errors import UsageError
 from provision.kmod.trial import TrialFailedError, try_artifact
 from provision.kmod.verify import Report, verify_artifact
 from provision.registry.find import TrustOverride
-from provision.registry.image_archives import is_archive_name
 from provision.store.artifact_lookup import check_age
 from provision.store.entries import kernel_entry
 from provision.store.install import require_card, unpacked_image
@@ -34,7 +33,7 @@ from provision.store.obtain import Stored, store_image, store_pulled, unpacked_p
 @command("install")
 def install_command(
     *,
-    what: str = argument("IMAGE|FILE.tar"),
+    what: str = argument("IMAGE"),
     root: Path = options.root_or_new,
     consent: TrustOverride = trust_options,
     again: bool = options.again,
@@ -48,14 +47,13 @@ def install_command(
     provision.toml does not ask for is refused, because the next run of the agent would take it
     back. An artifact that is installed already stays.
 
-    An IMAGE whose name begins with the host of a registry is pulled from there and must be signed.
-    Every other name is an image of the engine, which this user must have built here. FILE.tar, or a
-    path that begins with / or ./, is the archive of an image and must be signed too.
+    An IMAGE whose name begins with the host of a registry, or with oci:DIR, comes from there and
+    must be signed. Every other name is an image of the engine, which this user must have built.
     """
     with job(root) as settings:
         desired = load_desired(settings.root)
         add: Callable[[], Stored]
-        if is_archive_name(what) or names_registry(what):
+        if names_registry(what):
             trusted = examined(settings, what, consent)
             check_age(settings, trusted, consent)
             pin = trusted.pin
@@ -108,7 +106,7 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
 @command("verify")
 def verify_command(
     *,
-    what: str = argument("IMAGE|FILE.tar|STORE-ENTRY|DRIVER"),
+    what: str = argument("IMAGE|STORE-ENTRY|DRIVER"),
     boot: bool = option(
         "--boot", "Also boot the kernel in a virtual machine, and load the modules there."
     ),
@@ -194,7 +192,7 @@ def _artifact(
     """Yield an artifact's folder, and how it compares with its manifest."""
     path = Path(what)
     is_path = path.is_dir() or what.startswith(("/", "./", "../"))
-    if (is_archive_name(what) and path.is_file()) or (not is_path and names_registry(what)):
+    if not is_path and names_registry(what):
         with unpacked_pull(settings, examined(settings, what, consent)) as unpacked:
             yield unpacked
     elif not is_path and (":" in what or "/" in what):

@@ -20,7 +20,6 @@ from provision.cli.output import fields, progress
 from provision.errors import UsageError
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import TrustOverride, connect, examine
-from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.keys import Signer, open_signer, password_line, read_password
 from provision.registry.names import parse_reference
 from provision.registry.publish import configured_signer
@@ -41,10 +40,7 @@ def job(
 
 
 def examined(settings: Settings, image: str, consent: TrustOverride) -> ArtifactImage:
-    """Return the image of a registry or an archive, once its signature is verified."""
-    if is_archive_name(image):
-        repository = open_archive(settings, Path(image))
-        return examine(settings, repository, {}, consent)
+    """Return the image of a registry or a folder, once its signature is verified."""
     return examine(settings, connect(settings, parse_reference(image)), {}, consent)
 
 

@@ -38,7 +38,6 @@ from provision.registry.find import (
     find_pin_in_registries,
     host_reference,
 )
-from provision.registry.image_archives import save_image
 from provision.registry.keys import generate_key
 from provision.registry.manifests import Repository
 from provision.registry.names import (
@@ -64,11 +63,6 @@ def push(
     image: str = argument("IMAGE"),
     reference: str | None = argument("[REF]"),
     signs: bool = option("--sign", "Sign the pushed image."),
-    output: Path | None = option(
-        "--output FILE.tar",
-        "Write the image to an archive in place of a registry.",
-        type=options.OUTPUT_FILE,
-    ),
     private: KeyOptions = key_options,
     consent: TrustOverride = trust_options,
     root: Path = options.root,
@@ -82,40 +76,29 @@ def push(
     signatures, once they are verified.
     """
     private.check(signs=signs)
-    if output is not None and reference is not None:
-        raise UsageError(
-            "REF and --output can't be given together.", resolution="Leave one of them out."
-        )
     if reference is not None:
         check_push_name(reference)
     with job(root) as settings:
         if names_registry(image):
-            if signs or output is not None:
+            if signs:
                 raise UsageError(
                     "An image that is not the engine's is copied as it is.",
-                    resolution="Leave out --sign and --output; 'provision registry sign' signs it.",
+                    resolution="Leave out --sign; 'provision registry sign' signs it.",
                 )
             _copy(settings, examined(settings, image, consent), reference)
             return
         found = _engine_image(settings, image)
         name = host_reference(settings, found.pin, reference)
-        if name is None and output is None:
+        if name is None:
             raise UsageError(
                 "No registry is named to push to.",
                 resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
             )
         found = replace(found, signer=private.signer(settings) if signs else None)
-        if output is not None:
-            digest, signed = save_image(settings, found, output)
-            document = {"output": output, "digest": digest}
-            said = f"{output} {digest}"
-        else:
-            pushed, signed = publish(settings, found, str(name))
-            document = asdict(pushed)
-            said = f"{pushed.reference}@{pushed.digest}"
+        pushed, signed = publish(settings, found, name)
     emit(
-        {**document, "signed": signed},
-        said,
+        {**asdict(pushed), "signed": signed},
+        f"{pushed.reference}@{pushed.digest}",
         lambda one: signed_lines(one["signed"]) if one["signed"] else (),
     )
 
@@ -140,7 +123,7 @@ def _engine_image(settings: Settings, image: str) -> EngineImage:
 @command("pull", registry)
 def pull(
     *,
-    image: str | None = argument("[IMAGE|FILE.tar]"),
+    image: str | None = argument("[IMAGE]"),
     pin_file: Path | None = option(
         "--pin FILE",
         "In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
@@ -152,7 +135,7 @@ def pull(
     root: Path = options.root,
     dry_run: bool = options.dry_run,
 ) -> None:
-    """Put the artifact of IMAGE, an image in a registry or an archive, into the host's store.
+    """Put the artifact of IMAGE, an image in a registry or folder, into the host's store.
 
     The command verifies the signature of the image and needs no engine. It does not activate the
     artifact; 'provision install IMAGE' does.

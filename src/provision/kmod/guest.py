@@ -255,7 +255,7 @@ def _needed_memory(initramfs: IO[bytes]) -> int:
         raise NotTriedError(
             f"Trying the modules takes {needed} MiB of memory, and {available} MiB are free.",
             resolution="Stop something that takes memory, or try the artifact on another machine:"
-            " provision verify --boot FILE.tar",
+            " provision verify --boot IMAGE",
         )
     return needed
 

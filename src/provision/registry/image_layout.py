@@ -1,4 +1,4 @@
-"""OCI image layouts: images in a folder or in a tar archive that is never unpacked.
+"""OCI image layouts: images in a folder.
 
 A layout keeps manifests unchanged, and so the digests that were signed; signatures lie under their
 tags, as in a registry. The medium is not trusted: only regular files are read, and all contents are
@@ -12,14 +12,11 @@ import hashlib
 import json
 import os
 import stat
-import tarfile
-import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
-from provision.engine.tar_streams import BAD_TAR, TarReader
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.files import lock, write_atomic
@@ -47,49 +44,8 @@ REF_NAME = "org.opencontainers.image.ref.name"
 # How `cosign save` marks what it writes: image and signatures, without names.
 _COSIGN_KIND = "kind"
 _COSIGN_SIGNATURES = "dev.cosignproject.cosign/sigs"
-_LONGEST_MARKER = 4096
 _BLOBS = "blobs/sha256"
 _CHUNK = 1 << 20
-
-
-class Files(Protocol):
-    """Files of a medium under plain relative names, such as ``blobs/sha256/…``."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file; NotFoundError: there is none of that name."""
-
-
-def open_files(path: Path) -> Files:
-    """Return the files of a folder or of a tar archive."""
-    return FolderFiles(path) if path.is_dir() else TarFiles(path)
-
-
-def read_small(files: Files, path: str, limit: int) -> bytes:
-    """Return the content of a file that is no longer than a limit."""
-    with files.open(path) as stream:
-        data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
-    return data
-
-
-def refused(name: str, why: str) -> ProvisionError:
-    """Return the error for content of a medium that an image can't have."""
-    return ProvisionError(
-        f"'{name}' is refused: {why}.",
-        resolution="Don't use it. Have it made again by those whom you trust, and copied once"
-        " more.",
-    )
-
-
-def _missing(name: str, path: str) -> NotFoundError:
-    return NotFoundError(
-        f"'{name}' has no file '{path}'.", resolution="Copy it again: it is not complete."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,56 +84,35 @@ class FolderFiles:
         return os.fdopen(handle, "rb")
 
 
-class TarFiles:
-    """Files in a tar archive (not compressed), which is scanned once and then read in place.
+def read_small(files: FolderFiles, path: str, limit: int) -> bytes:
+    """Return the content of a file that is no longer than a limit."""
+    with files.open(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
+    return data
 
-    It has plain files and folders only: links, devices, absolute names, two files of one name and
-    the like are refused before anything of it is used.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._members: dict[str, tarfile.TarInfo] = {}
-        try:
-            stream = path.open("rb")
-        except FileNotFoundError as error:
-            raise NotFoundError(
-                f"There is no file '{path}'.", resolution="Check whether the name is right."
-            ) from error
-        weakref.finalize(self, stream.close)
-        try:
-            self._archive = TarReader(stream)
-            for member in self._archive:
-                self._take(member)
-        except BAD_TAR as error:
-            why = f"it is no tar archive of an image, or is compressed ({error})"
-            raise refused(self.name, why) from error
+def refused(name: str, why: str) -> ProvisionError:
+    """Return the error for content of a medium that an image can't have."""
+    return ProvisionError(
+        f"'{name}' is refused: {why}.",
+        resolution="Don't use it. Have it made again by those whom you trust, and copied once"
+        " more.",
+    )
 
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file."""
-        if path not in self._members:
-            raise _missing(self.name, path)
-        return self._archive.content(self._members[path])
 
-    def _take(self, member: tarfile.TarInfo) -> None:
-        path = PurePosixPath(member.name)
-        shown = f"'{member.name[:80]}' in it"
-        if path.is_absolute() or ".." in path.parts:
-            raise refused(self.name, f"{shown} lies outside of it")
-        if member.isdir():
-            return
-        if not member.isreg() or member.issparse():
-            raise refused(self.name, f"{shown} is no plain file, but a link, device or the like")
-        if str(path) in self._members:
-            raise refused(self.name, f"{shown} is there twice")
-        self._members[str(path)] = member
+def _missing(name: str, path: str) -> NotFoundError:
+    return NotFoundError(
+        f"'{name}' has no file '{path}'.", resolution="Copy it again: it is not complete."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
     """The images of an OCI image layout: a ``Repository``."""
 
-    files: Files
+    files: FolderFiles
     reference: Reference
 
     @property
@@ -265,29 +200,7 @@ def _blob(digest: str) -> str:
     return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
 
 
-def open_layout(files: Files, reference: Reference) -> ImageLayout:
-    """Return the images of a layout, of which nothing is trusted."""
-    try:
-        marker = read_small(files, MARKER, _LONGEST_MARKER)
-    except NotFoundError as error:
-        raise ProvisionError(
-            f"'{files.name}' is no OCI image layout: it has no file '{MARKER}'.",
-            resolution="If it is an archive of 'docker save', convert it:"
-            f" skopeo copy docker-archive:{files.name} oci-archive:NEW.tar",
-        ) from error
-    try:
-        version = json.loads(marker)["imageLayoutVersion"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise refused(files.name, f"'{MARKER}' in it is not valid") from error
-    if version != "1.0.0":
-        raise refused(files.name, f"it is an image layout of version {str(version)[:20]}")
-    layout = ImageLayout(files, reference)
-    # What is wrong with it is said before an image is looked for.
-    _ = layout.names
-    return layout
-
-
-def _names(files: Files) -> dict[str, Descriptor]:
+def _names(files: FolderFiles) -> dict[str, Descriptor]:
     name = f"{files.name}: {INDEX}"
     try:
         index = parse_manifest(read_small(files, INDEX, LONGEST_MANIFEST), name)

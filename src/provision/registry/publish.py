@@ -67,7 +67,7 @@ class PinTagConflictError(ProvisionError):
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """An artifact image of an engine, on its way to a registry or an archive."""
+    """An artifact image of an engine, on its way to a registry or folder."""
 
     engine: Engine
     image_id: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Callable
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
@@ -236,9 +235,9 @@ def _next_not_made_before(host: HostTree, run: Run) -> None:
     host.want("prebuild = false\n")
 
 
-def _archive_pulled(host: HostTree, run: Run) -> None:
-    _archive("fleet")(host, run)
-    run("registry", "pull", host.folder / "driver.tar")
+def _carried_pulled(host: HostTree, run: Run) -> None:
+    _carried("fleet")(host, run)
+    run("registry", "pull", f"oci:{host.folder}/carried/{DRIVER}:1")
 
 
 def _no_keys(host: HostTree, run: Run) -> None:
@@ -320,55 +319,48 @@ def _fleet(host: HostTree, run: Run) -> None:
     (host.folder / "fleet.toml").write_text(f'{text}distros = ["debian:12"]\n')
 
 
-def _archive(signed: str) -> State:
+def _carried(signed: str) -> State:
     def state(host: HostTree, run: Run) -> None:
         del run
         host.want()
         host.offer(signed=signed)
-        host.archive()
+        host.carry()
 
     return state
 
 
-def _archive_not_named(host: HostTree, run: Run) -> None:
-    _archive("fleet")(host, run)
+def _carried_not_named(host: HostTree, run: Run) -> None:
+    _carried("fleet")(host, run)
     path = host.root / "etc/provision/provision.toml"
     path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", ""))
 
 
-def _archive_of_another_version(host: HostTree, run: Run) -> None:
-    _archive("fleet")(host, run)
+def _carried_of_another_version(host: HostTree, run: Run) -> None:
+    _carried("fleet")(host, run)
     host.want(version="2.0")
 
 
-def _archive_for_the_next(host: HostTree, run: Run) -> None:
+def _carried_for_the_next(host: HostTree, run: Run) -> None:
     del run
     host.want()
     host.add_kernel(NEXT)
     host.offer(kernel=NEXT)
-    host.archive()
+    host.carry()
 
 
-def _archive_without_trust(host: HostTree, run: Run) -> None:
-    _archive("fleet")(host, run)
+def _carried_without_trust(host: HostTree, run: Run) -> None:
+    _carried("fleet")(host, run)
     (host.root / "etc/provision/provision.toml").unlink()
 
 
-def _archive_installed(host: HostTree, run: Run) -> None:
-    _archive("fleet")(host, run)
-    run("install", host.folder / "driver.tar")
+def _carried_installed(host: HostTree, run: Run) -> None:
+    _carried("fleet")(host, run)
+    run("install", f"oci:{host.folder}/carried/{DRIVER}:1")
 
 
-def _archive_installed_and_damaged(host: HostTree, run: Run) -> None:
-    _archive_installed(host, run)
+def _carried_installed_and_damaged(host: HostTree, run: Run) -> None:
+    _carried_installed(host, run)
     (host.store("current").resolve() / "driver/usr/bin/democtl").unlink()
-
-
-def _foreign_archive(host: HostTree, run: Run) -> None:
-    del run
-    host.want()
-    with tarfile.open(host.folder / "driver.tar", "w") as archive:
-        archive.add(host.root / "etc/os-release", arcname="notes.txt")
 
 
 def _device(host: HostTree, run: Run) -> None:
@@ -381,12 +373,12 @@ def _for_other_cards(host: HostTree, run: Run) -> None:
     """The driver lists other cards than the host has."""
     _device(host, run)
     host.offer(cards=(PciMatch(vendor="1234", devices=("0002",)),))
-    host.archive()
+    host.carry()
 
 
 def _with_other_cards(host: HostTree, run: Run) -> None:
     _for_other_cards(host, run)
-    run("install", str(host.folder / "driver.tar"), "--force")
+    run("install", f"oci:{host.folder}/carried/{DRIVER}:1", "--force")
 
 
 def _for_one_of_the_cards(host: HostTree, run: Run) -> None:
@@ -521,17 +513,16 @@ STATES: dict[str, State] = {
     "kernel to come": _kernel_to_come,
     "result of a matrix": _matrix_knows,
     "fleet": _fleet,
-    "archive": _archive("fleet"),
-    "archive, pulled": _archive_pulled,
-    "archive of a stranger": _archive("stranger"),
-    "archive, not signed": _archive("nobody"),
-    "archive, no trust": _archive_without_trust,
-    "archive, not named": _archive_not_named,
-    "archive, another version named": _archive_of_another_version,
-    "archive, for the next kernel": _archive_for_the_next,
-    "archive, installed": _archive_installed,
-    "archive, installed, damaged": _archive_installed_and_damaged,
-    "archive of something else": _foreign_archive,
+    "carried": _carried("fleet"),
+    "carried, pulled": _carried_pulled,
+    "carried of a stranger": _carried("stranger"),
+    "carried, not signed": _carried("nobody"),
+    "carried, no trust": _carried_without_trust,
+    "carried, not named": _carried_not_named,
+    "carried, another version named": _carried_of_another_version,
+    "carried, for the next kernel": _carried_for_the_next,
+    "carried, installed": _carried_installed,
+    "carried, installed, damaged": _carried_installed_and_damaged,
     "device": _device,
     "device, driver for others": _for_other_cards,
     "devices, driver for one": _for_one_of_the_cards,

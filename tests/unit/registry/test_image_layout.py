@@ -1,22 +1,17 @@
-"""Images on media: layouts and archives, and what hostile ones have in them."""
+"""Images in folders, and what hostile ones have in them."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import tarfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
-from kit.media import files_in, tar_of, tar_with
+from kit.media import files_in
 from kit.memory_registry import (
     ECDSA,
     MemoryRegistry,
@@ -26,9 +21,9 @@ from kit.memory_registry import (
     public,
 )
 from provision.engine.tar_streams import Unpacker
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ProvisionError
 from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
-from provision.registry.image_layout import REF_NAME, open_files, open_layout, writable_layout
+from provision.registry.image_layout import REF_NAME, folder_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.signatures import verify_signature
@@ -62,18 +57,13 @@ def layout(layer: bytes, tmp_path: Path) -> Path:
     return tmp_path / "layout"
 
 
-def written(folder: Path, data: bytes) -> Path:
-    path = folder / "image.tar"
-    path.write_bytes(data)
-    return path
-
-
 def pulled(path: Path, folder: Path) -> ArtifactImage:
     """Do what a host does: find, verify, unpack."""
-    repository: Repository = open_layout(open_files(path), REFERENCE)
+    reference = Reference(f"oci:{path.parent}", path.name, "1")
+    repository: Repository = folder_layout(reference)
     name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))
     if name.startswith("sha256:"):
-        repository = repository.at(REFERENCE.with_digest(name))
+        repository = repository.at(reference.with_digest(name))
     image = find(repository, "x86_64")
     repository = repository.at(image.reference)
     keys = [public(KEY)]
@@ -90,46 +80,6 @@ def test_a_layout_keeps_what_was_signed(layout: Path, tmp_path: Path) -> None:
     trusted = pulled(layout, tmp_path / "a")
     assert trusted.facts == FACTS
     assert (tmp_path / "a/entry/driver/manifest.json").is_file()
-    archive = written(tmp_path, tar_of(files_in(layout)))
-    assert pulled(archive, tmp_path / "b").reference == trusted.reference
-
-
-def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
-    return member
-
-
-# What else a hostile archive has.
-HOSTILE: dict[str, tarfile.TarInfo] = {
-    "a symbolic link": _member("blobs/x", tarfile.SYMTYPE, "/etc/shadow"),
-    "a link of the usual name": _member("index.json", tarfile.SYMTYPE, "x"),
-    "a hard link": _member("blobs/x", tarfile.LNKTYPE, "index.json"),
-    "a device": _member("blobs/x", tarfile.CHRTYPE),
-    "a block device": _member("blobs/x", tarfile.BLKTYPE),
-    "a FIFO": _member("blobs/x", tarfile.FIFOTYPE),
-    "an absolute name": _member("/etc/passwd"),
-    "a way out": _member("blobs/../../etc/passwd"),
-    "a name twice": _member("index.json"),
-    "a name twice, in other words": _member("./index.json"),
-    "a file without an end": _member("blobs/x"),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_an_archive_with_what_no_image_has_is_refused(
-    layout: Path, tmp_path: Path, case: str
-) -> None:
-    member = HOSTILE[case]
-    data = bytearray(tar_with(member, files_in(layout)))
-    if case == "a file without an end":
-        member.size = 8 << 30
-        head = member.tobuf(tarfile.GNU_FORMAT)
-        data = bytearray(tar_of(files_in(layout))).rstrip(b"\0")
-        data += bytes(-len(data) % 512) + head
-    with pytest.raises(ProvisionError) as caught:
-        open_files(written(tmp_path, bytes(data)))
-    assert caught.value.resolution
 
 
 def changed(name: str, change: Callable[[Any], object]) -> Callable[[Files], None]:
@@ -169,8 +119,6 @@ DAMAGED: dict[str, Callable[[Files], object]] = {
     "an index that is an image": lambda f: f.update({"index.json": f[image_of(f)]}),
     "two images of one name": other_image,
     "an index of a hundred megabytes": lambda f: f.update({"index.json": bytes(5 << 20)}),
-    "another version": lambda f: f.update({"oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}),
-    "an invalid marker": lambda f: f.update({"oci-layout": b"[]"}),
     "an index that names what is missing": lambda f: f.pop(image_of(f)),
     "a manifest that names what is missing": lambda f: f.pop(layer_in(f)),
     "a manifest of another digest": lambda f: f.update({image_of(f): f[image_of(f)] + b" "}),
@@ -180,31 +128,17 @@ DAMAGED: dict[str, Callable[[Files], object]] = {
 }
 
 
-@pytest.mark.parametrize("as_folder", [False, True], ids=["tar", "folder"])
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_layout_that_lies_is_refused(
-    layout: Path, tmp_path: Path, case: str, *, as_folder: bool
-) -> None:
+def test_a_layout_that_lies_is_refused(layout: Path, tmp_path: Path, case: str) -> None:
     files = files_in(layout)
     DAMAGED[case](files)
     path = tmp_path / "medium"
-    if as_folder:
-        for name, data in files.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(data)
-    else:
-        path.write_bytes(tar_of(files))
+    for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
     with pytest.raises(ProvisionError):
         pulled(path, tmp_path / "a")
     assert list((tmp_path / "a").rglob("*")) in ([], [tmp_path / "a/entry"])
-
-
-def test_a_compressed_archive_is_refused(layout: Path, tmp_path: Path) -> None:
-    compressed = written(tmp_path, gzip.compress(tar_of(files_in(layout))))
-    with pytest.raises(ProvisionError):
-        open_files(compressed)
-    with pytest.raises(NotFoundError):
-        open_files(tmp_path / "none.tar")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "fifo"])
@@ -221,31 +155,3 @@ def test_no_link_of_a_folder_is_followed(layout: Path, tmp_path: Path, kind: str
             os.mkfifo(layout / "index.json")
     with pytest.raises(ProvisionError):
         pulled(layout, tmp_path / "a")
-
-
-@settings(max_examples=60, deadline=None)
-@given(damage=st.lists(st.tuples(st.integers(0, 10_239), st.integers(0, 255)), max_size=8))
-def test_a_damaged_archive_is_an_error_of_ours_or_the_same(
-    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
-) -> None:
-    whole = bytearray(tar_of({"oci-layout": b"{}", "index.json": b"{}", "blobs/x": b"1" * 600}))
-    for at, value in damage:
-        whole[at] = value
-    path = tmp_path_factory.getbasetemp() / "damaged.tar"
-    path.write_bytes(whole)
-    with suppress(ProvisionError):
-        files = open_files(path)
-        for name in ("oci-layout", "index.json", "blobs/x"):
-            with files.open(name) as stream:
-                assert len(stream.read()) <= len(whole)
-
-
-def test_a_header_does_not_fill_the_memory(tmp_path: Path) -> None:
-    member = tarfile.TarInfo("pax")
-    member.type, member.size = tarfile.XHDTYPE, 3 << 30
-    path = tmp_path / "image.tar"
-    with path.open("wb") as stream:
-        stream.write(member.tobuf(tarfile.USTAR_FORMAT))
-        stream.truncate(4 << 30)
-    with pytest.raises(ProvisionError):
-        open_files(path)

@@ -37,7 +37,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "source": _TEXT,
                         "constraints": _TEXT,
                         "wheelhouse": _TEXT,
-                        "images": {"type": "list", "elements": "str", "default": []},
                         "trust_keys": {"type": "list", "elements": "str", "default": []},
                         "folder": _TEXT,
                     }
@@ -88,12 +87,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             constraints = self._path(given["constraints"])
             wheelhouse = self._path(given["wheelhouse"])
             packages = preflight.packages_mistakes(path, constraints, wheelhouse)
-        images = [self._path(image) for image in given["images"]]
         found = [
             *preflight.config_mistakes(given["config"], path),
             *wrong,
             *packages,
-            *preflight.images_mistakes(images),
             *preflight.keys_mistakes([self._path(key) for key in given["trust_keys"]]),
             *preflight.folder_mistakes(self._path(given["folder"]), self._drivers(given)),
         ]

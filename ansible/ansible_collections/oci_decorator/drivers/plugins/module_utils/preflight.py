@@ -180,17 +180,6 @@ def drivers_of(source: Path) -> list[str]:
         return []
 
 
-def images_mistakes(archives: list[str]) -> list[str]:
-    """Return which archives of images are missing."""
-    missing = [
-        f"There is no archive '{path}' (provision_driver_images)."
-        " 'provision registry push IMAGE --output FILE --sign' makes one."
-        for path in archives
-        if not Path(path).is_file()
-    ]
-    return missing + _twice("archives", "provision_driver_images", archives)
-
-
 def keys_mistakes(paths: list[str]) -> list[str]:
     """Return which public keys are missing, or must not be copied to hosts."""
     wrong = []
