@@ -15,7 +15,7 @@ from typing import BinaryIO
 import pytest
 
 from kit.artifact import KERNEL, write
-from provision.agent import actions
+from kit.process import wait_for
 from provision.agent.actions import shutdown_delayed
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired
@@ -254,26 +254,14 @@ def test_a_folder_that_stays_incomplete_is_given_up(tmp_path: Path) -> None:
 def test_a_shutdown_is_delayed_where_logind_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[list[str]] = []
-
-    class Beside:
-        def __init__(self, argv: list[str], *, why: str) -> None:
-            assert why
-            started.append(argv)
-
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_error: object) -> None:
-            started.append([])
-
-    monkeypatch.setattr(actions, "beside", Beside)
-    monkeypatch.setattr(actions, "find_program", lambda name: f"/usr/bin/{name}")
+    asked = tmp_path / "asked"
+    text = f'#!/bin/sh\necho "$*" >"{asked}"\nexec cat\n'
+    write(tmp_path / "programs/systemd-inhibit", text.encode())
+    (tmp_path / "programs/systemd-inhibit").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:{os.environ['PATH']}")
     with shutdown_delayed(tmp_path, "building"):
-        assert started == []
+        assert not asked.exists()
     (tmp_path / "run/systemd/seats").mkdir(parents=True)
     with shutdown_delayed(tmp_path, "building"):
-        (argv,) = started
-        assert argv[0] == "systemd-inhibit"
-        assert {"--what=shutdown", "--mode=delay", "--why=building"} <= set(argv)
-    assert started[-1] == []
+        wait_for("the inhibitor", lambda: asked.exists() and asked.read_text(), within_s=30)
+    assert {"--what=shutdown", "--mode=delay", "--why=building"} <= set(asked.read_text().split())

@@ -55,18 +55,16 @@ def test_it_is_gone_where_a_fetch_fails(access: GitAccess) -> None:
     assert list(access.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["http://git.example/x.git", "git://git.example/x.git"])
-def test_nothing_is_given_where_the_server_is_asked_without_tls(
+@pytest.mark.parametrize(
+    "url", ["http://git.example/x.git", "git://git.example/x.git", "https://third.example/x.git"]
+)
+def test_nothing_is_given_to_another_server_or_without_tls(
     access: GitAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
+    if not url.startswith("https:"):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
     with access.granted(url, _ENGINE) as given:
         assert (given.binds, given.environment, given.files) == ({}, {}, {})
-
-
-def test_another_server_gets_no_login(access: GitAccess) -> None:
-    with access.granted("https://third.example/x.git", _ENGINE) as given:
-        assert (given.binds, given.environment) == ({}, {})
     assert not access.folder.exists()
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from provision.build import bootstrap, image, resolve
+from provision.build import bootstrap, resolve
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.image import Built, build_image
+from provision.build.image import DIGEST_LABEL, build_image
 from provision.build.package_store import Closure
 from provision.build.provenance import record_built
 from provision.build.request import BuildSettings
@@ -32,7 +32,7 @@ from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
-from unit.engine.fake_engine import FakeEngine, using
+from unit.engine.fake_engine import FakeEngine, recorded, using
 from unit.fake_archive import write_apt_sources
 from unit.fake_solver import closure
 
@@ -68,11 +68,10 @@ def test_what_apt_answered_is_kept_for_some_minutes(
 def test_an_archive_out_of_reach_answers_as_it_did_lately(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ) -> None:
-    def fail(*_question: object) -> bytes:
-        raise UnreachableError("The archive can't be reached from the solving container.")
-
     before = resolve_pin(using(settings, engine), REQUEST)
-    monkeypatch.setattr("provision.build.archive.Archive._run_apt", fail)
+    monkeypatch.setattr(
+        "provision.build.archive.Archive._run_apt", _failing(UnreachableError("no route"))
+    )
     _age_answers(settings, 24 * 3600)
     again = resolve_pin(using(settings, engine), REQUEST)
     assert again.pin == before.pin
@@ -80,6 +79,13 @@ def test_an_archive_out_of_reach_answers_as_it_did_lately(
     _age_answers(settings, 8 * 24 * 3600)
     with pytest.raises(UnreachableError):
         resolve_pin(using(settings, engine), REQUEST)
+
+
+def _failing(error: ProvisionError) -> Callable[..., Any]:
+    def fail(*_given: object, **_more: object) -> Any:  # noqa: ANN401 - nothing comes back
+        raise error
+
+    return fail
 
 
 def _age_answers(settings: Settings, seconds: float) -> None:
@@ -99,10 +105,7 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     error: ProvisionError,
 ) -> None:
 
-    def fail(*_request: object, **_more: object) -> Closure:
-        raise error
-
-    monkeypatch.setattr(resolve, "solve", fail)
+    monkeypatch.setattr(resolve, "solve", _failing(error))
     with pytest.raises(NotFoundError) as caught:
         resolve_pin(
             using(settings, engine),
@@ -122,10 +125,7 @@ def test_an_archive_that_cannot_be_reached_is_not_asked_again(
     index: list[tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_request: object, **_more: object) -> Closure:
-        raise UnreachableError("The archive can't be reached from the solving container.")
-
-    monkeypatch.setattr(resolve, "solve", fail)
+    monkeypatch.setattr(resolve, "solve", _failing(UnreachableError("no route")))
     with pytest.raises(UnreachableError):
         resolve_pin(
             using(settings, engine),
@@ -149,24 +149,16 @@ def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
 def test_what_cannot_change_the_result_goes_beside_the_pin(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Pin, dict[str, Any]]] = []
-
-    def build(_engine: Engine, pin: Pin, _files: object, **options: Any) -> Built:  # noqa: ANN401
-        asked.append((pin, options))
-        return Built("i", "sha256:1", 1, built=False)
-
-    monkeypatch.setattr(image, "build", build)
     # A build has no network, so it gets no proxy either: its password would stay in an image.
     monkeypatch.setenv("https_proxy", "http://me:hush@proxy:3128")
     resolved = resolve_pin(using(settings, engine), REQUEST)
-    build_image(using(settings, engine), resolved, BuildSettings())
-    build_image(using(settings, engine), resolved, BuildSettings(jobs=1, rebuild=True))
-    (pin, first), (again, second) = asked
-    assert first["build_args"] == {"JOBS": "3"}
-    assert not first["rebuild"]
-    assert second["build_args"]["JOBS"] == "1"
-    assert second["rebuild"]
-    assert pin == again
+    engine.conversation = recorded("built")
+    final = [message["aux"]["ID"] for message in recorded("built") if "aux" in message][-1]
+    engine.result = Image(final, labels={DIGEST_LABEL: resolved.pin.digest})
+    for how, jobs in ((BuildSettings(), "3"), (BuildSettings(jobs=1, rebuild=True), "1")):
+        assert build_image(using(settings, engine), resolved, how).built
+        assert engine.build_args[-1]["JOBS"] == jobs
+    assert "hush" not in str(engine.build_args)
 
 
 def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
@@ -242,9 +234,6 @@ def made(
     """Resolve where nothing can be solved for, with an image of these names and labels here."""
     pin = resolve_pin(using(settings, engine), REQUEST).pin
 
-    def solve(*_given: object, **_more: object) -> Closure:
-        raise NotFoundError("no base image to solve in")
-
     def resolved(*tags: str, label: str = "", update: bool = False, is_own: bool = True) -> Pin:
         labels = {PIN_LABEL: label or pin.canonical_json()}
         engine.images = {name: i for name, i in engine.images.items() if PIN_LABEL not in i.labels}
@@ -257,7 +246,7 @@ def made(
         assert found == pin
         return found
 
-    monkeypatch.setattr(resolve, "solve", solve)
+    monkeypatch.setattr(resolve, "solve", _failing(NotFoundError("no base image to solve in")))
     return resolved
 
 
@@ -267,14 +256,6 @@ def test_the_packages_of_an_image_that_was_made_before_are_taken(
     assert made().closure
     assert made("localhost/provision/v4l2loopback:1")
     assert made("registry.example:5000/v4l2loopback:1")
-
-
-def test_an_image_that_was_not_built_here_says_nothing_about_packages(
-    made: Callable[..., Pin],
-) -> None:
-    assert made()
-    with pytest.raises(NotFoundError):
-        made(is_own=False)
 
 
 @pytest.mark.parametrize("change", ["", '"0.12.7"', '"6.1.0-47-amd64"', '"closure"'])
@@ -289,6 +270,10 @@ def test_an_image_of_another_decision_or_with_a_damaged_label_does_not_count(
         made(label=label)
 
 
-def test_what_is_to_be_solved_again_is_not_taken_from_an_image(made: Callable[..., Pin]) -> None:
+@pytest.mark.parametrize("how", [{"is_own": False}, {"update": True}])
+def test_an_image_of_others_or_before_an_update_says_nothing_about_packages(
+    made: Callable[..., Pin], how: dict[str, bool]
+) -> None:
+    assert made()
     with pytest.raises(NotFoundError):
-        made(update=True)
+        made(**how)

@@ -129,30 +129,6 @@ def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> Non
     assert "--platform linux/amd64" in str(caught.value.resolution)
 
 
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_host_without_an_entitlement_learns_what_is_missing(
-    tmp_path: Path, *, is_empty: bool
-) -> None:
-    """One that is no longer registered has the empty folder."""
-    if is_empty:
-        (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
-    engine = SolvingEngine()
-    with pytest.raises(NotFoundError) as caught:
-        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert "/etc/pki/entitlement" in str(caught.value.resolution)
-    assert not engine.requests
-
-
-def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Path) -> None:
-    touch_files(tmp_path, "etc/pki/entitlement/1.pem", "etc/rhsm/rhsm.conf")
-    engine = SolvingEngine(FakeContainer(list(GOOD)))
-    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert engine.requests[0].binds == {
-        "/run/secrets/etc-pki-entitlement": str(tmp_path / "etc/pki/entitlement"),
-        "/run/secrets/rhsm": str(tmp_path / "etc/rhsm"),
-    }
-
-
 # As the packages of clouds write them, with one that is switched off and one of someone else.
 _RHUI = """\
 [rhui-rhel-9-baseos]
@@ -168,6 +144,10 @@ enabled=0
 sslclientcert=/etc/pki/rhui/source.crt
 """
 _PUBLIC = "[epel]\nbaseurl=https://epel.example/\nsslcacert=/etc/pki/epel.crt\n"
+_OTHER_FILES = {
+    "etc/yum.repos.d/epel.repo": _PUBLIC,
+    "etc/yum.repos.d/broken.repo": "sslclientcert=/etc/shadow\n",
+}
 _CLOUD = (
     "etc/dnf/vars/relver",
     "etc/pki/rhui/cdn-chain.crt",
@@ -178,39 +158,60 @@ _CLOUD = (
 )
 
 
-def _in_a_cloud(root: Path, repositories: str) -> None:
-    touch_files(root, *_CLOUD, "etc/dnf/vars/other", "etc/pki/rhui/source.crt", "etc/pki/epel.crt")
-    (root / "etc/yum.repos.d/redhat-rhui.repo").write_text(repositories)
-    (root / "etc/yum.repos.d/epel.repo").write_text(_PUBLIC)
-    (root / "etc/yum.repos.d/broken.repo").write_text("sslclientcert=/etc/shadow\n")
-
-
-def test_a_cloud_entitles_by_what_its_repository_files_name(tmp_path: Path) -> None:
-    _in_a_cloud(tmp_path, _RHUI)
-    engine = SolvingEngine(FakeContainer(list(GOOD)))
-    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert engine.requests[0].binds == {f"/{name}": str(tmp_path / name) for name in _CLOUD}
-
-
-def test_a_subscription_goes_before_a_cloud(tmp_path: Path) -> None:
-    _in_a_cloud(tmp_path, _RHUI)
-    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
-    engine = SolvingEngine(FakeContainer(list(GOOD)))
-    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert list(engine.requests[0].binds) == ["/run/secrets/etc-pki-entitlement"]
+_SUBSCRIPTION = "etc/pki/entitlement/1.pem"
+_SECRETS = {"/run/secrets/etc-pki-entitlement": "etc/pki/entitlement"}
 
 
 @pytest.mark.parametrize(
-    "repositories", [_PUBLIC, _RHUI.replace("enabled=1", "enabled=0"), "[", ""]
+    ("files", "repositories", "binds"),
+    [
+        (
+            (_SUBSCRIPTION, "etc/rhsm/rhsm.conf"),
+            None,
+            {**_SECRETS, "/run/secrets/rhsm": "etc/rhsm"},
+        ),
+        # A cloud entitles by what its repository files name; a subscription goes before it.
+        (_CLOUD, _RHUI, {f"/{name}": name for name in _CLOUD}),
+        ((*_CLOUD, _SUBSCRIPTION), _RHUI, _SECRETS),
+        # A host that is no longer registered has the empty folder.
+        ((), None, None),
+        (("etc/pki/entitlement/",), None, None),
+        # Repository files without a certificate entitle to nothing.
+        (_CLOUD, _PUBLIC, None),
+        (_CLOUD, _RHUI.replace("enabled=1", "enabled=0"), None),
+        (_CLOUD, "[", None),
+        (_CLOUD, "", None),
+    ],
 )
-def test_repository_files_without_a_certificate_entitle_to_nothing(
-    tmp_path: Path, repositories: str
+def test_entitlements_are_read_only_binds_of_the_solving_container(
+    tmp_path: Path,
+    files: tuple[str, ...],
+    repositories: str | None,
+    binds: dict[str, str] | None,
 ) -> None:
-    _in_a_cloud(tmp_path, repositories)
-    engine = SolvingEngine()
-    with pytest.raises(NotFoundError):
+    for name in files:
+        if name.endswith("/"):
+            (tmp_path / name).mkdir(parents=True)
+        else:
+            touch_files(tmp_path, name)
+    if repositories is not None:
+        more = ("etc/dnf/vars/other", "etc/pki/rhui/source.crt", "etc/pki/epel.crt")
+        touch_files(tmp_path, *more, *_OTHER_FILES)
+        for name, text in {
+            **_OTHER_FILES,
+            "etc/yum.repos.d/redhat-rhui.repo": repositories,
+        }.items():
+            (tmp_path / name).write_text(text)
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    if binds is None:
+        with pytest.raises(NotFoundError) as caught:
+            solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+        assert "/etc/pki/entitlement" in str(caught.value.resolution)
+        assert not engine.requests
+    else:
         solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
-    assert not engine.requests
+        found = engine.requests[0].binds
+        assert found == {place: str(tmp_path / name) for place, name in binds.items()}
 
 
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])

@@ -102,6 +102,17 @@ def a_damaged_one(path: Path, *, is_cut: bool) -> Path:
     return path
 
 
+def a_hard_link_out(path: Path) -> Path:
+    """A file above the source, by links that lead out together."""
+    links = (("d/l", tarfile.SYMTYPE, ".."), ("d/m", tarfile.SYMTYPE, "l/.."))
+    with tarfile.open(path, "w") as archive:
+        for name, kind, target in (*links, ("d/x", tarfile.LNKTYPE, "d/m/secret")):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, target
+            archive.addfile(entry)
+    return path
+
+
 def one_entry(path: Path, **members: Any) -> Path:  # noqa: ANN401 - those of `TarInfo`
     with tarfile.open(path, "w") as archive:
         entry = tarfile.TarInfo("entry")
@@ -127,6 +138,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
     "links that lead out together": lambda path: tar(
         path, ("d/l", ".."), ("d/m", "l/.."), ("d/m/evil", b"evil")
     ),
+    "a hard link through them": a_hard_link_out,
     "damaged": lambda path: a_damaged_one(path, is_cut=False),
     "cut off": lambda path: a_damaged_one(path, is_cut=True),
     "a header without sense": lambda path: one_entry(path, pax_headers=_HOLES),

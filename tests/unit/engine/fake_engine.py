@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ class FakeEngine(Engine):
         calls: What was asked of it.
         networks: The network of each build.
         contexts: The files of each build.
+        build_args: The arguments of each build.
         loaded: The archives of images that were loaded.
     """
 
@@ -48,6 +49,7 @@ class FakeEngine(Engine):
         self.calls: list[str] = []
         self.networks: list[str | None] = []
         self.contexts: list[list[str]] = []
+        self.build_args: list[Mapping[str, str]] = []
         self.loaded: list[bytes] = []
 
     def close(self) -> None:
@@ -70,6 +72,7 @@ class FakeEngine(Engine):
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
         self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")
         self.networks.append(options.network)
+        self.build_args.append(options.build_args)
         with tarfile.open(fileobj=context) as archive:
             self.contexts.append(archive.getnames())
             dockerfile = archive.extractfile("Dockerfile")
