@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
@@ -19,6 +23,7 @@ from kit.artifact import (
     with_program,
     write_manifest,
 )
+from kit.files import write
 from kit.host_tree import DRIVER, HostTree
 from provision.agent import actions
 from provision.agent.desired import load_desired
@@ -169,3 +174,13 @@ def make_host(
     monkeypatch.setattr(actions, "resolve_pin", host.resolve)
     monkeypatch.setattr(actions, "obtain", host.obtain)
     return host
+
+
+def dpkg_at_work(root: Path) -> BinaryIO:
+    """Hold dpkg's lock until the file is closed, as another process does."""
+    write(root / "var/lib/dpkg/lock", b"")
+    stream = (root / "var/lib/dpkg/lock").open("wb")
+    # A lock of an open file belongs to no process: fcntl(2), open file description locks.
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)
+    return stream

@@ -33,6 +33,7 @@ from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.state import DriverState, KernelState, load_state, store_state
+from unit.agent.host import dpkg_at_work
 from unit.engine.fake_engine import FakeEngine
 
 NEXT, GONE, UNKNOWN = "6.1.0-56-amd64", "6.1.0-9-amd64", "6.1.0-8-amd64"
@@ -153,13 +154,10 @@ def test_in_doubt_links_and_memories_stay_too(layout: Layout, notes: list[str]) 
     assert any("may be more kernels" in note for note in notes)
 
 
-def test_a_kernel_that_is_being_unpacked_counts(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_is_being_unpacked_counts(layout: Layout) -> None:
     (layout.root / f"lib/modules/{GONE}").mkdir()
-    monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: False)
-    assert remove_unneeded(layout.root, Desired()) == []
-    monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: True)
+    with dpkg_at_work(layout.root):
+        assert remove_unneeded(layout.root, Desired()) == []
     assert len(remove_unneeded(layout.root, Desired())) == 1
 
 

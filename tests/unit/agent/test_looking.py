@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import struct
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -23,6 +20,7 @@ from provision.agent.package_manager import wait_for_kernel
 from provision.config import Config
 from provision.documents import parse_json
 from provision.errors import ConfigError
+from unit.agent.host import dpkg_at_work
 
 TEXT = b"""
 catalogue = ["/srv/drivers"]
@@ -217,19 +215,9 @@ def test_a_host_that_is_calm_is_not_waited_for(tmp_path: Path) -> None:
     assert clock.slept == 0
 
 
-def _dpkg_at_work(root: Path) -> BinaryIO:
-    """Hold dpkg's lock until the file is closed, as another process does."""
-    write(root / "var/lib/dpkg/lock", b"")
-    stream = (root / "var/lib/dpkg/lock").open("wb")
-    # A lock of an open file belongs to no process: fcntl(2), open file description locks.
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)
-    return stream
-
-
 def test_a_package_manager_at_work_is_waited_for(tmp_path: Path, notes: list[str]) -> None:
     _kernel(tmp_path, complete=False)
-    with _dpkg_at_work(tmp_path) as working:
+    with dpkg_at_work(tmp_path) as working:
         clock = _Clock(40, working.close)
         assert wait_for_kernel(tmp_path, sleep=clock.sleep)
     assert clock.slept >= 42
@@ -238,7 +226,7 @@ def test_a_package_manager_at_work_is_waited_for(tmp_path: Path, notes: list[str
 
 def test_no_wait_lasts_for_ever(tmp_path: Path, notes: list[str]) -> None:
     clock = _Clock()
-    with _dpkg_at_work(tmp_path):
+    with dpkg_at_work(tmp_path):
         assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep)
     assert clock.slept == 30
     assert "dpkg/lock" in notes[-1]
