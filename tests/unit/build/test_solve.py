@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from provision.build.package_store import PackageStore
+from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import list_kernels, solve
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError
@@ -22,42 +23,50 @@ from unit.build.solving_engine import (
     request,
 )
 
+_GCC = PackagePin(name="gcc", version="11.4.1-1.el9")
+_OLDER = (0, "", BOTH.replace("11.4.1", "8.5.0"))
+
+
+def _solved(
+    folder: Path, *containers: FakeContainer, distro: str = "rocky:9", **changes: object
+) -> tuple[Closure, SolvingEngine]:
+    engine = SolvingEngine(*containers)
+    wish = request(folder, distro, **changes)
+    return solve(lambda: engine, wish, PackageStore(folder)), engine
+
 
 def test_one_round_where_headers_and_tools_bring_the_compiler(tmp_path: Path) -> None:
     container = FakeContainer([(0, "", BOTH)])
-    engine = SolvingEngine(container)
-    store = PackageStore(tmp_path)
-    found = solve(lambda: engine, request(tmp_path), store)
-    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    found, engine = _solved(tmp_path, container)
+    assert found.compiler == _GCC
     assert [tool.name for tool in found.tools] == ["make"]
-    assert all(store.whole(package.sha256) for package in found.packages)
+    assert all(PackageStore(tmp_path).whole(package.sha256) for package in found.packages)
     (only,) = container.scripts
     assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in only
     assert len(engine.requests) == 1
 
 
 def test_a_compiler_that_no_repository_has_costs_no_further_container(tmp_path: Path) -> None:
-    wish = request(tmp_path, "opensuse-leap:15.6", kernel="6.4.0-150600.23.17-default", tools=())
     packages = BOTH.replace("package\tkernel-devel\t", "package\tkernel-default-devel\t")
     absent = (104, "No provider of 'gcc11' found.", "")
     container = FakeContainer([(0, "", line("make", "4.3")), absent, (0, "", packages)])
-    engine = SolvingEngine(container)
-    found = solve(lambda: engine, wish, PackageStore(tmp_path))
-    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    kernel = "6.4.0-150600.23.17-default"
+    found, engine = _solved(
+        tmp_path, container, distro="opensuse-leap:15.6", kernel=kernel, tools=()
+    )
+    assert found.compiler == _GCC
     assert len(engine.requests) == 1
     assert " gcc11\n" in container.scripts[1]
 
 
 def test_where_they_bring_none_the_compiler_is_solved_for_with_them(tmp_path: Path) -> None:
     container = FakeContainer(list(GOOD))
-    engine = SolvingEngine(container)
-    store = PackageStore(tmp_path)
-    found = solve(lambda: engine, request(tmp_path), store)
-    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    found, _ = _solved(tmp_path, container)
+    assert found.compiler == _GCC
     assert [header.name for header in found.headers] == ["kernel-devel"]
     assert [tool.name for tool in found.tools] == ["make"]
     assert len(found.packages) == 3
-    assert all(store.whole(package.sha256) for package in found.packages)
+    assert all(PackageStore(tmp_path).whole(package.sha256) for package in found.packages)
     _first, second = container.scripts
     assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second
 
@@ -73,12 +82,9 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
 
 def test_a_kernel_tree_takes_compiler_and_tools_in_one_round(tmp_path: Path) -> None:
     container = FakeContainer([(0, "", "\n".join([line("gcc", "11.4.1"), line("make", "4.3")]))])
-    engine = SolvingEngine(container)
     toolchain = Toolchain("gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", ("make",))
-    wish = request(tmp_path, kernel="6.6.74-flatcar", toolchain=toolchain)
-    found = solve(lambda: engine, wish, PackageStore(tmp_path))
-    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
-    assert found.headers == ()
+    found, _ = _solved(tmp_path, container, kernel="6.6.74-flatcar", toolchain=toolchain)
+    assert (found.compiler, found.headers) == (_GCC, ())
     assert [package.name for package in found.packages] == ["gcc", "make"]
     assert "gcc make" in container.scripts[0]
     assert "kernel-devel" not in container.scripts[0]
@@ -86,56 +92,45 @@ def test_a_kernel_tree_takes_compiler_and_tools_in_one_round(tmp_path: Path) -> 
 
 def test_a_compiler_that_is_a_file_is_not_solved_for(tmp_path: Path) -> None:
     container = FakeContainer([(0, "", line("make", "4.3"))])
-    engine = SolvingEngine(container)
-    wish = request(tmp_path, toolchain=Toolchain(None, ()), tools=("make",))
-    found = solve(lambda: engine, wish, PackageStore(tmp_path))
+    found, _ = _solved(tmp_path, container, toolchain=Toolchain(None, ()), tools=("make",))
     assert found.compiler is None
     assert [package.name for package in found.packages] == ["make"]
     assert " gcc" not in container.scripts[0]
 
 
-def test_a_kernel_tree_whose_compiler_is_not_packaged_is_refused(tmp_path: Path) -> None:
-    engine = SolvingEngine(FakeContainer([(0, "", BOTH)]), FakeContainer([(0, "", BOTH)]))
-    wish = request(tmp_path, toolchain=Toolchain("gcc (GCC) 9.4.0", ()))
-    with pytest.raises(NotFoundError):
-        solve(lambda: engine, wish, PackageStore(tmp_path))
-
-
 def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> None:
     """The next package that may hold it is; in a container of its own."""
     toolset = BOTH.replace("package\tgcc", "package\tgcc-toolset-11-gcc")
-    engine = SolvingEngine(
-        FakeContainer([GOOD[0], (0, "", BOTH.replace("11.4.1", "8.5.0"))]),
-        FakeContainer([(0, "", toolset)]),
-    )
-    found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    first, second = FakeContainer([GOOD[0], _OLDER]), FakeContainer([(0, "", toolset)])
+    found, _ = _solved(tmp_path, first, second)
     assert found.compiler is not None
     assert found.compiler.name == "gcc-toolset-11-gcc"
 
 
-def test_no_compiler_of_that_major_version_is_said(tmp_path: Path) -> None:
-    engine = SolvingEngine(
-        FakeContainer([GOOD[0], (0, "", BOTH.replace("11.4.1", "8.5.0"))]),
-        FakeContainer([(1, "No match for argument: gcc-toolset-11-gcc", "")]),
-    )
-    store = PackageStore(tmp_path)
-    with pytest.raises(NotFoundError) as caught:
-        solve(lambda: engine, request(tmp_path), store)
-    assert "compiler of major version 11" in caught.value.message
-    assert "Red Hat 11.4.1-3" in str(caught.value.details)
-    assert store.closure(request(tmp_path).key) is None
+_NO_TOOLSET = (1, "No match for argument: gcc-toolset-11-gcc", "")
 
 
-def test_a_missing_tool_is_no_missing_compiler(tmp_path: Path) -> None:
-    engine = SolvingEngine(FakeContainer([GOOD[0], (1, "No match for argument: make", "")]))
+@pytest.mark.parametrize(
+    ("answers", "changes"),
+    [
+        # No compiler of that major version: which kernel asks for it is said.
+        ([[GOOD[0], _OLDER], [_NO_TOOLSET]], {}),
+        ([[(0, "", BOTH)], [(0, "", BOTH)]], {"toolchain": Toolchain("gcc (GCC) 9.4.0", ())}),
+        # A missing tool is no missing compiler.
+        ([[GOOD[0], (1, "No match for argument: make", "")]], {}),
+    ],
+)
+def test_what_no_repository_has_is_not_found_and_not_kept(
+    tmp_path: Path, answers: list[list[tuple[int, str, str]]], changes: dict[str, Any]
+) -> None:
     with pytest.raises(NotFoundError):
-        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+        _solved(tmp_path, *map(FakeContainer, answers), **changes)
+    assert PackageStore(tmp_path).closure(request(tmp_path, **changes).key) is None
 
 
 def test_a_configuration_that_names_no_compiler_is_said(tmp_path: Path) -> None:
-    engine = SolvingEngine(FakeContainer([GOOD[0]], config=b"# empty\n"))
     with pytest.raises(ProvisionError, match="CONFIG_CC_VERSION_TEXT"):
-        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+        _solved(tmp_path, FakeContainer([GOOD[0]], config=b"# empty\n"))
 
 
 def test_kernels_are_listed_without_one(tmp_path: Path) -> None:

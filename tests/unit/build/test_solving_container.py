@@ -125,7 +125,6 @@ def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> Non
     engine = SolvingEngine(architecture="arm64")
     with pytest.raises(ProvisionError) as caught:
         solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
-    assert "is for arm64" in caught.value.message
     assert "--platform linux/amd64" in str(caught.value.resolution)
 
 

@@ -65,35 +65,26 @@ def test_a_redistrib_json_has_the_sums_of_its_files(vendor: tuple[Path, str]) ->
     assert "nvidia_driver.linux-x86_64.sha256" in (refused.value.details or "")
 
 
-def test_a_sum_without_a_name_is_not_that_of_any_file(vendor: tuple[Path, str]) -> None:
-    folder, url = vendor
-    (folder / "sums").write_text(f"{SUM}\n")
-    with pytest.raises(NotFoundError):
-        published_sum(f"{url}/{NAME}", f"{url}/sums")
-
-
-def test_a_file_without_a_published_sum_is_refused(
-    vendor: tuple[Path, str],
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        # None is there, or it is of another file.
+        (None, NotFoundError),
+        (f"{SUM}\n", NotFoundError),
+        # Two of one file, and none at all.
+        (f"{SUM}  {NAME}\n{'0' * 64}  {NAME}\n", ProvisionError),
+        ("", ProvisionError),
+        ("<html>Not here</html>", ProvisionError),
+        ("0123  short", ProvisionError),
+    ],
+)
+def test_a_file_without_one_published_sum_is_refused(
+    vendor: tuple[Path, str], text: str | None, error: type[ProvisionError]
 ) -> None:
-    _folder, url = vendor
-    with pytest.raises(NotFoundError) as caught:
-        published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum")
-    assert "404" in str(caught.value.details)
-
-
-def test_two_sums_of_one_file_are_refused(vendor: tuple[Path, str]) -> None:
     folder, url = vendor
-    (folder / "sums").write_text(f"{SUM}  {NAME}\n{'0' * 64}  {NAME}\n")
-    with pytest.raises(ProvisionError) as refused:
-        published_sum(f"{url}/{NAME}", f"{url}/sums")
-    assert SUM in (refused.value.details or "")
-
-
-@pytest.mark.parametrize("text", ["", "<html>Not here</html>", "0123  short"])
-def test_what_holds_no_sums_is_refused(vendor: tuple[Path, str], text: str) -> None:
-    folder, url = vendor
-    (folder / "sums").write_text(text)
-    with pytest.raises(ProvisionError):
+    if text is not None:
+        (folder / "sums").write_text(text)
+    with pytest.raises(error):
         published_sum(f"{url}/{NAME}", f"{url}/sums")
 
 
