@@ -23,6 +23,7 @@ from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 from kit.released import make_release, repository_of
+from kit.runfile import SMALL_MODULES, SMALL_SOURCES
 from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
@@ -30,25 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
-
-# With a parameter that NVIDIA's has since 580. The others need the first, as NVIDIA's do.
-_NVIDIA_MODULES = ("nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm")
-_FIRST = """#include <linux/module.h>
-static char *NVreg_CoherentGPUMemoryMode;
-module_param(NVreg_CoherentGPUMemoryMode, charp, 0400);
-int nv_first(void);
-int nv_first(void) { return 0; }
-EXPORT_SYMBOL_GPL(nv_first);
-MODULE_LICENSE("GPL");
-"""
-_OTHER = """#include <linux/module.h>
-int nv_first(void);
-static int __init start(void) { return nv_first(); }
-static void __exit leave(void) { }
-module_init(start);
-module_exit(leave);
-MODULE_LICENSE("GPL");
-"""
 
 
 def _printed(source: str) -> str:
@@ -58,9 +40,9 @@ def _printed(source: str) -> str:
 
 
 _MAKE = (
-    f"mkdir small; {_printed(_FIRST)} >small/nvidia.c; "
-    f"for name in {' '.join(_NVIDIA_MODULES[1:])}; do {_printed(_OTHER)} >small/$name.c; done; "
-    f"echo 'obj-m := {' '.join(f'{name}.o' for name in _NVIDIA_MODULES)}' >small/Makefile; "
+    "mkdir small; "
+    + "".join(f"{_printed(text)} >small/{name}; " for name, text in SMALL_SOURCES.items())
+    + f"echo 'obj-m := {' '.join(f'{name}.o' for name in SMALL_MODULES)}' >small/Makefile; "
     'make -C {kernel_build} "M=$PWD/small" modules'
 )
 
@@ -152,7 +134,7 @@ def small_nvidia(tmp_path_factory: pytest.TempPathFactory) -> Path:
     driver = tmp_path_factory.mktemp("catalogue") / "nvidia"
     shutil.copytree(REPOSITORY / "driver_images/nvidia", driver)
     recipe = driver / "driver.toml"
-    modules = [f"small/{name}.ko" for name in _NVIDIA_MODULES]
+    modules = [f"small/{name}.ko" for name in SMALL_MODULES]
     build = f"""[flavours.open.build]
 archive = "usr/src/nvidia-open-kernel.tar.xz"
 directory = "modules/nvidia-open-kernel"

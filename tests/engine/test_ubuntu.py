@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.fileserver import served
 from kit.foreign import program_root
-from kit.kernels import kernels
 from kit.made_up import MADE_UP, made_up_source, write_made_up
-from kit.nvidia_day import PASCAL, nvidia_day, plug_in
 from kit.openpgp import key_of
 from kit.product import Provision
-from kit.ubuntu import (
-    COMPONENTS,
-    KEYRING,
-    UBUNTU,
-    packages_of,
-    ubuntu_archive,
-    ubuntu_headers,
-    ubuntu_host,
-    ubuntu_image,
-)
+from kit.ubuntu import KEYRING, UBUNTU, UbuntuHost, shared_headers, ubuntu_host, ubuntu_kernel
 from provision.distros import archive_of, find_distro
 
 if TYPE_CHECKING:
@@ -37,24 +24,22 @@ if TYPE_CHECKING:
 # One row of apt is enough by day: Debian's.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 
-_ABI = kernels()[1].removesuffix("-amd64")
-KERNEL = f"{_ABI}-generic"
-_SHARED = f"linux-hwe-{'.'.join(_ABI.split('.')[:2])}-headers-{_ABI}"
-_NEEDS = "libc6, libelf1, libssl3, zlib1g"
+KERNEL = ubuntu_kernel()
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A host of Ubuntu 24.04, its archive, and a catalogue with a made-up driver."""
+    """A host of Ubuntu 24.04, and a catalogue with a made-up driver."""
 
-    # The host's root.
-    root: Path
-    # The folder of the archive.
-    archive: Path
-    # The driver's.
+    host: UbuntuHost
     catalogue: Path
     # Builds.
     engine: Engine
+
+    @property
+    def root(self) -> Path:
+        """The host's root."""
+        return self.host.root
 
     @property
     def target(self) -> tuple[str | Path, ...]:
@@ -75,24 +60,11 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The compiler of the kernel lies in universe, as it does for the kernels of HWE."""
     folder = tmp_path_factory.mktemp("ubuntu")
-    debs = [d for d in packages_of(engine).glob("*.deb") if not d.name.startswith("linux-")]
-    gcc = [deb for deb in debs if deb.name.startswith("gcc-12_")]
-    archive = ubuntu_archive(folder / "www/ubuntu")
-    empty: dict[str, list[Path]] = {component: [] for component in COMPONENTS}
-    archive.publish("noble", {**empty, "main": [deb for deb in debs if deb not in gcc]})
-    own, shared = ubuntu_headers(engine, KERNEL, _SHARED, _NEEDS)
-    archive.publish("noble-updates", {**empty, "main": [own, shared], "universe": gcc})
-    archive.publish("noble-security", empty)
-    archive.publish("noble-backports", empty)
-    source = made_up_source(folder / "www/files", "1.0")
-    keyring = archive.key.keyring
-    with served(folder / "www") as url:
-        write_made_up(folder / "drivers", {"1.0": source}, f"{url}/files")
-        ubuntu_image(engine, folder, keyring, url)
-        root = ubuntu_host(folder / "host", keyring, url, kernel=KERNEL)
-        yield Lab(root, archive.folder, folder / "drivers", engine)
+    with ubuntu_host(engine, folder) as host:
+        source = made_up_source(host.site / "files", "1.0")
+        write_made_up(folder / "drivers", {"1.0": source}, f"{host.url}/files")
+        yield Lab(host, folder / "drivers", engine)
 
 
 @pytest.fixture(scope="module")
@@ -122,31 +94,16 @@ def test_kernels_are_those_of_the_archive(lab: Lab, cache: Path) -> None:
 def test_modules_are_built_for_the_kernel_by_its_compiler(lab: Lab, built: dict[str, Any]) -> None:
     (module,) = lab.manifest(built["image"])["modules"]
     assert module["vermagic"].split()[0] == KERNEL
-    pin = lab.manifest(built["image"])["pin"]
+    shared, pin = shared_headers(), lab.manifest(built["image"])["pin"]
     assert pin["compiler"]["name"] == "gcc-12"
-    assert [header["name"] for header in pin["headers"]] == [f"linux-headers-{KERNEL}", _SHARED]
+    assert [header["name"] for header in pin["headers"]] == [
+        f"linux-headers-{KERNEL}",
+        shared_headers(),
+    ]
     names = {package["name"]: package for package in pin["closure"]}
     assert names["gcc-12"]["repository"] == "universe"
-    assert names[_SHARED]["location"].startswith("pool/main/l/linux-hwe-6.1/")
+    assert names[shared]["location"].startswith("pool/main/l/linux-hwe-6.1/")
     assert len(names) > len(pin["packages"]) + 3, "and all that these depend on"
-
-
-@pytest.mark.parametrize(
-    ("devices", "version", "flavour"),
-    [((), "625.22.02", "open"), ((PASCAL,), "580.178.04", "proprietary")],
-)
-def test_readmes_example_is_resolved(
-    lab: Lab, cache: Path, tmp_path: Path, devices: tuple[str, ...], version: str, flavour: str
-) -> None:
-    plug_in(lab.root, *devices)
-    try:
-        with nvidia_day(tmp_path) as day:
-            words = ("nvidia", "--version", "production", "--root", lab.root)
-            pin = lab.provision(cache).json("resolve", *words, "--catalogue", day.catalogue)
-    finally:
-        shutil.rmtree(lab.root / "sys/bus/pci", ignore_errors=True)
-    assert (pin["driver"]["version"], pin["driver"]["flavour"]) == (version, flavour)
-    assert pin["distro"]["version"] == "24.04"
 
 
 def test_a_superseded_kernel_is_answered_with_the_snapshot_service(lab: Lab, cache: Path) -> None:
@@ -166,7 +123,7 @@ def test_a_mirror_that_is_out_of_step_is_named_as_such(
     lab: Lab, built: dict[str, Any], tmp_path: Path
 ) -> None:
     assert built["built"]
-    (gcc,) = lab.archive.glob("pool/universe/g/gcc-12/gcc-12_*.deb")
+    (gcc,) = lab.host.archive.glob("pool/universe/g/gcc-12/gcc-12_*.deb")
     gcc.rename(tmp_path / "gcc.deb")
     try:
         status, error = lab.provision(tmp_path / "cache").failure("resolve", *lab.target)
@@ -177,16 +134,22 @@ def test_a_mirror_that_is_out_of_step_is_named_as_such(
     assert "404" in error["details"]
 
 
-def test_an_archive_that_another_key_signs_is_refused(lab: Lab, tmp_path: Path) -> None:
-    keyring = lab.root / KEYRING
-    kept = keyring.read_bytes()
+def test_an_archive_that_no_key_of_the_named_keyring_signs_is_refused(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Although the base image has the archive's key in its keyring of the same name."""
+    settings, keyring = lab.root / "etc/provision/provision.toml", lab.root / KEYRING
+    kept = {path: path.read_bytes() for path in (settings, keyring)}
     try:
+        named = f'\n[distros.ubuntu.archive]\nkeyring = "/{KEYRING}"\n'
+        settings.write_bytes(kept[settings] + named.encode())
         keyring.write_bytes(key_of("another").keyring.read_bytes())
         status, error = lab.provision(tmp_path / "cache").failure("resolve", *lab.target)
     finally:
-        keyring.write_bytes(kept)
+        for path, content in kept.items():
+            path.write_bytes(content)
     assert status == 1
-    assert "no valid signature by a key of" in error["message"]
+    assert "NO_PUBKEY" in error["details"]
 
 
 def test_the_package_of_ubuntus_keys_puts_them_where_they_are_looked_for() -> None:

@@ -28,15 +28,17 @@ security_mirror = "{security}"
 
 
 class AgentHost(HostFiles):
-    """A Debian 12 host below a folder, whose kernel does not run here."""
+    """A Debian host below a folder, whose kernel does not run here."""
 
     __slots__ = ()
 
     @classmethod
-    def make(cls, root: Path, *, running: str, others: Sequence[str] = ()) -> AgentHost:
+    def make(
+        cls, root: Path, *, running: str, others: Sequence[str] = (), os_release: str = BOOKWORM
+    ) -> AgentHost:
         """Make the tree of a host that runs one kernel and has others installed."""
         host = cls(root)
-        host.write("etc/os-release", BOOKWORM)
+        host.write("etc/os-release", os_release)
         (root / _KEYRING.parent).mkdir(parents=True)
         shutil.copy(Path("/") / _KEYRING, root / _KEYRING)
         for release in (running, *others):

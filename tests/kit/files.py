@@ -11,10 +11,11 @@ from kit.process import run
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BOOKWORM", "HostFiles", "remove_tree", "unmount_all", "write", "write_all"]
+__all__ = ["BOOKWORM", "TRIXIE", "HostFiles", "remove_tree", "unmount_all", "write", "write_all"]
 
-# The os-release of Debian 12.
+# The os-release of Debian 12 and 13.
 BOOKWORM = 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n'
+TRIXIE = 'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n'
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o644) -> Path:

@@ -6,6 +6,7 @@ have no answer in the set are down.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from contextlib import contextmanager
@@ -15,18 +16,29 @@ from typing import TYPE_CHECKING
 from kit.cache import REPOSITORY
 from kit.files import write
 from kit.fileserver import Mirror
+from kit.runfile import small_runfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["BLACKWELL", "PASCAL", "NvidiaDay", "nvidia_day", "of_pages", "plug_in", "readme"]
+__all__ = [
+    "AMPERE",
+    "BLACKWELL",
+    "PASCAL",
+    "NvidiaDay",
+    "nvidia_day",
+    "of_pages",
+    "plug_in",
+    "readme",
+]
 
 _ANSWERS = REPOSITORY / "tests/data/releases/2026-11"
 # Versions that are listed and have no file.
 _ABSENT = {"625.31.04"}
-# A GeForce GTX 1050 and RTX 5090.
-PASCAL, BLACKWELL = "1c81", "2b85"
+# A GeForce GTX 1050, RTX 3090 and RTX 5090.
+PASCAL, AMPERE, BLACKWELL = "1c81", "2204", "2b85"
+_LAST_WITH_PASCAL, _LEGACY = 580, {"legacybranch": "580.xx"}
 # In a page: a driver's table, and a line with its version and what else a comment offers.
 _TABLE = re.compile(r"\[drivers\.([a-z0-9-]+)\]\n((?:[a-z_]+ *=.*\n)+)")
 _VERSION = re.compile(r"^version *=.*$", re.MULTILINE)
@@ -66,6 +78,19 @@ class NvidiaDay:
 
     catalogue: Path
     servers: Path
+
+    def publish(self, version: str) -> None:
+        """Serve a small driver as the file of a version, which has only its sum so far."""
+        name = f"NVIDIA-Linux-x86_64-{version}.run"
+        file = self.servers / "us.download.nvidia.com/XFree86/Linux-x86_64" / version / name
+        is_new = int(version.partition(".")[0]) > _LAST_WITH_PASCAL
+        chips = [
+            {"devid": f"0x{PASCAL}", "features": [], **(_LEGACY if is_new else {})},
+            {"devid": f"0x{AMPERE}", "features": ["kernelopen", "gsp_proprietary_supported"]},
+            {"devid": f"0x{BLACKWELL}", "features": ["kernelopen"]},
+        ]
+        digest = hashlib.sha256(small_runfile(file, version, chips).read_bytes()).hexdigest()
+        write(file.with_name(f"{name}.sha256sum"), f"{digest}  {name}\n")
 
     def close(self) -> None:
         """Let every server be down, except the one with the files."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import lzma
 import shutil
 import tarfile
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 
     from kit.product import Provision
 
-__all__ = ["debian_runfile", "manifest", "write_runfile"]
+__all__ = [
+    "SMALL_MODULES",
+    "SMALL_SOURCES",
+    "debian_runfile",
+    "manifest",
+    "small_runfile",
+    "write_runfile",
+]
 
 _HEAD = """\
 #! /bin/sh
@@ -36,6 +44,31 @@ targetdir=NVIDIA-Linux-x86_64-{version}
 pkg_version={version}
 echo "This file was run, which nothing may do." >&2
 exit 99
+"""
+# With a parameter that NVIDIA's has since 580. The others need the first, as NVIDIA's do.
+_FIRST = """#include <linux/module.h>
+static char *NVreg_CoherentGPUMemoryMode;
+module_param(NVreg_CoherentGPUMemoryMode, charp, 0400);
+int nv_first(void);
+int nv_first(void) { return 0; }
+EXPORT_SYMBOL_GPL(nv_first);
+MODULE_LICENSE("GPL");
+"""
+_OTHER = """#include <linux/module.h>
+int nv_first(void);
+static int __init start(void) { return nv_first(); }
+static void __exit leave(void) { }
+module_init(start);
+module_exit(leave);
+MODULE_LICENSE("GPL");
+"""
+SMALL_MODULES = ("nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm")
+# What modules of those names, which do nothing, are compiled from.
+SMALL_SOURCES = {"nvidia.c": _FIRST} | {f"{name}.c": _OTHER for name in SMALL_MODULES[1:]}
+_MAKEFILE = f"""\
+obj-m := {" ".join(f"{name}.o" for name in SMALL_MODULES)}
+modules:
+\t$(MAKE) -C $(SYSOUT) M=$(CURDIR) modules
 """
 _COMPRESS = {
     "xz": lambda data: lzma.compress(data, preset=0, check=lzma.CHECK_NONE),
@@ -89,6 +122,26 @@ def write_runfile(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(head.encode() + _COMPRESS[compression](buffer.getvalue()))
     return path
+
+
+def small_runfile(path: Path, version: str, chips: Iterable[Mapping[str, object]]) -> Path:
+    """Write a version of a driver with modules that do nothing, in both flavours.
+
+    Args:
+        chips: What its `supported-gpus.json` says of cards.
+    """
+    sources = {**SMALL_SOURCES, "Makefile": _MAKEFILE}
+    files: dict[str, bytes | Path] = {
+        f"{folder}/{name}": text.encode()
+        for folder in ("kernel-open", "kernel")
+        for name, text in sources.items()
+    }
+    rows = [f"{name} 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:resman" for name in files]
+    files["nvidia-smi"] = b"#!/bin/sh\n"
+    files["supported-gpus/supported-gpus.json"] = json.dumps({"chips": list(chips)}).encode()
+    rows.append("nvidia-smi 0755 UTILITY_BINARY MODULE:nvml")
+    files[".manifest"] = manifest(version, rows).encode()
+    return write_runfile(path, version, files, compression="gz")
 
 
 def debian_runfile(provision: Provision) -> tuple[Path, str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,30 +17,33 @@ from kit.apt_archive import AptArchive
 from kit.cache import cached, key_of
 from kit.debian import apt_sources
 from kit.files import HostFiles, write_all
+from kit.fileserver import served
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kit.engine import Engine
 
 __all__ = [
     "KEYRING",
     "UBUNTU",
-    "UBUNTU_IMAGE",
-    "packages_of",
-    "ubuntu_archive",
-    "ubuntu_headers",
+    "UbuntuHost",
+    "shared_headers",
     "ubuntu_host",
-    "ubuntu_image",
+    "ubuntu_kernel",
 ]
 
 UBUNTU = "ubuntu:24.04"
-UBUNTU_IMAGE = "ubuntu:noble"
+_IMAGE = "ubuntu:noble"
 KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
-COMPONENTS = ("main", "restricted", "universe", "multiverse")
+_COMPONENTS = ("main", "restricted", "universe", "multiverse")
 # What builds install besides the headers: the tools of every build and of archives as sources.
 _TOOLS = "ca-certificates gcc-12 kmod libarchive-tools make patch python3 xz-utils"
+# What the flavour's headers depend on besides those that flavours share.
+_NEEDS = "libc6, libelf1, libssl3, zlib1g"
 _OS_RELEASE = """\
 PRETTY_NAME="Ubuntu 24.04.3 LTS"
 NAME="Ubuntu"
@@ -69,7 +74,52 @@ _CC = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-17ubuntu1) 12.3.0"
 _CC_LINE = re.compile(r'^(CONFIG_CC_VERSION_TEXT="?)[^"\n]*', re.MULTILINE)
 
 
-def ubuntu_archive(folder: Path) -> AptArchive:
+@dataclass(frozen=True, slots=True)
+class UbuntuHost:
+    """A host of UBUNTU, and the archive that its packages come from."""
+
+    root: Path
+    archive: Path
+    # What is served beside the archive, and where.
+    site: Path
+    url: str
+
+
+def ubuntu_kernel() -> str:
+    """The kernel of such a host: one of Debian's under a name of Ubuntu's."""
+    return f"{kernels()[1].removesuffix('-amd64')}-generic"
+
+
+def shared_headers() -> str:
+    """The package of that kernel's headers that flavours share."""
+    abi = ubuntu_kernel().removesuffix("-generic")
+    return f"linux-hwe-{'.'.join(abi.split('.')[:2])}-headers-{abi}"
+
+
+@contextmanager
+def ubuntu_host(engine: Engine, folder: Path) -> Iterator[UbuntuHost]:
+    """A host whose archive is served meanwhile, and _IMAGE in an engine.
+
+    The compiler of the kernel lies in universe, as it does for the kernels of HWE.
+    """
+    site = folder / "www"
+    debs = [d for d in _packages_of(engine).glob("*.deb") if not d.name.startswith("linux-")]
+    gcc = [deb for deb in debs if deb.name.startswith("gcc-12_")]
+    archive = _archive(site / "ubuntu")
+    empty: dict[str, list[Path]] = {component: [] for component in _COMPONENTS}
+    archive.publish("noble", {**empty, "main": [deb for deb in debs if deb not in gcc]})
+    own, shared = _headers(engine, ubuntu_kernel(), shared_headers(), _NEEDS)
+    archive.publish("noble-updates", {**empty, "main": [own, shared], "universe": gcc})
+    archive.publish("noble-security", empty)
+    archive.publish("noble-backports", empty)
+    keyring = archive.key.keyring
+    with served(site) as url:
+        _make_image(engine, folder, keyring, url)
+        root = _root(folder / "host", keyring, url)
+        yield UbuntuHost(root, archive.folder, site, url)
+
+
+def _archive(folder: Path) -> AptArchive:
     """An archive below a folder whose suites say of themselves what Ubuntu's do."""
     fields = {
         "Origin": "Ubuntu",
@@ -82,8 +132,8 @@ def ubuntu_archive(folder: Path) -> AptArchive:
     return AptArchive(folder, fields=fields)
 
 
-def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
-    """Make UBUNTU_IMAGE from the base image of Debian 12: other names, sources and keys."""
+def _make_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
+    """Make _IMAGE from the base image of Debian 12: other names, sources and keys."""
     context = folder / "image"
     context.mkdir()
     (context / "os-release").write_text(_OS_RELEASE)
@@ -99,26 +149,26 @@ def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
         "COPY keyring.gpg /etc/apt/trusted.gpg.d/ubuntu-keyring-2018-archive.gpg\n"
         f"RUN chmod 644 /{KEYRING} /etc/apt/trusted.gpg.d/*\n"
     )
-    engine.docker("build", "--quiet", "--network", "none", "--tag", UBUNTU_IMAGE, context)
+    engine.docker("build", "--quiet", "--network", "none", "--tag", _IMAGE, context)
 
 
-def ubuntu_host(root: Path, keyring: Path, url: str, *, kernel: str) -> Path:
-    """Make the tree of a host of UBUNTU that runs a kernel; its root."""
+def _root(root: Path, keyring: Path, url: str) -> Path:
+    """Make the tree of the host; its root."""
     files = {
         "etc/os-release": _OS_RELEASE,
         _SOURCES_FILE: _SOURCES.format(url=url),
         "etc/provision/provision.toml": '[engine]\nnetwork = "host"\n',
     }
     write_all(root, files)
-    HostFiles(root).add_kernel(kernel)
-    HostFiles(root).boot(kernel)
+    HostFiles(root).add_kernel(ubuntu_kernel())
+    HostFiles(root).boot(ubuntu_kernel())
     (root / KEYRING).parent.mkdir(parents=True)
     shutil.copy(keyring, root / KEYRING)
     return root
 
 
-def packages_of(engine: Engine) -> Path:
-    """A folder with every package that a build on UBUNTU_IMAGE installs, but for the headers.
+def _packages_of(engine: Engine) -> Path:
+    """A folder with every package that a build on _IMAGE installs, but for the headers.
 
     Beside them lie the headers of Debian's newer kernel, which Ubuntu's are made from.
     """
@@ -139,7 +189,7 @@ def packages_of(engine: Engine) -> Path:
     return cached(f"ubuntu-packages-{key_of(_TOOLS, release)}", make)
 
 
-def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Path, Path]:
+def _headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Path, Path]:
     """The packages of a kernel's headers: its flavour's own, and those that flavours share.
 
     Args:
@@ -148,7 +198,7 @@ def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tu
         shared: Name of the shared package, such as `linux-hwe-6.1-headers-6.1.0-56`.
         depends: What the flavour's package depends on besides the shared one.
     """
-    source = packages_of(engine)
+    source = _packages_of(engine)
 
     def make(draft: Path) -> None:
         parts = draft / "parts"

@@ -349,8 +349,8 @@ class Preparation:
             name = self.driver
             raise ProvisionError(
                 f"{name} {version} for {self.kernel} would be replaced by {pin.driver.version},"
-                f" which is older: {version} is no longer offered, or is known to fail on this"
-                " kernel.",
+                f" which is older: {version} is no longer offered, is known to fail on this kernel,"
+                " or does not drive every card of this host.",
                 resolution="To go back on purpose, set the version in"
                 f" /etc/provision/provision.toml: [drivers.{name}] version ="
                 f' "{pin.driver.version}".',

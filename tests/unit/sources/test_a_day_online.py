@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,7 +16,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.artifact import write
-from kit.nvidia_day import BLACKWELL, PASCAL, NvidiaDay, nvidia_day, of_pages, plug_in, readme
+from kit.nvidia_day import (
+    AMPERE,
+    BLACKWELL,
+    PASCAL,
+    NvidiaDay,
+    nvidia_day,
+    of_pages,
+    plug_in,
+    readme,
+)
+from kit.pages import snippet
 from provision.build import versions
 from provision.build.archive import open_context
 from provision.build.request import (
@@ -141,6 +152,11 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
         yield Day(tmp_path, vendor, monkeypatch)
 
 
+def test_the_tutorials_example_is_readmes() -> None:
+    tutorial = snippet("tutorials/nvidia-docker-debian.md", "## 3.")
+    assert tomllib.loads(tutorial) == tomllib.loads(readme())
+
+
 @pytest.mark.parametrize("distro", HOSTS)
 def test_each_version_of_our_pages_is_offered(day: Day, distro: str) -> None:
     settings = day.host(distro)
@@ -213,8 +229,8 @@ def test_a_table_that_is_older_than_a_year_is_called_old(
     assert any("cards" in message for message in found) == is_old
 
 
-# A GeForce RTX 3090 and a GTX 780.
-AMPERE, KEPLER = "2204", "1004"
+# A GeForce GTX 780.
+KEPLER = "1004"
 
 
 @pytest.mark.parametrize("distro", HOSTS)
