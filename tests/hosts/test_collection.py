@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION, OLDER_CORES, older_core
 from kit.process import run
+from kit.product import Provision
 
 if TYPE_CHECKING:
     from kit.process import Completed
@@ -112,6 +114,15 @@ def test_tags_that_no_task_has_are_refused(tmp_path: Path) -> None:
     done = _site(tmp_path, *words, str(tmp_path / "mine.yml"), "--tags", "drivers")
     assert "No task has the tags" not in done.output
     assert "provision_driver_state" in done.output
+
+
+def test_facts_have_the_pci_devices_that_the_command_has(tmp_path: Path) -> None:
+    words = ["localhost", "-c", "local", "-m", "oci_decorator.drivers.provision_facts"]
+    said = run([_PROGRAMS / "ansible", *words], env=_environment(tmp_path)).stdout
+    found = json.loads(said.partition("=>")[2])["ansible_facts"]["provision"]["pci"]
+    known = Provision().json("facts")["pci"]
+    assert found
+    assert found == [{key: one[key] for key in found[0]} for one in known]
 
 
 @pytest.mark.nightly

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: provision_facts
 short_description: Gathers facts that provision's roles need
 description:
-  - Finds a Python for C(provision), the container engines, and read-only parts of the system.
+  - Finds a Python for C(provision), the container engines, PCI devices, and read-only parts of
+    the system.
   - Returns them as C(ansible_facts['provision']).
   - Runs with Python 3.8 or newer, unlike the other modules of this collection.
 version_added: 0.1.0
@@ -49,10 +50,17 @@ ansible_facts:
         is_installed: true
         is_ostree: false
         has_read_only_usr: false
+        pci:
+          - address: "0000:01:00.0"
+            vendor: 10de
+            device: 1c81
+            device_class: "0300"
+            driver: nvidia
 """
 
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +75,30 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.pythons impo
 _ENGINES = {"docker": "dockerd", "containerd": "containerd", "podman": "podman"}
 
 
+_DEVICES = Path("/sys/bus/pci/devices")
+
+
+def _pci() -> list[dict[str, str | None]]:
+    """Return the PCI devices by address, with the keys that C(provision facts) has for them."""
+    found = []
+    for folder in sorted(_DEVICES.iterdir()) if _DEVICES.is_dir() else []:
+        link = folder / "driver"
+        # One may be unplugged meanwhile.
+        with suppress(OSError):
+            texts = [(folder / name).read_text() for name in ("vendor", "device", "class")]
+            vendor, device, kind = (text.strip()[2:] for text in texts)
+            found.append(
+                {
+                    "address": folder.name,
+                    "vendor": vendor,
+                    "device": device,
+                    "device_class": kind[:4],
+                    "driver": link.resolve().name if link.is_symlink() else None,
+                }
+            )
+    return found
+
+
 def _gathered(module: AnsibleModule) -> dict[str, Any]:
     return {
         "python": find(module, module.params["python"]),
@@ -76,6 +108,7 @@ def _gathered(module: AnsibleModule) -> dict[str, Any]:
         "is_installed": is_there(located(module.params["program"])),
         "is_ostree": Path("/run/ostree-booted").exists(),
         "has_read_only_usr": bool(os.statvfs("/usr").f_flag & os.ST_RDONLY),
+        "pci": _pci(),
     }
 
 
