@@ -50,8 +50,8 @@ fn start(
     // Containers can be stopped even if the settings are broken.
     let named = settings::named_by_environment();
     let loaded = settings::load(named.as_deref());
-    if let Some(likeliest) = arguments.creates.first() {
-        decorate(&loaded, arguments, &likeliest.container, nvidia)?;
+    if arguments.ambiguity.is_some() || !arguments.creates.is_empty() {
+        decorate(&loaded, arguments, nvidia)?;
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
     let program = low_level(&loaded, named.as_deref(), nvidia, path)?;
@@ -86,13 +86,9 @@ pub fn low_level(
 }
 
 /// Edits the bundle of the container.
-fn decorate(
-    loaded: &Loaded,
-    arguments: &Arguments,
-    container: &str,
-    nvidia: Option<Nvidia>,
-) -> Result<()> {
+fn decorate(loaded: &Loaded, arguments: &Arguments, nvidia: Option<Nvidia>) -> Result<()> {
     let settings = &loaded.settings;
+    let container = arguments.creates.first().map_or("", |create| &create.container);
     let theirs = nvidia.map(|nvidia| nvidia.config);
     let level = theirs.and_then(|config| config.log_level);
     let file = theirs.and_then(|config| config.log_file.clone());
@@ -108,10 +104,11 @@ fn decorate(
         None => Context::new(loaded, &log, FrontEndKind::Runtime),
     };
     let edited = configs(&arguments.creates).and_then(|configs| {
-        match (configs.as_slice(), arguments.doubt) {
-            ([], _) => Ok(()), // The runtime reports what is missing.
+        match (configs.as_slice(), arguments.ambiguity) {
             ([config], None) => edit_bundle(&context, config),
-            (configs, doubt) => refuse_who_asks(&context, configs, doubt),
+            (_, Some(why)) if arguments.creates.is_empty() => Err(ambiguous("", why)),
+            // Without a config, the runtime reports what is missing.
+            (configs, why) => refuse_who_asks(&context, configs, why),
         }
     });
     if let Err(error) = &edited {
@@ -127,13 +124,10 @@ struct Existing<'a> {
     stat: Stat,
 }
 
-/// The configs that exist, each once. A runtime that looks elsewhere makes no container.
+/// The configs that exist. A runtime that looks elsewhere makes no container.
 fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
-    let mut found: Vec<Existing> = Vec::new();
+    let mut found = Vec::new();
     for create in creates {
-        if found.iter().any(|other| is_same(other.create, create)) {
-            continue;
-        }
         if let Some((bytes, stat)) = bundle::read_config(&create.config)? {
             found.push(Existing { create, bytes, stat });
         }
@@ -141,37 +135,22 @@ fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
     Ok(found)
 }
 
-/// True for the same name in the same folder, and the same bundle. Two links to one file differ,
-/// because a file is replaced under its name.
-fn is_same(one: &Create, other: &Create) -> bool {
-    one.config.file_name() == other.config.file_name()
-        && is_same_folder(one.config.parent(), other.config.parent())
-        && is_same_folder(Some(&one.bundle), Some(&other.bundle))
-}
-
-fn is_same_folder(one: Option<&Path>, other: Option<&Path>) -> bool {
-    let folder = |path: Option<&Path>| {
-        let path = path.filter(|path| *path != Path::new(""));
-        let stat = rustix::fs::stat(path.unwrap_or(Path::new("."))).ok()?;
-        Some((stat.st_dev, stat.st_ino))
-    };
-    folder(one).is_some_and(|one| folder(other) == Some(one))
-}
-
 /// Refuses containers that ask, because the runtime may read another config than we would edit.
-fn refuse_who_asks(context: &Context, configs: &[Existing], doubt: Option<&str>) -> Result<()> {
+fn refuse_who_asks(context: &Context, configs: &[Existing], why: Option<&str>) -> Result<()> {
     for config in configs {
         if let Some(flag) = context.may_ask(&context.request(&Config::parse(&config.bytes)))? {
-            let why = doubt.unwrap_or("runc, crun and youki would take different bundles");
-            let message = format!(
-                "{flag} is set, but the runtime's command line can't be read for certain: {why}"
-            );
-            return Err(Error::failed(message).resolve(
-                "write `create --bundle DIR NAME`, options before the name and each value after a blank",
-            ));
+            let why = why.unwrap_or("runc, crun and youki would take different configs");
+            return Err(ambiguous(&format!("{flag} is set, but "), why));
         }
     }
     Ok(())
+}
+
+fn ambiguous(but: &str, why: &str) -> Error {
+    let message = format!("{but}the runtime's command line can't be read for certain: {why}");
+    Error::failed(message).resolve(
+        "write `create --bundle DIR NAME`, options before the name and each value after a blank",
+    )
 }
 
 fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {

@@ -1,24 +1,23 @@
-//! The parts of an OCI runtime's command line that matter here: whether it makes a
-//! container, and from which bundle.
+//! The parts of an OCI runtime's command line that matter here: whether it makes a container, and
+//! from which bundle.
 //!
-//! The line is passed on unchanged to a runtime that may be runc, crun, youki or one that
-//! is newer than this program. So it is read in every way in which one of them may read
-//! it ([`grammar`]). Engines write lines that all of them read alike. Where the readings
-//! differ, the front end looks at all the bundles, and refuses a line that may be misread.
+//! The line is passed on unchanged to runc, crun, youki, or a runtime that is newer than this
+//! program. The forms that engines write are read alike by all of them: `--name VALUE`,
+//! `--name=VALUE`, `-n VALUE`, and flags, with known names. In any other line that may make a
+//! container, the bundle is ambiguous: the front end refuses it if a container that it may make has
+//! a request.
 
-mod grammar;
 mod names;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use grammar::{Reading, Readings};
+use names::{Meaning, Names, CREATE, CREATING, GLOBAL};
 
-// Why a line is in doubt.
-const MANY: &str = "it has too many options that no known runtime takes";
-const HIDDEN: &str = "an unknown option hides which command it is";
+const UNKNOWN: &str = "it has an option that is unknown, cut off or joined with its value";
 const NAME: &str = "runc, crun and youki want exactly one name for a container";
 
 /// The format of the log that the engine asked for.
@@ -35,11 +34,11 @@ pub struct Arguments {
     /// `--log`: where the runtime reports errors.
     pub log: Option<PathBuf>,
     pub log_format: LogFormat,
-    /// The bundles from which a runtime may make a container, the likeliest first. Empty:
-    /// this line makes no container.
+    /// The bundles from which a runtime may make a container, the likeliest first. Empty without an
+    /// ambiguity: this line makes no container.
     pub creates: Vec<Create>,
-    /// Why runtimes may read other bundles than these.
-    pub doubt: Option<&'static str>,
+    /// Why runtimes may read the line differently. Without bundles, nobody knows what they take.
+    pub ambiguity: Option<&'static str>,
 }
 
 /// The bundle from which a container is made.
@@ -55,58 +54,119 @@ pub struct Create {
 impl Arguments {
     /// Reads a command line, without the program's name.
     pub fn parse(words: &[OsString]) -> Self {
-        let Readings { all, complete } = grammar::readings(words);
-        let (valid, invalid): (Vec<&Reading>, Vec<&Reading>) =
-            all.iter().partition(|reading| reading.is_valid());
-        // A reading with an option that no runtime knows is the least likely one.
-        let fewest = valid.iter().map(|r| r.unknown).min();
-        let likely: Vec<&Reading> =
-            valid.into_iter().filter(|reading| Some(reading.unknown) == fewest).collect();
-        let (creating, other): (Vec<&Reading>, Vec<&Reading>) =
-            likely.iter().partition(|reading| reading.creates);
-        let first = likely.first().or(invalid.first()).copied();
-        let mut arguments = Self {
-            log: first.and_then(|r| r.log).map(PathBuf::from),
-            log_format: first.map(|r| r.log_format).unwrap_or_default(),
-            ..Self::default()
-        };
-        if !complete {
-            arguments.doubt = Some(MANY);
-        } else if !other.is_empty() && !creating.is_empty() {
-            arguments.doubt = Some(HIDDEN);
-        } else if likely.is_empty() {
-            arguments.doubt = Some(NAME);
+        let mut arguments = Self::default();
+        let mut names = GLOBAL;
+        let (mut bundle, mut config): (&OsStr, Option<&OsStr>) = (OsStr::new(""), None);
+        let mut operands: Vec<&OsStr> = Vec::new();
+        let mut is_known = true;
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            if word == "--" && names == CREATE {
+                operands.extend(rest.by_ref().map(OsString::as_os_str));
+            } else if !is_option(word) {
+                if names == CREATE {
+                    operands.push(word);
+                } else if is_creating(word) {
+                    names = CREATE;
+                } else {
+                    break;
+                }
+            } else if let Some((meaning, value)) = option(names, word) {
+                let value = match meaning {
+                    Meaning::Flag => continue,
+                    _ => value.or_else(|| rest.next().map(OsString::as_os_str)),
+                };
+                match (meaning, value) {
+                    (_, None) => is_known = false,
+                    (Meaning::Bundle, Some(value)) => bundle = value,
+                    (Meaning::Config, _) => config = value,
+                    (Meaning::Log, Some(value)) => arguments.log = Some(value.into()),
+                    (Meaning::LogFormat, Some(value)) => {
+                        let is_json = value == "json";
+                        arguments.log_format =
+                            if is_json { LogFormat::Json } else { LogFormat::Text };
+                    }
+                    _ => {}
+                }
+            } else {
+                is_known = false;
+            }
         }
-        let of = if likely.is_empty() || !complete { all.iter().collect() } else { creating };
-        for reading in of.into_iter().filter(|reading| reading.creates) {
-            arguments.add(reading);
+        if names != CREATE && (is_known || !words.iter().any(|word| is_creating(word))) {
+            return arguments;
         }
-        if arguments.creates.is_empty() {
-            arguments.doubt = None;
+        let container = operands.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+        if is_known && operands.len() == 1 {
+            arguments.creates = creates(bundle, config, &container);
+        } else {
+            arguments.ambiguity = Some(if is_known { NAME } else { UNKNOWN });
+            for bundle in candidates(words) {
+                arguments.creates.extend(creates(bundle, None, &container));
+            }
         }
         arguments
     }
+}
 
-    fn add(&mut self, reading: &Reading) {
-        let bundle = PathBuf::from(reading.bundle.unwrap_or_default());
-        let own = "config.json";
-        let configs = match reading.config {
-            // crun starts from the current folder. A runtime that enters the bundle first doesn't.
-            Some(name) if name != own => vec![PathBuf::from(name), bundle.join(name)],
-            _ => vec![bundle.join(own)],
-        };
-        for config in configs {
-            let create = Create {
-                bundle: bundle.clone(),
-                config,
-                container: reading
-                    .container
-                    .map(|c| c.to_string_lossy().into_owned())
-                    .unwrap_or_default(),
-            };
-            if !self.creates.contains(&create) {
-                self.creates.push(create);
+fn is_option(word: &OsStr) -> bool {
+    word.len() > 1 && word.as_bytes().starts_with(b"-")
+}
+
+fn is_creating(word: &OsStr) -> bool {
+    CREATING.iter().any(|name| word == *name)
+}
+
+/// The meaning of a known option, and its value if it is in the same word.
+fn option<'a>(names: &Names, word: &'a OsStr) -> Option<(Meaning, Option<&'a OsStr>)> {
+    let bytes = word.as_bytes();
+    let (name, value) = match bytes.strip_prefix(b"--") {
+        Some(long) if long.len() > 1 => match long.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&long[..at], Some(OsStr::from_bytes(&long[at + 1..]))),
+            None => (long, None),
+        },
+        _ if bytes.len() == 2 => (&bytes[1..], None),
+        _ => return None,
+    };
+    let (_, meaning) = names.iter().find(|(known, _)| known.as_bytes() == name)?;
+    (value.is_none() || *meaning != Meaning::Flag).then_some((*meaning, value))
+}
+
+/// The configs of a bundle that a runtime may take. `config` is the value of crun's `--config`.
+fn creates(bundle: &OsStr, config: Option<&OsStr>, container: &str) -> Vec<Create> {
+    let bundle = PathBuf::from(bundle);
+    let own = OsStr::new("config.json");
+    let configs = match config {
+        // crun starts from the current folder. A runtime that enters the bundle first doesn't.
+        Some(name) if name != own => vec![PathBuf::from(name), bundle.join(name)],
+        _ => vec![bundle.join(own)],
+    };
+    let of = |config| Create { bundle: bundle.clone(), config, container: container.to_owned() };
+    configs.into_iter().map(of).collect()
+}
+
+/// Every bundle that an ambiguous line may name, the current folder last. None: an option of it
+/// could be another form of `--bundle` or `--config`.
+fn candidates(words: &[OsString]) -> Vec<&OsStr> {
+    let mut found = vec![OsStr::new("")];
+    for (at, word) in words.iter().enumerate().filter(|(_, word)| is_option(word)) {
+        let name = word.as_bytes().strip_prefix(b"--").unwrap_or_default();
+        let known = option(CREATE, word).or_else(|| option(GLOBAL, word));
+        match known {
+            Some((Meaning::Bundle, value)) => {
+                let next = words.get(at + 1).map(OsString::as_os_str);
+                found.extend(value.or(next));
             }
+            Some((Meaning::Config, _)) => return Vec::new(),
+            None if word != "--" && may_name_a_file(name) => return Vec::new(),
+            _ => {}
         }
     }
+    found.reverse();
+    found
+}
+
+/// True for letters behind one dash, and for names that crun or runc take for a longer one.
+fn may_name_a_file(name: &[u8]) -> bool {
+    let name = name.split(|byte| *byte == b'=').next().unwrap_or_default();
+    ["bundle", "config", "f"].iter().any(|known| known.as_bytes().starts_with(name))
 }

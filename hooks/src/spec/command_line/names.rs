@@ -1,5 +1,4 @@
-//! The options and commands of runc, crun and youki. An option that is missing here is
-//! still understood where the rest of the line leaves no choice.
+//! The options of runc, crun and youki, and their commands that make a container.
 
 /// What an option means to this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,29 +79,3 @@ pub const CREATE: &Names = &[
 
 /// Commands that make a container.
 pub const CREATING: [&str; 3] = ["create", "run", "restore"];
-
-/// All others.
-pub const OTHER: [&str; 22] = [
-    "checkpoint",
-    "completion",
-    "delete",
-    "events",
-    "exec",
-    "features",
-    "h",
-    "help",
-    "info",
-    "init",
-    "kill",
-    "list",
-    "mounts",
-    "pause",
-    "ps",
-    "resume",
-    "spec",
-    "start",
-    "state",
-    "update",
-    "version",
-    "wait",
-];
