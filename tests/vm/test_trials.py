@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,13 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from kit.agent_host import AgentHost
-from kit.broken_driver import BROKEN, alone, broken_catalogue, other_symbol, other_version
+from kit.broken_driver import (
+    BROKEN,
+    alone,
+    broken_catalogue,
+    other_symbol,
+    other_version,
+)
 from kit.cache import REPOSITORY
 from kit.hosts import OLD_KERNEL
 from kit.probe import need_programs
 from kit.process import run, wait_for
 from kit.product import Provision
 from kit.repackaged import download
+from provision.build.workspace import load_settings
+from provision.kmod.boot_files import boot_files
+from provision.kmod.guest import Initramfs, run_guest
+from provision.manifest import Manifest
 from vm.stored import Store
 
 if TYPE_CHECKING:
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
 
 class Case(NamedTuple):
@@ -127,6 +138,23 @@ def test_a_kernel_that_can_not_be_had_is_not_tried(host: Host, tmp_path: Path) -
     status, error = _trial(host, artifact, "--kernel", "6.1.0-1-amd64")
     assert status == 3
     assert "6.1.0-1-amd64" in error["message"]
+
+
+def test_a_kernel_whose_console_is_silent_is_heard_all_the_same(host: Host) -> None:
+    pin = Manifest.model_validate_json((host.entry / "driver/manifest.json").read_text()).pin
+    with (
+        boot_files(load_settings(host.root), pin, OLD_KERNEL, []) as files,
+        tempfile.TemporaryFile() as kernel,
+        tempfile.TemporaryFile() as stream,
+    ):
+        files.write_kernel(kernel)
+        initramfs = Initramfs(stream)
+        files.add_to(initramfs)
+        initramfs.close("echo here; false")
+        options = ("console=ttynull", "loglevel=0")
+        ran = run_guest("x86_64", kernel, stream, limit=60, options=options)
+    assert (ran.end, ran.status, ran.lines) == ("ended", 1, ("here",))
+    assert ran.console == ()
 
 
 def test_two_at_once_do_not_meet(host: Host, tmp_path: Path) -> None:
