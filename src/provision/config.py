@@ -59,11 +59,16 @@ class EngineConfig(Frozen):
         network: Network of the containers that download, as ``docker run --network`` takes it.
             Drivers are built without a network. Without it: the engine's default.
         jobs: Number of compilers that run in parallel. Without it: one for each processor.
+        cpu_shares: Weight of builds for processors, as ``docker run --cpu-shares`` takes it: other
+            containers have 1024. With less, a build takes what they leave; on an idle host, it
+            still takes all processors.
     """
 
     host: EngineAddress | None = None
     network: str | None = None
     jobs: int | None = Field(default=None, ge=1)
+    # The engine refuses other values: https://docs.docker.com/engine/containers/resource_constraints/
+    cpu_shares: int = Field(default=64, ge=2, le=262144)
 
 
 class NetworkConfig(Frozen):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bench import (
     agent,
+    beside,
     demo,
     distros,
     fleet,
@@ -43,6 +44,7 @@ _GROUPS: tuple[Group, ...] = (
     *nvidia.GROUPS,
     *product.GROUPS,
     *agent.GROUPS,
+    *beside.GROUPS,
     *runfile.GROUPS,
     *registry.GROUPS,
     *matrix.GROUPS,

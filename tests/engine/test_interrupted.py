@@ -14,14 +14,15 @@ import pytest
 
 from kit.engine import Engine
 from kit.fileserver import served
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, load_base
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start, wait_for
 from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import BuildLog, run_build
-from provision.engine.docker_api import BuildOptions, connect
-from provision.progress import Note, Step, heard_by
+from provision.build.workspace import load_settings
+from provision.engine.docker_api import BuildOptions, ContainerRequest, connect
+from provision.progress import Note, Output, Step, heard_by
 
 if TYPE_CHECKING:
     import subprocess
@@ -158,6 +159,38 @@ def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: P
         made.append((image, said.strip()))
     assert [said for _, said in made] == ["arm64", "amd64", "arm64"]
     engine.docker("image", "rm", *{image for image, _ in made})
+
+
+def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path: Path) -> None:
+    """On a host in production, where a unit's `Nice=` reaches no container."""
+    look = "cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu.weight 2>/dev/null || true"
+
+    def of_containers() -> int:
+        return int(engine.docker("run", "--rm", IMAGE, "sh", "-c", look).stdout)
+
+    found = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Output) and event.text.strip().isdigit():
+            found.append(int(event.text))
+
+    recipe = f"FROM {IMAGE}\n# {tmp_path.name}\nRUN {look}; : {tmp_path.name}\n"
+    files: dict[str, bytes | Path] = {"Dockerfile": recipe.encode()}
+    settings = tmp_path / "etc/provision/provision.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f'[engine]\nhost = "{engine.host}"\n')
+    load_base(engine)
+    with (
+        closing(load_settings(tmp_path).engine()) as client,
+        BuildLog(tmp_path / "log") as log,
+        heard_by(note),
+    ):
+        run_build(client, "a test", files, BuildOptions({}, "none"), log, _fail)
+        request = ContainerRequest(IMAGE, tmp_path.name, "none")
+        with client.container(request) as container:
+            container.run(look, on_line=lambda line: found.append(int(line)))
+    assert len(found) == 2
+    assert max(found) * 4 < of_containers()
 
 
 def _fail(stream: BuildStream) -> BuildError:

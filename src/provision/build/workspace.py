@@ -72,7 +72,9 @@ class Settings:
 
     def engine(self) -> Engine:
         """Return the container engine."""
-        return self.connection.to(self.config.engine.host)
+        engine = self.connection.to(self.config.engine.host)
+        engine.cpu_shares = self.config.engine.cpu_shares
+        return engine
 
     def with_network(self, network: str | None) -> Settings:
         """Return these with another network of containers that download; None: the same."""

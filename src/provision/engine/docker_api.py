@@ -104,11 +104,16 @@ class BuildOptions:
 
 
 class Engine:
-    """A container engine; the methods are the few that provision needs."""
+    """A container engine; the methods are the few that provision needs.
+
+    Attributes:
+        cpu_shares: Weight of its containers, of builds too, for processors; None: the engine's own.
+    """
 
     def __init__(self, client: APIClient, host: str) -> None:
         self._client = client
         self.host = host
+        self.cpu_shares: int | None = None
 
     def close(self) -> None:
         """Give the connections back."""
@@ -160,6 +165,8 @@ class Engine:
                     target=options.target or "",
                     platform=options.platform,
                     nocache=not options.cache,
+                    # A unit's Nice= reaches no container: they are the engine's processes.
+                    container_limits={"cpushares": self.cpu_shares} if self.cpu_shares else None,
                     timeout=_SILENT_SECONDS,
                     # The SDK would add what ~/.docker/config.json has, with a password.
                     use_config_proxy=False,
@@ -259,6 +266,7 @@ class Engine:
                 host_config=client.create_host_config(
                     auto_remove=True,
                     network_mode=request.network,
+                    cpu_shares=self.cpu_shares,
                     binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
                     # With SELinux, a container may not read the host's files. With another label,
                     # the host's own programs could not read them.

@@ -54,7 +54,12 @@ SECTIONS: Spec = {
     "metrics": {"textfile": _TEXT},
     "cdi": {"generate": {"type": "bool"}},
     "kubernetes": {"labels": _TEXT, "gates": {"type": "dict"}},
-    "engine": {"host": _TEXT, "network": _TEXT, "jobs": {"type": "int"}},
+    "engine": {
+        "host": _TEXT,
+        "network": _TEXT,
+        "jobs": {"type": "int"},
+        "cpu_shares": {"type": "int"},
+    },
     "network": {"proxy": _TEXT, "no_proxy": _TEXTS},
 }
 CONFIG: Spec = {
