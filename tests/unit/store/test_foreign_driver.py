@@ -160,3 +160,16 @@ def test_the_command_writes_it(call: Callable[..., Outcome], tmp_path: Path) -> 
     empty = tmp_path / "empty"
     empty.mkdir()
     assert call("drivers", "vendor-file", "nvidia", "--root", empty).code == 3
+
+
+def test_the_places_of_daemons_that_run_are_offered(recipe: Recipe, tmp_path: Path) -> None:
+    """Programs of a container reach MPS, persistenced and the fabric manager by these."""
+    _library(tmp_path, "usr/lib64", "libnvidia-ml", "libnvidia-ml.so.1")
+    quiet = _file(recipe, tmp_path)["inventory"]
+    sockets = [f"run/nvidia-{name}/socket" for name in ("fabricmanager", "persistenced")]
+    for name in (*sockets, "tmp/nvidia-mps/control"):
+        write(tmp_path / name, b"")
+    found = _file(recipe, tmp_path)["inventory"]
+    assert quiet["utility"]["miscellaneous"] == quiet["compute"]["miscellaneous"] == []
+    assert found["utility"]["miscellaneous"] == [f"/{name}" for name in sockets]
+    assert found["compute"]["miscellaneous"] == ["/tmp/nvidia-mps"]  # noqa: S108 - a fixed path
