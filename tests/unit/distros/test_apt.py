@@ -196,6 +196,16 @@ def test_packaged_kernels_are_listed_newest_first() -> None:
             "driver.toml",
         ),
         (
+            (
+                "The following packages have unmet dependencies:\n"
+                " x-dkms : Depends: dkms (>= 2.1.0.0) but it is not installable\n"
+                "E: Unable to correct problems, you have held broken packages."
+            ),
+            "depends on DKMS",
+            "driver.toml",
+        ),
+        ("E: Package 'dkms' has no installation candidate", "depends on DKMS", "driver.toml"),
+        (
             "E: Failed to fetch https://esm.example/infra/InRelease  401  Unauthorized",
             "wants to know who asks",
             "pro attach",
@@ -282,3 +292,14 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
     assert "dpkg-deb --fsys-tarfile" in of_package
     assert rest.startswith(" then cp /usr/src/K/.config config; fi\n")
     assert f"exit {NO_CONFIG}" in rest
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("debian", r"Package: dkms\nPin: version *\nPin-Priority: -1"), ("fedora", "--exclude=dkms")],
+)
+def test_dkms_is_never_installed_where_a_driver_is_built(name: str, said: str) -> None:
+    """Its hooks would build other drivers, and fail the build: apt_preferences(5), dnf(8)."""
+    found = distro(name)
+    solving = family_of(found).solve(Supply(found, found.releases[0]), (Spec("gcc"),))
+    assert said in solving.text

@@ -66,6 +66,7 @@ class _Trouble(NamedTuple):
 
 
 # The first one counts: "Failed to fetch" follows most of the others.
+_WANTS_DKMS = _said(r"Depends: dkms\b|^E: Package '?dkms'? has no installation candidate")
 _TROUBLES = (
     _Trouble(
         _said(r"^E: The archive serves the signed index of another suite"),
@@ -193,6 +194,13 @@ class Apt(Family):
         """Return what to say about a script that failed; apt's own words are in the details."""
         if failure.status == NO_CONFIG:
             return failure.error(*_NO_CONFIG)
+        if _WANTS_DKMS.search(failure.said):
+            return failure.error(
+                "What the build needs depends on DKMS, whose hook would build other modules there.",
+                "Name the source of those modules as a driver of its own, and take the package out"
+                " of 'packages' in driver.toml.",
+                NotFoundError,
+            )
         if absent := _ABSENT.search(failure.said):
             name = absent["name"] or absent["other"]
             if name in {spec.text.partition("=")[0] for spec in failure.query.specs}:
@@ -233,6 +241,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
         [
             f"-o Dir::State::Lists={WORK}/lists",
             f"-o Dir::Cache={WORK}/cache",
+            f"-o Dir::Etc::Preferences={WORK}/preferences",
             # Docker's images keep none, and then each program of apt reads all lists again.
             "-o Dir::Cache::pkgcache=pkgcache.bin -o Dir::Cache::srcpkgcache=srcpkgcache.bin",
             f"-o Dir::Cache::Archives={WORK}/archives",
@@ -262,6 +271,8 @@ fi
 apt_get() {{ apt-get {options} $authorities "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
 mkdir -p lists/partial cache archives/partial none/partial sources
+# Its hooks build modules whenever a package brings headers: apt_preferences(5).
+printf 'Package: dkms\\nPin: version *\\nPin-Priority: -1\\n' > preferences
 # Only the first round updates: both must see the same state of the repositories.
 {trials}if [ ! -e updated ]; then
     apt_get --quiet update > update.log 2>&1 || {{ cat update.log; exit 100; }}

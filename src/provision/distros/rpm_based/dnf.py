@@ -200,6 +200,8 @@ def _words(supply: Supply) -> str:
         f"--setopt=system_cachedir={WORK}/cache",
         "--setopt=keepcache=True",
         "--setopt=install_weak_deps=False",
+        # Fedora has it, and its hooks build modules whenever a package brings headers.
+        "--exclude=dkms",
         *supply.distro.options,
     ]
     if supply.repositories:
