@@ -35,7 +35,7 @@ fn a_file_that_the_user_may_not_read_or_change() {
     let tree = Tree::new();
     let file = tree.file("docker/daemon.json", "{}\n");
     let file = file.display().to_string();
-    let words = ["configure", "docker", "--config", &file];
+    let words = ["configure", "docker", "--runtime-path=/bin/sh", "--config", &file];
     for (mode, verb) in [(0o600, "read"), (0o644, "write")] {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
         let output = as_user(&tree, &words);
@@ -48,6 +48,25 @@ fn a_file_that_the_user_may_not_read_or_change() {
         assert_eq!(what_to_do(&text), expected);
         assert_eq!(tree.text("docker/daemon.json"), "{}\n");
     }
+}
+
+/// A copy of the program alone, as an admin may have it: no container would start.
+#[test]
+fn a_runtime_that_is_not_beside_the_program_is_configured_nowhere() {
+    let tree = Tree::new();
+    let program = tree.path("oci-decorator");
+    install_copy(env!("CARGO_BIN_EXE_oci-decorator"), &program);
+    let file = tree.file("daemon.json", "{}\n").display().to_string();
+    let configure = || {
+        let mut command = Command::new(&program);
+        command.args(["configure", "docker", "--config", &file]);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let output = configure();
+    assert_eq!((code(&output), &*tree.text("daemon.json")), (3, "{}\n"));
+    assert!(what_to_do(&stderr(&output)).contains("ln -s oci-decorator "));
+    std::os::unix::fs::symlink("oci-decorator", tree.path("oci-decorator-runtime")).unwrap();
+    assert_eq!(code(&configure()), 0);
 }
 
 #[test]

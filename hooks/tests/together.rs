@@ -30,6 +30,9 @@ fn all(name: &str, lines: &[Vec<String>]) {
     }
 }
 
+/// A program that is there: the one of a build has no runtime beside it.
+const RUNTIME: &str = "--runtime-path=/bin/sh";
+
 fn words(fixed: &[&str], more: &[&str]) -> Vec<String> {
     fixed.iter().chain(more).map(|&w| w.to_owned()).collect()
 }
@@ -39,7 +42,7 @@ fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
     for _ in 0..rounds() {
         let tree = Tree::new();
         let file = tree.file("daemon.json", DAEMON).display().to_string();
-        let fixed = ["configure", "docker", "--config", &file];
+        let fixed = ["configure", "docker", "--config", &file, RUNTIME];
         let more: [&[&str]; 3] = [&[], &["--set-as-default"], &["--runtime-name=x"]];
         all("oci-decorator", &more.map(|more| words(&fixed, more)));
         let text = tree.text("daemon.json");
@@ -58,7 +61,7 @@ fn a_file_of_ours_alone_is_made_and_removed() {
     for _ in 0..rounds() {
         let tree = Tree::new();
         let file = tree.path("a/b/50.conf").display().to_string();
-        let fixed = ["configure", "podman", "--config", &file];
+        let fixed = ["configure", "podman", "--config", &file, RUNTIME];
         let line = words(&fixed, &[]);
         all("oci-decorator", &[line.clone(), line.clone(), line]);
         assert_eq!(tree.listing(), ["a", "a/b", "a/b/50.conf"]);
@@ -108,7 +111,7 @@ fn a_changed_file_keeps_its_label() {
     let file = tree.file("daemon.json", DAEMON).display().to_string();
     let (name, label) = ("security.selinux", b"system_u:object_r:etc_t:s0\0");
     rustix::fs::setxattr(&*file, name, label, XattrFlags::empty()).unwrap();
-    let words = ["configure", "docker", "--config", &file];
+    let words = ["configure", "docker", "--config", &file, RUNTIME];
     assert_eq!(code(&run(&words, "")), 0);
     assert_ne!(tree.text("daemon.json"), DAEMON);
     let mut kept = [0; 64];

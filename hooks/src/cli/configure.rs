@@ -181,12 +181,15 @@ impl Order {
     /// Looks at what the engine will start.
     fn look(&self, notes: &mut Vec<String>) -> Result<()> {
         let program = Path::new(&self.runtime.program);
-        if self.is_given && !self.is_dry && program.is_absolute() && !is_executable(program) {
+        if !self.is_dry && program.is_absolute() && !is_executable(program) {
             let shown = program.display();
-            return Err(Error::not_found(format!(
-                "{shown} is not a program, and nothing was changed"
-            ))
-            .resolve("leave --runtime-path out for the runtime beside this program"));
+            let error =
+                Error::not_found(format!("{shown} is not a program, and nothing was changed"));
+            return Err(error.resolve(if self.is_given {
+                "leave --runtime-path out for the runtime beside this program".to_owned()
+            } else {
+                format!("make the link: ln -s oci-decorator {shown}")
+            }));
         }
         let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if !links::is_name_of_ours(name) {
