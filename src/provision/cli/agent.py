@@ -5,6 +5,7 @@ This module imports nothing that takes long to load: most runs of 'apply' find n
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ import click
 
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import cards_by_driver, load_desired
-from provision.agent.model import Desired, Mode, Observed, Outcome, Run
+from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run
 from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
     Result,
@@ -40,7 +41,7 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.errors import ExitCode, UsageError
+from provision.errors import ExitCode, NotFoundError, UsageError
 from provision.host.kernels import kernels_of_usr
 from provision.store.state import IN_USE
 
@@ -185,6 +186,7 @@ def _run(
 @command("plan")
 def plan_command(
     *,
+    names: tuple[str, ...] = argument("[DRIVER]…"),
     releases: tuple[str, ...] = _coming,
     usr: Path | None = _usr,
     retry: bool = _retry,
@@ -193,6 +195,8 @@ def plan_command(
     root: Path = options.root,
 ) -> None:
     """Show what 'provision apply' would do here and why, and what it could not do.
+
+    With DRIVER, it shows only what concerns these drivers, and the exit code is about them.
 
     The command asks registries, archives, vendors and the engine as 'apply' does, and changes
     nothing. The exit code is 3 if nothing is configured or an artifact that has to be made is not
@@ -203,9 +207,19 @@ def plan_command(
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
     run = _run(root, desired, mode, catalogues, coming, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
+    chosen = _chosen(names, observed)
+    planned = Plan(
+        tuple(action for action in planned.actions if action.driver in chosen),
+        tuple(blocked for blocked in planned.blocked if blocked.driver in chosen),
+    )
     from provision.agent.actions import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
-    artifacts = forecast(run, observed, planned)
+    artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
+    warnings = [
+        *_others(root, catalogues, run.desired),
+        *_without_card(root, run.desired),
+        *_undriven(observed),
+    ]
     is_configured = status.state != "not-configured"
     # As of an apply: failed, then not found.
     code = min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
@@ -217,16 +231,30 @@ def plan_command(
             "blocked": planned.blocked,
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
-            "others": [
-                *_others(root, catalogues, run.desired),
-                *_without_card(root, run.desired),
-                *_undriven(observed),
-            ],
+            "others": [one for one in warnings if one["driver"] in chosen],
             "error": status.error,
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
         code=code if is_configured else ExitCode.NOT_FOUND,
     )
+
+
+def _chosen(names: tuple[str, ...], observed: Observed) -> set[str]:
+    """Return the drivers that are named, all if none is.
+
+    Raises:
+        NotFoundError: provision.toml names none of this name, and none is installed.
+    """
+    known = set(observed.drivers)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise NotFoundError(
+                f"provision.toml names no driver '{name}', and none is installed.{hint}",
+                resolution="See the drivers of this host: provision status",
+            )
+    return set(names) or known
 
 
 def _planned(document: Mapping[str, Any]) -> Iterator[str]:
@@ -341,6 +369,7 @@ def apply_command(
     if dry_run:
         click.get_current_context().invoke(
             plan_command,
+            names=(),
             releases=releases,
             usr=usr,
             retry=retry,

@@ -433,6 +433,11 @@ def _misspelt(host: HostTree, run: Run) -> None:
     path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", f"[drivers.{DRIVER}o]"))
 
 
+def _ready_beside_a_misspelt(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.want(f"\n[drivers.{DRIVER}o]\n")
+
+
 def _its_recipe_broken(host: HostTree, run: Run) -> None:
     _wanted(host, run)
     host.write(f"srv/drivers/{DRIVER}/driver.toml", 'schema = 2\nname = "other"\n')
@@ -476,6 +481,7 @@ STATES: dict[str, State] = {
     "wanted, conflict": _conflict,
     "wanted, conflict in use": _conflict_in_use,
     "ready": _ready,
+    "ready, beside a misspelt": _ready_beside_a_misspelt,
     "rebooted": _rebooted,
     "in use": _in_use,
     "newer": _newer_offered,

@@ -387,6 +387,12 @@ _ROWS: list[Row] = [
     # A driver goes as it came.
     ("not wanted any more", "status", 0, _state("pending"), set()),
     ("not wanted any more", "plan", 0, _actions("unload", "retire"), set()),
+    ("not wanted any more", f"plan {DRIVER}", 0, _actions("unload", "retire"), set()),
+    # What is named is all that it is about.
+    ("newer", "plan dem", 3, _error(3), set()),
+    ("newer", f"plan {DRIVER}", 0, _actions(*_SWITCH), set()),
+    ("ready, beside a misspelt", "plan", 3, {"blocked": []}, set()),
+    ("ready, beside a misspelt", f"plan {DRIVER}", 0, _NO_ACTIONS, set()),
     (
         "not wanted any more",
         "apply",
