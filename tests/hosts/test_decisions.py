@@ -59,7 +59,8 @@ _PATHS = f"""\
           has_read_only_usr: "{{{{ read_only | default(false) }}}}"
           machine: x86_64
           has_kubelet: "{{{{ kubelet | default(false) }}}}"
-          engines: [docker, containerd, podman]
+          own_containerd: "{{{{ own | default(none) }}}}"
+          engines: "{{{{ there | default(['docker', 'containerd', 'podman']) }}}}"
         cacheable: true
     - ansible.builtin.include_role:
         name: oci_decorator.drivers.provision_hook
@@ -243,6 +244,46 @@ def test_everything_lies_where_it_can_be_written(tmp_path: Path) -> None:
         assert hooks in engine.get("hooks_dir", [_USR[1]])
         settings = tomllib.loads(files["/etc/oci-decorator/config.toml"]["content"])
         assert settings == config
+
+
+_WAYS = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        provision:
+          has_read_only_usr: false
+          machine: x86_64
+          has_kubelet: false
+          engines: "{{ there }}"
+          own_containerd: "{{ own }}"
+        cacheable: true
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_hook
+        tasks_from: ways
+"""
+
+
+def test_a_run_that_configures_nothing_is_a_failure_unless_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    links = {"provision_hook_links": "/usr/bin"}
+    nothing: dict[str, Any] = {"provision_hook_engines": []}
+    kinds: dict[str, tuple[dict[str, Any], bool]] = {
+        "bare": ({"there": [], "own": None}, False),
+        "k3s": ({"there": [], "own": "k3s"}, False),
+        "rke2-links": ({"there": [], "own": "rke2", **links}, True),
+        "crio": ({"there": ["crio"], "own": None}, True),
+        "none": ({"there": [], "own": None, **nothing}, True),
+    }
+    hosts = {name: given for name, (given, _) in kinds.items()}
+    (tmp_path / "play.yml").write_text(_WAYS)
+    everywhere = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    ansible = Ansible(tmp_path, [], everywhere, stand_ins=hosts)
+    recap = ansible.play(tmp_path / "play.yml", check=False).recap
+    assert {name: found["failed"] == 0 for name, found in recap.items()} == {
+        name: works for name, (_, works) in kinds.items()
+    }
 
 
 def test_a_program_for_another_machine_is_refused_whatever_a_cache_says(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ ansible_facts:
         machine: x86_64
         engines: [docker, podman]
         has_kubelet: false
+        own_containerd: null
         is_installed: true
         is_ostree: false
         has_read_only_usr: false
@@ -72,7 +73,11 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.program impo
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.pythons import find
 
 # The program of the service, and not the client, which may be installed without it.
-_ENGINES = {"docker": "dockerd", "containerd": "containerd", "podman": "podman"}
+_ENGINES = {"docker": "dockerd", "containerd": "containerd", "podman": "podman", "crio": "crio"}
+# Distributions of Kubernetes with a containerd in themselves, whose settings they write when they
+# start. RKE2's tarball and its packages lie in different folders.
+_WITH_CONTAINERD = ("k3s", "rke2")
+_FOLDERS = ["/usr/local/bin", "/opt/rke2/bin"]
 
 
 _DEVICES = Path("/sys/bus/pci/devices")
@@ -105,6 +110,10 @@ def _gathered(module: AnsibleModule) -> dict[str, Any]:
         "machine": platform.machine(),
         "engines": [name for name, program in _ENGINES.items() if module.get_bin_path(program)],
         "has_kubelet": module.get_bin_path("kubelet") is not None,
+        "own_containerd": next(
+            (name for name in _WITH_CONTAINERD if module.get_bin_path(name, opt_dirs=_FOLDERS)),
+            None,
+        ),
         "is_installed": is_there(located(module.params["program"])),
         "is_ostree": Path("/run/ostree-booted").exists(),
         "has_read_only_usr": bool(os.statvfs("/usr").f_flag & os.ST_RDONLY),

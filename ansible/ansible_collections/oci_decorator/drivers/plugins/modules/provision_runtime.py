@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: provision_runtime
-short_description: Adds an OCI runtime to Docker and containerd
+short_description: Adds an OCI runtime to Docker, containerd and CRI-O
 description:
   - Runs C(oci-decorator configure), which adds a runtime to the configuration files of engines.
     Everything else in them stays, including comments.
@@ -19,7 +19,7 @@ options:
     description: The engines that should have the runtime. It is removed from all others.
     type: list
     elements: str
-    choices: [docker, containerd]
+    choices: [docker, containerd, crio]
     default: []
   name:
     description: The runtime's name.
@@ -49,6 +49,10 @@ options:
     description: Containerd's configuration file.
     type: path
     default: /etc/containerd/config.toml
+  crio_path:
+    description: The file of the runtime among CRI-O's.
+    type: path
+    default: /etc/crio/crio.conf.d/99-oci-decorator.toml
 attributes:
   check_mode:
     description: Reports what would change.
@@ -95,7 +99,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes imp
     words,
 )
 
-_ENGINES = ("docker", "containerd")
+_ENGINES = ("docker", "containerd", "crio")
 _MICROSECONDS = 1_000_000
 # Docker's default runtime without a configuration, and how long a reload may take.
 _BUILT_IN = "runc"
@@ -218,6 +222,10 @@ def main() -> None:
             "reload": {"type": "bool", "default": True},
             "docker_path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "containerd_path": {"type": "path", "default": "/etc/containerd/config.toml"},
+            "crio_path": {
+                "type": "path",
+                "default": "/etc/crio/crio.conf.d/99-oci-decorator.toml",
+            },
         },
         supports_check_mode=True,
     )
