@@ -315,7 +315,11 @@ class _Holding:
     def _keep(self, kernel: str, would_boot: str, held: Held | None) -> None:
         entry = self.loader.entry(kernel)
         if entry is None:
-            raise NotFoundError(f"its menu has no entry of {kernel}")
+            raise NotFoundError(
+                f"its menu has no entry of {kernel}",
+                resolution="Make the boot loader's menu again: update-grub (Debian),"
+                " grub2-mkconfig -o /boot/grub2/grub.cfg (RHEL, SUSE).",
+            )
         if held is not None and held.is_set and (held.kernel, held.entry) == (kernel, entry):
             self.hold = Hold(held=held.model_copy(update={"instead_of": would_boot}))
             return

@@ -606,7 +606,8 @@ _ROWS: list[Row] = [
         "rollback demo",
         0,
         _applied("ready", "unload", "activate", "load"),
-        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"},
+        # Links to programs were absolute then.
+        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status", "host"},
     ),
     # Units and the vendor file.
     ("units", "units install", 0, _UNCHANGED, set()),

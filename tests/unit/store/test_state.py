@@ -61,6 +61,7 @@ _STATE = {
             "failure": _failure,
             "load_failure": None,
             "announced": "",
+            "checked": {"bad": "boot"},
         }
     },
 }
