@@ -25,6 +25,7 @@ from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
 from provision.engine.docker_api import Container, ContainerRequest, Engine
+from provision.engine.scratch import container_owner
 from provision.errors import ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.files import lock, mark_used, write_atomic
@@ -95,11 +96,9 @@ def ensure_commits(
         waiting = f"Another process fetches {redact(commit.url)}; waiting"
         with lock(store.locks / path.stem[:32], waiting=waiting):
             if not _whole(path):
-                owner = closure_key({"of": path.stem, "at": str(store.folder.resolve())})
                 container_request = ContainerRequest(
                     image_id,
-                    # The lock belongs to one state folder; others may use the same engine.
-                    owner[:32],
+                    container_owner(store.state, path.stem),
                     network=network,
                     # git must not wait for a name and a password.
                     environment={"GIT_TERMINAL_PROMPT": "0", **proxies()},

@@ -74,7 +74,7 @@ class PackageStore:
         self.locks = state / "locks"
         self._closures = self.folder / "closures"
         self._answers = self.folder / "answers"
-        self._state = state
+        self.state = state
 
     def path(self, sha256: str) -> Path:
         """Return where the file with a checksum is, or would be."""
@@ -254,7 +254,7 @@ class PackageStore:
                     gone.append((path, size))
         gone += self._left_behind()
         if not dry_run:
-            clean(self._state)
+            clean(self.state)
             for path, _size in gone:
                 _remove(path)
         return [(path.name, size) for path, size in gone]
@@ -263,8 +263,8 @@ class PackageStore:
         """Return the leftovers of killed runs, which only a repeated run would remove otherwise."""
         limit = time.time() - _DRAFT_S
         places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
-        places += (self._state / "developer-containers").glob("*")
-        places.append(self._state / "git-login")
+        places += (self.state / "developer-containers").glob("*")
+        places.append(self.state / "git-login")
         found = []
         for path in places:
             with suppress(FileNotFoundError):

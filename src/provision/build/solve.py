@@ -51,6 +51,7 @@ from provision.distros.rpm_based.rpm import parse_keys
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.documents import refusing
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
+from provision.engine.scratch import container_owner
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError, download_any
 from provision.fetch.authorities import authorities_of
@@ -196,8 +197,7 @@ class Solver:
             )
         container_request = ContainerRequest(
             image_id=image.id,
-            # The lock belongs to one state folder; others may use the same engine.
-            owner=closure_key({"of": request.key, "at": str(self._store.folder.resolve())})[:32],
+            owner=container_owner(self._store.state, request.key),
             network=request.network,
             binds=binds,
             environment={"LC_ALL": "C.UTF-8", **proxies(), **request.distro.environment},

@@ -1,21 +1,24 @@
-"""Scratch folders, in one place, each for one process at a time.
+"""Scratch folders, in one place, each for one process at a time; and the names of containers.
 
 What killed runs left there, which may be gigabytes, goes when the next one is made.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 from provision.errors import ProvisionError
-from provision.files import lock
+from provision.files import lock, write_atomic
 
 _PLACE = "scratch"
+_NAME = "engine-name"
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -39,6 +42,20 @@ def scratch(state: Path, name: str) -> Iterator[Path]:
             yield folder
         finally:
             _remove(folder)
+
+
+def container_owner(state: Path, work: str) -> str:
+    """Return the label of containers for some work, whose leftovers are removed before the next.
+
+    The work has a lock in the state folder. Hosts that share an engine may have theirs at the same
+    path: a random name, made once, tells them apart.
+    """
+    path = state / _NAME
+    with lock(state / "locks" / _NAME):
+        if not path.exists():
+            write_atomic(path, token_hex(16))
+        name = path.read_text()
+    return hashlib.sha256(f"{name} {work}".encode()).hexdigest()[:32]
 
 
 def clean(state: Path) -> None:

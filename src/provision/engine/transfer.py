@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.engine.docker_api import Engine, Image, split_reference
+from provision.engine.scratch import container_owner
 from provision.engine.stream import transfer
 from provision.engine.tar_streams import BAD_TAR, TarReader, Unpacker, readable
 from provision.errors import NotFoundError, ProvisionError
@@ -130,11 +131,11 @@ def find_image(engine: Engine, reference: str) -> Image:
 
 @contextmanager
 def _owned(state: Path) -> Iterator[str]:
-    """Hold the lock under which containers for extraction exist; yields its name."""
+    """Hold the lock under which containers for extraction exist; yields their owner."""
     path = state / "locks" / "extract"
     waiting = "Another provision is reading an image; waiting for it"
     with lock(path, waiting=waiting):
-        yield str(path)
+        yield container_owner(state, "extract")
 
 
 def disk_error(error: OSError, destination: Path) -> ProvisionError:

@@ -24,6 +24,7 @@ from provision.build.workspace import Settings
 from provision.distros import family_of
 from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import Container, ContainerRequest
+from provision.engine.scratch import container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path
 from provision.kmod.guest import Initramfs, NotTriedError
@@ -136,7 +137,7 @@ def _collected_from_packages(settings: Settings, pin: Pin, words: Sequence[str])
         engine = settings.engine()
         request = ContainerRequest(
             ensure_base(engine, pin.base).id,
-            owner=closure_key({"boot": str(settings.state.resolve())})[:32],
+            owner=container_owner(settings.state, "boot"),
             network="none",
             environment={"LC_ALL": "C.UTF-8"},
             limit=_LIMIT_S,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from requests import Response
 
 from provision.engine import docker_api as containers
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Image
+from provision.engine.scratch import container_owner
 from provision.engine.tar_streams import pack
 from provision.engine.transfer import push
 from provision.errors import ProvisionError
@@ -79,6 +81,18 @@ def test_leftovers_go_before_and_only_ones_own_afterwards() -> None:
     client = FakeClient()
     start(client, ContainerRequest("sha256:1", "mine"))
     assert set(client.there) == {"others", "more"}
+
+
+def test_hosts_that_share_an_engine_keep_each_others_containers(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    owner = container_owner(state, "work")
+    assert (container_owner(state, "work"), container_owner(state, "other") != owner) == (
+        owner,
+        True,
+    )
+    # Another host has its state at the same path.
+    state.rename(tmp_path / "elsewhere")
+    assert container_owner(state, "work") != owner
 
 
 def test_one_that_cannot_be_started_is_removed() -> None:
