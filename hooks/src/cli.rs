@@ -47,8 +47,15 @@ const CHECK: &[Opt] = &[
     value(&["annotation"]),
     flag(&["privileged"]),
 ];
-const GENERATE: &[Opt] =
-    &[CONFIG, CONFIG_DIR, ROOT, value(&["vendor"]), value(&["output"]), value(&["output-dir"])];
+const GENERATE: &[Opt] = &[
+    CONFIG,
+    CONFIG_DIR,
+    ROOT,
+    value(&["vendor"]),
+    value(&["output"]),
+    value(&["output-dir"]),
+    flag(&["remove"]),
+];
 
 static PROGRAM: Program = Program {
     name: "oci-decorator",
@@ -220,6 +227,15 @@ fn generate(words: &Words) -> Result<u8> {
     let vendor = words.value("vendor");
     if folder.is_some() && (output.is_some() || vendor.is_some()) {
         return Err(words.wrong("--output-dir is for all vendors, without --output and --vendor"));
+    }
+    if words.is_set("remove") {
+        let Some(folder) = &folder else {
+            return Err(words.wrong("--remove needs the folder of the files: --output-dir DIR"));
+        };
+        for path in cdi::remove_each(folder)? {
+            print(&format!("removed {}\n", printable(&path.display().to_string())))?;
+        }
+        return Ok(exit::DONE);
     }
     let settings = settings_of(words)?.sound()?;
     let request = cdi::Request { settings: &settings, vendor, hook_words: words_for_hook(words)? };

@@ -44,6 +44,9 @@ def _digest(machine: SshHost) -> str:
     return str(slot["digest"])
 
 
+_REMOVAL = "Ensure drivers, units and provision's files are removed"
+
+
 def _need() -> None:
     need_programs("docker-registry", "podman", "ssh")
 
@@ -182,19 +185,23 @@ def test_from_only_the_controllers_files(
 
 
 def _removed_with_its_images(machine: SshHost, ansible: Ansible) -> None:
-    """Artifact images go on request, and no others."""
+    """Images of builds go on request, and no others."""
     for label, name in (
         ("a=b", "mine:1"),
         ("provision.pin.digest=sha256:1", "provision/x:1"),
         ("provision.toolchain=1", "provision/toolchain:1"),
+        ("provision.toolchain=1", "provision/toolchain:of-others"),
     ):
         made = f"tar -C /etc/provision -c . | docker import --change 'LABEL {label}' - {name}"
         machine("sh", "-euc", made)
+    ours = machine.sh("docker image inspect --format '{{.Id}}' provision/toolchain:1").strip()
+    machine.sh("install -d -m 700 /var/cache/provision/built")
+    machine.write(f"/var/cache/provision/built/{ours}", "provision/toolchain:1")
     asked = ("--extra-vars", '{"provision_driver_remove_images": true}')
     checked = ansible.play(REMOVE, "--check", *asked)
-    assert "Ensure no artifact image is in the engine" in checked.changed_tasks()
-    assert len(machine("docker", "images", "--quiet").stdout.split()) == 3
+    assert _REMOVAL in checked.changed_tasks()
+    assert len(machine("docker", "images", "--quiet").stdout.split()) == 4
     played = ansible.play(REMOVE, *asked)
-    assert "Ensure no artifact image is in the engine" in played.changed_tasks()
+    assert _REMOVAL in played.changed_tasks()
     listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
-    assert listed == ["mine:1"]
+    assert sorted(listed) == ["mine:1", "provision/toolchain:of-others"]

@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::model::vendor::{Vendor, VendorFile};
 
 pub use document::yaml;
-pub use files::{write, write_each};
+pub use files::{remove_each, write, write_each};
 
 mod document;
 mod files;

@@ -32,7 +32,7 @@ from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
 
-_KEPT = STORE / ".provision.toml"
+KEPT = STORE / ".provision.toml"
 
 
 def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = False) -> Desired:
@@ -48,7 +48,7 @@ def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = Fa
     if keep:
         # If the store can't be written, a later step reports that.
         with suppress(OSError):
-            path = in_root(root, _KEPT, follow=False)
+            path = in_root(root, KEPT, follow=False)
             remove_drafts(path)
             # It may have passwords that the file itself shows to root only.
             write_atomic(path, _text(root, CONFIG), mode=0o600)
@@ -57,10 +57,10 @@ def load_desired(root: Path, *, catalogues: Sequence[Path] = (), keep: bool = Fa
 
 def last_desired(root: Path, *, catalogues: Sequence[Path] = ()) -> Desired | None:
     """Return the desired state of the last valid provision.toml; None if none is known."""
-    if not in_root(root, _KEPT).exists():
+    if not in_root(root, KEPT).exists():
         return None
     try:
-        return _desired(root, _KEPT, catalogues)
+        return _desired(root, KEPT, catalogues)
     except (OSError, ProvisionError):
         return None
 

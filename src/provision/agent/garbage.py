@@ -270,11 +270,13 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
     return gone
 
 
-def remove_toolchains(root: Path, *, is_removal: bool = False, dry_run: bool = False) -> list[str]:
+def remove_toolchains(
+    root: Path, *, is_everything: bool = False, dry_run: bool = False
+) -> list[str]:
     """Remove the toolchains of kernels that are gone, and those that were not used for 30 days.
 
     Args:
-        is_removal: Whether all go if no driver is configured.
+        is_everything: Whether all go, because no driver is wanted.
 
     Returns:
         The names of the images.
@@ -288,7 +290,6 @@ def remove_toolchains(root: Path, *, is_removal: bool = False, dry_run: bool = F
     except ProvisionError as error:
         report(Note(f"Images of compilers and headers stay: {error.message}"))
         return []
-    is_everything = is_removal and not settings.config.drivers
     gone = []
     with closing(engine):
         for image in built_here(engine, TOOLCHAIN_LABEL, settings.state):

@@ -545,8 +545,11 @@ def gc_command(
     with progress():
         from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
-        removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run)
-        gone = garbage.remove_toolchains(root, is_removal=images, dry_run=dry_run)
+        desired = load_desired(root)
+        removed = garbage.remove_unneeded(root, desired, dry_run=dry_run)
+        gone = garbage.remove_toolchains(
+            root, is_everything=images and not desired.drivers, dry_run=dry_run
+        )
         if images:
             gone += garbage.remove_images(root, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)
@@ -569,3 +572,43 @@ def gc_command(
 def _artifact(removed: Mapping[str, Any]) -> str:
     size = f" ({megabytes(removed['size'])})" if removed["size"] is not None else ""
     return f"{removed['driver']} {removed['digest']}{size}"
+
+
+@command("uninstall")
+def uninstall_command(
+    *,
+    images: bool = option(
+        "--images", "Also remove the engine's images of artifacts, compilers and headers."
+    ),
+    replace: bool = options.replace_files,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
+    """Remove all drivers, units and files that provision made on this host.
+
+    The program itself, provision.toml, and keys stay; files in provision's folders that others made
+    are listed. Modules in use stay loaded until a reboot; the exit code is then 4. What no record
+    or name shows to be provision's own stays.
+    """
+    from provision.agent.removal import uninstall  # noqa: PLC0415 - loads all that builds and pulls
+
+    root = root.resolve()
+    with progress():
+        done = uninstall(root, images=images, replace=replace, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    changed = [*done.paths, *done.images]
+    emit(
+        {
+            "changed": bool(changed) and not dry_run,
+            "paths": done.paths,
+            "images": done.images,
+            "kept": done.kept,
+            "reboot_required": done.needs_reboot,
+            "dry_run": dry_run,
+        },
+        lines("paths", f"{verb} {{}}"),
+        lines("images", f"{verb} the image {{}}"),
+        lines("kept", "stays, because provision did not make it: {}"),
+        lambda _: [] if changed else ["Nothing to remove."],
+        code=ExitCode.IN_USE if done.needs_reboot else ExitCode.DONE,
+    )

@@ -38,6 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "facts": "Show facts about this host: distro, kernel, engines, devices.",
         "devices": "Show the indices and UUIDs of devices, or read them again.",
         "units": "Install or remove the systemd units and kernel hooks.",
+        "uninstall": "Remove all drivers, units and files that provision made.",
     },
     "Build": {
         "drivers": "List drivers, their kernels and versions; add drivers.",
@@ -58,7 +59,7 @@ COMMANDS: Mapping[str, str] = {
     name: line for commands in GROUPS.values() for name, line in commands.items()
 }
 _MODULES: Mapping[str, str] = {
-    **dict.fromkeys(("status", "plan", "apply", "rollback", "gc"), "agent"),
+    **dict.fromkeys(("status", "plan", "apply", "rollback", "gc", "uninstall"), "agent"),
     **dict.fromkeys(("load", "unload", "devices"), "modules"),
     "resolve": "build",
     "verify": "install",

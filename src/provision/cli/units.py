@@ -14,7 +14,7 @@ from provision.cli.options import command, option
 from provision.cli.output import emit, lines, progress, remark
 from provision.config import load
 from provision.errors import ProvisionError
-from provision.files import glob_in_root, in_root, lock
+from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import find_engines, read_facts
 from provision.progress import Note, report
@@ -23,12 +23,12 @@ from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
 from provision.store.install import activate_entry
 from provision.store.layout import Layout
-from provision.store.locks import SWITCH_SECONDS, switching
+from provision.store.locks import switching
 from provision.store.units import (
     PACKAGED_UNITS,
     UnitFile,
     UnitSettings,
-    apply_units,
+    change_units,
     kernel_hooks,
     own_program,
     plan_units,
@@ -36,7 +36,6 @@ from provision.store.units import (
 )
 from provision.trust import require_trusted
 
-_WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"
 _PACKAGED = (
     f"The distro's package has installed the units in /{PACKAGED_UNITS}; use 'systemctl enable' and"
@@ -106,13 +105,8 @@ def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:
-        path = in_root(root, STORE / ".units/.lock")
-        with (
-            progress(),
-            lock(path, waiting=_WAITING, limit=SWITCH_SECONDS),
-        ):
-            changes = plan_units(root, files, replace=replace)
-            apply_units(root, changes, on_change=lambda change: report(Note(str(change))))
+        with progress():
+            changes = change_units(root, files, replace=replace)
             _hide_in_tree_copies(root)
     emit(
         {

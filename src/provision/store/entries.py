@@ -148,6 +148,17 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         if not entry.exists():
             replaced.rename(entry)
             sync_directory(layout.folder)
+    found = leftovers(layout)
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return found
+
+
+def leftovers(layout: Layout) -> list[Path]:
+    """Return what killed runs left behind, and no process is filling."""
     patterns = [
         (layout.folder, f"{_PARTIAL}*"),
         (layout.folder, f"{_REPLACED}*"),
@@ -164,13 +175,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         ),
     ]
     found = [path for folder, pattern in patterns for path in sorted(folder.glob(pattern))]
-    leftovers = [path for path in found if not _is_owned(path)]
-    for path in leftovers:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    return leftovers
+    return [path for path in found if not _is_owned(path)]
 
 
 def current_entry(layout: Layout) -> Path:

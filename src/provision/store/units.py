@@ -14,16 +14,21 @@ from pathlib import Path, PurePosixPath
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.errors import UsageError
-from provision.files import glob_in_root, in_root, switch_symlink
+from provision.files import glob_in_root, in_root, lock, switch_symlink
 from provision.host import STORE
+from provision.progress import Note, report
 from provision.run import find_program, run
 from provision.store.layout import DAEMONS, ENGINES, UNITS
+from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 # Packages of the distro put their units here; those in UNITS take precedence.
 PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
 UDEV_RULES = PurePosixPath("etc/udev/rules.d")
+# The record of units, and copies of what others wrote in their places; no driver has this name.
+UNITS_STORE = STORE / ".units"
+_WAITING = "Another provision is writing units; waiting for it"
 # The hooks that Debian's kernel packages and kernel-install run when a kernel comes or goes; both
 # pass the kernel's release.
 # Sources: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html and
@@ -192,15 +197,23 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
     return changes
 
 
+def change_units(root: Path, files: Iterable[UnitFile], *, replace: bool) -> list[Change]:
+    """Have exactly these units on a host, and return what was changed for it."""
+    with lock(in_root(root, UNITS_STORE / ".lock"), waiting=_WAITING, limit=SWITCH_SECONDS):
+        changes = plan_units(root, files, replace=replace)
+        apply_units(root, changes, on_change=lambda change: report(Note(str(change))))
+    return changes
+
+
 def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
     """Make changes, and have a running systemd read them."""
     if not changes:
         return
     managed = _managed_files(root)
     is_running = root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
-    removed = [change.path.name for change in changes if change.kind == "remove"]
-    if is_running and (stopping := [name for name in WATCHERS if name in removed]):
-        _systemctl("stop", *stopping)
+    removed = [c.path.name for c in changes if c.kind == "remove" and c.path.parent == root / UNITS]
+    if is_running and removed:
+        _systemctl("stop", *removed)
     for change in changes:
         on_change(change)
         if change.kind == "switch":
@@ -210,6 +223,9 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     _forget_removed(managed)
     if is_running:
         _systemctl("daemon-reload")
+        if removed:
+            # One that had failed is remembered without its file.
+            _systemctl("reset-failed", "provision-*")
         if starting := [name for name in WATCHERS if (root / UNITS / name).exists()]:
             _systemctl("start", *starting)
 
@@ -255,8 +271,7 @@ def _forget_removed(managed: ManagedFiles) -> None:
 
 
 def _managed_files(root: Path) -> ManagedFiles:
-    # No driver can have this name.
-    folder = in_root(root, STORE / ".units")
+    folder = in_root(root, UNITS_STORE)
     return ManagedFiles(root, folder / "written.json", folder)
 
 

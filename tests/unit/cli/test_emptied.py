@@ -16,20 +16,21 @@ Call = Callable[..., Outcome]
 # These zeros are what a command is for: a status that is shown (`--check` judges it), a boot
 # that has nothing to load, a garbage collection that has nothing to remove.
 _GRID = """
-                          status  --check  plan  doctor  load  rollback  verify  gc  boot  apply
-no kernel                    3       3      3      3      3       3        3      3    3     3
-kernel without modules.dep   3       3      3      3      3       3        3      3    3     3
-no engine                    0       1      3      1      3       3        3      0    0     3
-no network                   0       1      1      1      3       3        3      0    0     1
-no driver                    3       3      3      3      3       3        3      0    0     0
-misspelt driver              0       3      3      1      3       3        3      0    0     3
-its recipe broken            0       1      1      1      3       3        3      0    0     1
-nothing stored               0       1      3      1      3       3        3      0    0     3
-unreadable                   1       1      1      1      1       1        0      1    1     1
+                          status  --check  plan  doctor  load  back  verify  gc  boot  apply  gone
+no kernel                    3       3       3     3     3    3     3     3   3     3      0
+kernel without modules.dep   3       3       3     3     3    3     3     3   3     3      0
+no engine                    0       1       3     1     3    3     3     0   0     3      0
+no network                   0       1       1     1     3    3     3     0   0     1      0
+no driver                    3       3       3     3     3    3     3     0   0     0      0
+misspelt driver              0       3       3     1     3    3     3     0   0     3      0
+its recipe broken            0       1       1     1     3    3     3     0   0     1      0
+nothing stored               0       1       3     1     3    3     3     0   0     3      0
+unreadable                   1       1       1     1     1    1     0     1   1     1      1
 """
 _COMMANDS = {
     "--check": "status --check",
-    "rollback": "rollback demo",
+    "back": "rollback demo",
+    "gone": "uninstall",
     "verify": "verify demo",
     "boot": "apply --boot",
 }

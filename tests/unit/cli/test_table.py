@@ -384,6 +384,17 @@ _ROWS: list[Row] = [
     ("unprepared kernel runs", "load", 3, _error(3), set()),
     ("unprepared kernel runs", "apply --boot", 0, _applied("pending"), {"status"}),
     ("unprepared kernel runs", "gc", 0, {"artifacts": []}, set()),
+    # All that is ours goes, whether provision.toml names it or not; nothing else.
+    ("empty", "uninstall", 0, _UNCHANGED, set()),
+    ("mistakes", "uninstall", 0, _UNCHANGED, set()),
+    ("ready", "uninstall", 0, _DONE | {"reboot_required": False}, _READY),
+    ("ready", "uninstall --dry-run", 0, _UNCHANGED, set()),
+    ("in use", "uninstall", 4, _DONE | {"reboot_required": True}, _READY - {"modules"}),
+    ("units", "uninstall", 0, _DONE, {"units", "store"}),
+    ("two versions, not wanted any more", "uninstall", 0, _DONE, _READY | {"previous"}),
+    ("left by 0.1.0", "uninstall", 0, _DONE, _READY | {"previous"}),
+    ("broken state", "uninstall", 0, _DONE, _READY),
+    ("state of a newer provision", "uninstall", 1, _error(1), set()),
     # A driver goes as it came.
     ("not wanted any more", "status", 0, _state("pending"), set()),
     ("not wanted any more", "plan", 0, _actions("unload", "retire"), set()),

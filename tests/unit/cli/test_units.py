@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import make_artifact, make_pin
-from provision.cli import units as units_command
 from provision.errors import ExitCode
 from provision.files import lock
+from provision.store import units as store_units
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
 
@@ -70,7 +70,7 @@ def test_in_tree_copies_are_blacklisted_while_units_load_the_driver(call: Call, 
 def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
     call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units_command, "SWITCH_SECONDS", 0.1)
+    monkeypatch.setattr(store_units, "SWITCH_SECONDS", 0.1)
     with lock(host / "var/lib/provision/.units/.lock"):
         outcome = call("units", "install", "--root", host)
     assert outcome.code == ExitCode.IN_USE

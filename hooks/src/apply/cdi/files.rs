@@ -50,6 +50,12 @@ pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     together(errors).map_or(Ok(notes), Err)
 }
 
+/// Removes the files that `write_each` has written into the folder. It reads no settings and no
+/// vendor files, which may be gone. Returns: the removed files.
+pub fn remove_each(folder: &Path) -> Result<Vec<PathBuf>> {
+    remove_others(folder, &BTreeSet::new())
+}
+
 /// The result for the devices under NVIDIA's names.
 enum Nvidia {
     /// No vendor file answers NVIDIA's interface.
@@ -114,23 +120,26 @@ fn is_own_name(name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Removes the files that an earlier run wrote and this run did not.
-fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<()> {
+/// Removes the files that an earlier run wrote and this run did not. Returns: the removed files.
+fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<Vec<PathBuf>> {
     let fail =
         |path: &Path, e: std::io::Error| Error::of_file("remove old specifications from", path, &e);
     let entries = match std::fs::read_dir(folder) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(|e| fail(folder, e))?,
     };
+    let mut removed = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|e| fail(folder, e))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let ours = is_own_name(&name) || name == NVIDIA && is_ours(&entry.path());
         if ours && !written.contains(&name) {
             std::fs::remove_file(entry.path()).map_err(|e| fail(&entry.path(), e))?;
+            removed.push(entry.path());
         }
     }
-    Ok(())
+    removed.sort();
+    Ok(removed)
 }
 
 /// Joins all errors. The code is that of the first error that is not only a missing driver.
