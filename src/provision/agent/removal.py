@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from provision.agent.desired import KEPT
+from provision.agent.hold import settle
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import apply
 from provision.agent.status import EXPORTER_FOLDERS, FEATURES, METRICS
@@ -81,6 +82,8 @@ def uninstall(
         return dataclasses.replace(planned, paths=specifications)
     for layout in _layouts(root):
         refuse_newer(layout)
+    with switching(root):
+        settle(root, Desired(), None)
     # Units first: none starts on what follows.
     paths = [change.path for change in change_units(root, [], replace=replace)]
     result = apply(Run(root, Desired(config), Mode()))
