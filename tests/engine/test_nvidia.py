@@ -6,6 +6,7 @@ the same recipe from the same packages.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ import pytest
 
 from kit.driver_pod import NODE_FOLDERS, SEARCHED
 from kit.hosts import DISTRO, NEW_KERNEL, Host
+from kit.nvidia_day import AMPERE, BLACKWELL, PASCAL
 from kit.product import driver_modules, write_runtime_config
 
 if TYPE_CHECKING:
@@ -143,6 +145,16 @@ def test_an_operator_finds_the_driver_in_its_root(
     assert "Where=/run/nvidia/driver" in unit.read_text()
     # It would take that one.
     assert not [f for f in NODE_FOLDERS if (installed.root / f / "nvidia-smi").exists()]
+
+
+def test_the_artifact_says_which_cards_the_driver_drives(installed: Host) -> None:
+    """By the list in Debian's package of the real driver."""
+    manifest = json.loads((installed.entry("nvidia") / "driver/manifest.json").read_text())
+    (cards,) = manifest["cards"]
+    assert cards["vendor"] == "10de"
+    assert AMPERE in cards["devices"]
+    # For the one these are the wrong modules, for the other the version is too old.
+    assert not {PASCAL, BLACKWELL} & set(cards["devices"])
 
 
 @pytest.mark.nightly
