@@ -185,11 +185,12 @@ class ConfigError(ProvisionError):
         self.file = file
         # Programs print them as they are.
         self.mistakes = tuple(Mistake(redact(one.path), redact(one.message)) for one in mistakes)
-        count = len(self.mistakes)
+        # Where there is room for one line, it names the first.
+        first, *others = map(str, self.mistakes)
         super().__init__(
-            f"{file}: {count} mistake{'' if count == 1 else 's'}",
+            f"{file}: {first}" + (f" (and {len(others)} more)" if others else ""),
             resolution=resolution,
-            details="\n".join(str(mistake) for mistake in self.mistakes),
+            details="\n".join((first, *others)),
         )
 
     def members(self) -> dict[str, object]:

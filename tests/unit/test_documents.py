@@ -36,7 +36,7 @@ def test_all_mistakes_are_reported_with_their_paths(tmp_path: Path) -> None:
     path.write_text('nme = "x"\n[[parts]]\nsize = "big"\n[[parts]]\nweight = 1\n')
     with pytest.raises(ConfigError) as caught:
         load_toml(path, Outer)
-    assert caught.value.message == f"{path}: 5 mistakes"
+    assert caught.value.message.startswith(f"{path}: ")
     assert caught.value.exit_code is ExitCode.USAGE
     assert sorted(mistakes(caught.value)) == [
         "name: missing",

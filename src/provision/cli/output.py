@@ -102,7 +102,9 @@ def fail(error: ProvisionError, *, as_json: bool) -> int:
     else:
         remark(f"{click.style('Error:', fg='red', bold=True)} {error.message}")
         for line in (error.details or "").splitlines():
-            remark(f"  {line}")
+            # A file's only mistake is in the message already.
+            if not error.message.endswith(f": {line}"):
+                remark(f"  {line}")
         if error.resolution:
             remark(f"{click.style('What to do:', bold=True)} {error.resolution}")
     return int(error.exit_code)
