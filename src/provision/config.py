@@ -68,7 +68,7 @@ class EngineConfig(Frozen):
     network: str | None = None
     jobs: int | None = Field(default=None, ge=1)
     # The engine refuses other values: https://docs.docker.com/engine/containers/resource_constraints/
-    cpu_shares: int = Field(default=64, ge=2, le=262144)
+    cpu_shares: int = Field(default=256, ge=2, le=262144)
 
 
 class NetworkConfig(Frozen):
