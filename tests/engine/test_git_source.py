@@ -66,7 +66,7 @@ def test_a_commit_with_a_submodule_is_built_and_fetched_once(
     assert built["built"]
     provision("verify", built["image"])
     provision("install", built["image"], "--root", root)
-    (tool,) = root.rglob("hello-tool")
+    (tool,) = (one for one in root.rglob("hello-tool") if not one.is_symlink())
     # A build finds a checkout, on a branch called after the version.
     assert tool.read_text() == f"#!/bin/sh\necho on {_VERSION}\n"
     again = provision.json("build", *_target(drivers), "--rebuild", *BUILD_NETWORK)

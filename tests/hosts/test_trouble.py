@@ -68,8 +68,6 @@ _REFUSED: dict[str, list[Row]] = {
             "has no wheel of rich 14.0.",
         ),
         (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
-        (_driver("images", ["/nowhere/nvidia.tar"]), "provision registry push"),
-        (_driver("images", ["FILES/fleet.pub", "FILES/more/fleet.pub"]), "called 'fleet.pub'"),
         (_python("", "/nowhere/p.tar.gz"), "provision export host-python"),
         (_python("abc"), "which is no checksum"),
         (_python("0" * 64), "provision_host_python_archive_sha256"),
