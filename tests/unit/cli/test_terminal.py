@@ -26,9 +26,10 @@ def _in_terminal(*words: str | Path, **variables: str) -> str:
     child, terminal = pty.fork()
     if child == 0:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, _WIDTH, 0, 0))
-        kept = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-        kept = {name: value for name, value in kept.items() if not name.startswith("PYTEST")}
-        os.execve(_PROGRAM, [_PROGRAM, *words], {**kept, "TERM": "xterm", **variables})  # noqa: S606
+        dropped = ("COLUMNS", "PYTEST")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
+        argv = [str(_PROGRAM), *map(str, words)]
+        os.execve(_PROGRAM, argv, {**kept, "TERM": "xterm", **variables})  # noqa: S606
     printed = b""
     # When the last process that has the terminal ends, Linux answers EIO.
     with suppress(OSError):
