@@ -79,6 +79,7 @@ def _hosts_tags(site: Site) -> list[str]:
     return [tag for tag in site.tags() if not tag.startswith(others)]
 
 
+@pytest.mark.nightly
 def test_two_builders_at_once_leave_one_signed_image_of_each_cell(
     site: Site, engine: Engine
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kit.process import Completed
 
-pytestmark = pytest.mark.minutes(1)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(1)]
 
 _PYTHON = "/opt/provision/python/bin/python3"
 # What provision, its packages and Ansible's modules use of it.

@@ -18,7 +18,7 @@ from kit.process import run
 if TYPE_CHECKING:
     from kit.process import Completed
 
-pytestmark = pytest.mark.minutes(2)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _IGNORES = COLLECTION / "tests/sanity"
@@ -76,7 +76,6 @@ def test_ansible_test_has_nothing_to_say(tmp_path: Path) -> None:
     assert done.returncode == 0, done.output
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("version", OLDER_CORES)
 def test_neither_has_that_of_an_older_ansible_core(version: str, tmp_path: Path) -> None:
     done = _sanity(older_core(version) / "bin/python", tmp_path)
