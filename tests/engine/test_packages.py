@@ -240,8 +240,10 @@ def _main_job(
     catalogue = folder / "catalogue"
     with served(source.parent) as url:
         write_made_up(catalogue, {MADE_UP_VERSION: source}, url)
-        for name in (_SETTINGS, f"/srv/host{_SETTINGS}"):
-            host.write(name, _CONFIG.format(engine=engine.host) + settings)
+        config = _CONFIG.format(engine=engine.host) + settings
+        host.write(_SETTINGS, config)
+        named = f'[drivers.{MADE_UP}]\nversion = "{MADE_UP_VERSION}"\n'
+        host.write(f"/srv/host{_SETTINGS}", config + named)
         target = (
             *("--catalogue", catalogue, "--kernel", kernel, "--distro", distro),
             *BUILD_NETWORK,
