@@ -31,7 +31,7 @@ from provision.build.workspace import Settings, load_settings
 from provision.cli.entry import run as run_command
 from provision.cli.options import OUTPUT_FILE
 from provision.engine.scratch import scratch
-from provision.errors import ConfigError, ExitCode, ProvisionError
+from provision.errors import ConfigError, ExitCode, Mistake, ProvisionError
 from provision.files import lock, remove_drafts, write_atomic, write_output
 from provision.pin import DistroPin
 from provision.registry.keys import open_key, settled_keys
@@ -272,7 +272,7 @@ _STEERED = [
 
 def _checked(words: list[str]) -> None:
     if run_command(words) == ExitCode.USAGE:
-        raise ConfigError("provision", [])
+        raise ConfigError("provision", [Mistake("", "refused")])
 
 
 # acl(5), as the kernel keeps it: tag, permissions and id of each entry, and of whom an entry is.
