@@ -41,8 +41,8 @@ import sys
 from pathlib import Path
 from provision.fetch import get_small
 from provision.build.workspace import load_settings
-load_settings(Path(sys.argv[1]))
-print(get_small(sys.argv[2], limit=1000, patient=False).decode())
+with load_settings(Path(sys.argv[1])).connected():
+    print(get_small(sys.argv[2], limit=1000, patient=False).decode())
 """
 
 

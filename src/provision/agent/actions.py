@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -102,8 +102,9 @@ def reason_of(error: ProvisionError) -> str:
 
 
 def settings_of(run: Run) -> Settings:
-    """Read the settings of builds."""
-    return replace(load_settings(run.root, catalogues=run.catalogues), usr=run.usr)
+    """Return the settings of builds."""
+    config = run.desired.config
+    return replace(load_settings(run.root, config=config, catalogues=run.catalogues), usr=run.usr)
 
 
 @contextmanager
@@ -163,8 +164,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
     making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
     blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
     found = []
-    settings = settings_of(run)
-    with closing(settings.connection):
+    with settings_of(run).connected() as settings:
         for name in run.desired.drivers:
             for release, artifact in observed.drivers[name].artifacts.items():
                 place = (name, release)
@@ -487,9 +487,7 @@ class Actions:
 
     @cached_property
     def _settings(self) -> Settings:
-        settings = settings_of(self.run)
-        self._held.enter_context(closing(settings.connection))
-        return settings
+        return self._held.enter_context(settings_of(self.run).connected())
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""

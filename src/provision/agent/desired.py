@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from provision.agent.model import Desired
-from provision.catalogue import Catalogue
-from provision.catalogue.cards import AUTO, Card, cards_here
+from provision.catalogue import Catalogue, Recipe
+from provision.catalogue.cards import AUTO, Card, cards_of
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import find_distro
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, as_error
 from provision.files import in_root, open_regular, remove_drafts, state_of, write_atomic
 from provision.host import STORE
+from provision.host.facts import pci_devices, read_distro
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
 from provision.pin import FORMAT
@@ -84,8 +85,10 @@ class Inputs:
     # Fingerprint of host and configuration, and the format of builds.
     shared: str
     desired: Desired
-    # The cards that decide about a driver's version and flavour, by driver.
-    cards: Mapping[str, str] = field(default_factory=dict)
+    # The recipe of each driver, or why there is none.
+    recipes: Mapping[str, Recipe | ProvisionError]
+    # The cards of those with a recipe; the cards' generations decide about the version.
+    cards: Mapping[str, tuple[Card, ...]]
     # What modules are built against, by kernel.
     _kernels: dict[str, str] = field(default_factory=dict)
 
@@ -95,11 +98,14 @@ class Inputs:
         folders = (folder / driver for folder in reversed(self.desired.catalogue))
         folder = next(filter(Path.is_dir, folders), None)
         recipe = _files(folder, sorted(folder.rglob("*"))) if folder else "none"
-        cards = self.cards.get(driver)
+        cards = self.cards.get(driver, ())
+        kinds = {card.generation.name for card in cards if card.generation is not None}
         if release not in self._kernels:
             self._kernels[release] = _kernel(self.root, self.desired.config, release)
         kernel = self._kernels[release]
-        return _digest([self.shared, setting, recipe, kernel, *([cards] if cards else [])])
+        return _digest(
+            [self.shared, setting, recipe, kernel, *([",".join(sorted(kinds))] if kinds else [])]
+        )
 
 
 def setting_fingerprint(driver: str, setting: DriverConfig) -> str:
@@ -120,7 +126,15 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         machine(root),
         _distro(root),
     ]
-    return Inputs(root, _digest(shared), desired, _deciding_cards(root, desired))
+    catalogue, devices = Catalogue(desired.catalogue), pci_devices(root)
+    recipes: dict[str, Recipe | ProvisionError] = {}
+    for driver in desired.drivers:
+        try:
+            recipes[driver] = catalogue.entry(driver).recipe
+        except (OSError, ProvisionError) as error:
+            recipes[driver] = as_error(error)
+    cards = {n: cards_of(one, devices) for n, one in recipes.items() if isinstance(one, Recipe)}
+    return Inputs(root, _digest(shared), desired, recipes, cards)
 
 
 def _kernel(root: Path, config: Config, release: str) -> str:
@@ -143,26 +157,6 @@ def _states(root: Path, names: Iterable[str]) -> Iterator[str]:
             yield state_of(in_root(root, name))
         except OSError:
             yield "none"
-
-
-def _deciding_cards(root: Path, desired: Desired) -> dict[str, str]:
-    """Return the kinds of cards of each driver whose recipe says which versions serve them."""
-    found = {}
-    for driver, cards in cards_by_driver(root, desired).items():
-        kinds = {card.generation.name for card in cards if card.generation is not None}
-        if kinds:
-            found[driver] = ",".join(sorted(kinds))
-    return found
-
-
-def cards_by_driver(root: Path, desired: Desired) -> dict[str, tuple[Card, ...]]:
-    """Return the cards of a host that desired drivers are for, as far as recipes are readable."""
-    catalogue = Catalogue(desired.catalogue)
-    found = {}
-    for driver in desired.drivers:
-        with suppress(OSError, ProvisionError):
-            found[driver] = cards_here(catalogue.entry(driver).recipe, root)
-    return found
 
 
 def _settings(config: Config) -> str:
@@ -201,14 +195,9 @@ def _distro(root: Path) -> str:
     Distros that number their builds may have other kernels of one release in each.
     """
     named = build = ""
-    for name in ("etc/os-release", "usr/lib/os-release"):
-        with suppress(OSError):
-            lines = in_root(root, name).read_text().splitlines()
-            fields = dict(line.split("=", 1) for line in lines if "=" in line)
-            named = ":".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
-            build = fields.get("BUILD_ID", "").strip("\"'")
-            break
     with suppress(NotFoundError):
+        distro = read_distro(root)
+        named, build = f"{distro.id}:{distro.version}", distro.build_id
         named = find_distro(named).name
     return f"{named} {build}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from provision.build.image import (
 )
 from provision.build.package_store import PackageStore
 from provision.build.provenance import built_here, days_unused, has_built, remove_records
-from provision.build.workspace import default_cache, load_settings
+from provision.build.workspace import Settings, default_cache
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
@@ -244,7 +244,9 @@ _PREFIX = "provision/"
 _DIGITS = 12
 
 
-def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = False) -> list[str]:
+def remove_images(
+    settings: Settings, removed: Iterable[Removed], *, dry_run: bool = False
+) -> list[str]:
     """Remove artifact images whose artifacts are not in the store, and return their names.
 
     Images stay if they also have another name, or if a container uses them. Old records of images
@@ -252,10 +254,10 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
     """
     gone = []
     # An image that was just built may not be in the store yet.
-    waiting = nullcontext() if dry_run else building(root)
-    settings = load_settings(root)
-    with waiting, closing(settings.engine()) as engine:
-        kept = {digest for layout in _stored(root) for digest in entries(layout)}
+    waiting = nullcontext() if dry_run else building(settings.root)
+    with waiting, settings.connected():
+        engine = settings.engine()
+        kept = {digest for layout in _stored(settings.root) for digest in entries(layout)}
         kept -= {one.digest for one in removed}
         for image in engine.images_with_label(DIGEST_LABEL):
             digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
@@ -271,7 +273,7 @@ def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = Fal
 
 
 def remove_toolchains(
-    root: Path, *, is_everything: bool = False, dry_run: bool = False
+    settings: Settings, *, is_everything: bool = False, dry_run: bool = False
 ) -> list[str]:
     """Remove the toolchains of kernels that are gone, and those that were not used for 30 days.
 
@@ -281,17 +283,16 @@ def remove_toolchains(
     Returns:
         The names of the images.
     """
-    kernels = find_kernels(root)
-    settings = load_settings(root)
+    kernels = find_kernels(settings.root)
     if not has_built(settings.state):
         return []
-    try:
-        engine = settings.engine()
-    except ProvisionError as error:
-        report(Note(f"Images of compilers and headers stay: {error.message}"))
-        return []
     gone = []
-    with closing(engine):
+    with settings.connected():
+        try:
+            engine = settings.engine()
+        except ProvisionError as error:
+            report(Note(f"Images of compilers and headers stay: {error.message}"))
+            return []
         for image in built_here(engine, TOOLCHAIN_LABEL, settings.state):
             is_gone = image.labels.get(TOOLCHAIN_KERNEL_LABEL) not in kernels.bootable
             is_old = days_unused(settings.state, image) > UNUSED_DAYS

@@ -107,6 +107,8 @@ class ObservedDriver:
     undriven: tuple[Card, ...] = ()
     # Whether the active artifact has a check that has not passed since the boot.
     is_unchecked: bool = False
+    # Whether it is for cards, of which the host has none.
+    lacks_card: bool = False
     # Why the catalogue has no such driver; None: it has.
     unknown: ProvisionError | None = None
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.hold import read_hold
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
-from provision.catalogue import Catalogue
-from provision.catalogue.cards import Card, cards_here, undriven, unserved
-from provision.errors import ProvisionError, as_error
+from provision.catalogue.cards import Card, undriven, unserved
+from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
@@ -56,7 +55,6 @@ def observe(
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None
-    catalogue = Catalogue(desired.catalogue)
     drivers = {}
     for name, setting in desired.drivers.items():
         layout = Layout(root, name)
@@ -71,20 +69,15 @@ def observe(
             entry = layout.entry(digest) if digest else None
             why = distrust(desired.config, root, name, entry) if entry else None
             artifacts[release] = replace(artifact, distrust=why)
-        unknown: ProvisionError | None = None
-        cards: tuple[Card, ...] = ()
-        is_idle = False
-        try:
-            recipe = catalogue.entry(name).recipe
-            cards = cards_here(recipe, root) if is_live else ()
+        recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
+        here = cards if is_live else ()
+        driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
+        if isinstance(recipe, ProvisionError):
+            driver = replace(driver, unknown=recipe)
+        elif recipe.hardware.pci and not cards:
             # Without its card, no driver passes a check.
-            is_idle = bool(recipe.hardware.pci) and not cards
-        except (OSError, ProvisionError) as error:
-            unknown = as_error(error)
-        found = _driver(layout, state, artifacts, kernels.running, loaded, cards)
-        if is_idle:
-            found = replace(found, is_unchecked=False)
-        drivers[name] = replace(found, unknown=unknown)
+            driver = replace(driver, lacks_card=True, is_unchecked=False)
+        drivers[name] = driver
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)

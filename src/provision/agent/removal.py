@@ -16,7 +16,7 @@ from provision.agent.hold import settle
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import apply
 from provision.agent.status import EXPORTER_FOLDERS, FEATURES, METRICS
-from provision.build.workspace import default_cache
+from provision.build.workspace import default_cache, load_settings
 from provision.config import PATH as CONFIG
 from provision.config import Config, load
 from provision.errors import ExitCode, ProvisionError
@@ -95,7 +95,7 @@ def uninstall(
     for layout in _layouts(root):
         paths += [change.path for change in plan_removal(layout)]
         deactivate(layout)
-    gone = _images(root, config.engine.host) if images else []
+    gone = _images(root, config) if images else []
     with switching(root):
         ours = owned(root, config)
         for path in ours:
@@ -207,9 +207,10 @@ def _config(root: Path) -> Config:
     return config.model_copy(update={"drivers": {}})
 
 
-def _images(root: Path, host: str | None, *, dry_run: bool = False) -> list[str]:
+def _images(root: Path, config: Config, *, dry_run: bool = False) -> list[str]:
     from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
+    host, settings = config.engine.host, load_settings(root, config=config)
     if host is not None and not host.startswith("unix://"):
         report(Note(f"Images of {host} stay: an engine on another machine may serve others"))
         return []
@@ -219,8 +220,8 @@ def _images(root: Path, host: str | None, *, dry_run: bool = False) -> list[str]
             for layout in _layouts(root)
             for digest in entries(layout)
         ]
-        gone = garbage.remove_toolchains(root, is_everything=True, dry_run=dry_run)
-        return gone + garbage.remove_images(root, artifacts, dry_run=dry_run)
+        gone = garbage.remove_toolchains(settings, is_everything=True, dry_run=dry_run)
+        return gone + garbage.remove_images(settings, artifacts, dry_run=dry_run)
     except ProvisionError as error:
         report(Note(f"Images of the engine stay: {error.message}"))
         return []
@@ -244,6 +245,6 @@ def _planned(root: Path, config: Config, *, images: bool, replace: bool) -> Remo
     changes = [*plan_units(root, [], replace=replace)]
     changes += [change for layout in layouts for change in plan_removal(layout)]
     changed = [change.path for change in changes if change.kind == "remove"]
-    gone = _images(root, config.engine.host, dry_run=True) if images else []
+    gone = _images(root, config, dry_run=True) if images else []
     ours = owned(root, config)
     return Removal((*changed, *ours), tuple(gone), _foreign(root, ours), needs_reboot=False)

@@ -22,7 +22,6 @@ from provision.distros.debian.archive import HEADERS, ArchiveIndex, packages_scr
 from provision.engine.docker_api import Container
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
 from provision.progress import Note, report
@@ -162,7 +161,7 @@ def _own_answer(settings: Settings, distro: DistroPin, words: Iterable[str]) -> 
 
     It knows its own release and architecture, and no mirror of provision.toml.
     """
-    here = read_facts(settings.root).distro
+    here = settings.facts.distro
     if (
         settings.root != Path("/")
         or settings.architecture != platform.machine()

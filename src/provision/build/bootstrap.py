@@ -36,7 +36,6 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_signed
 from provision.files import in_root, lock, settled_path, write_atomic
-from provision.host.facts import read_facts
 from provision.pin import BasePin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, report
@@ -217,7 +216,7 @@ def _from_repositories(settings: Settings, request: BaseRequest) -> BasePin:
     distro = request.distro
     data, release = release_of(distro)
     own = configured_repositories(settings, distro)
-    facts = read_facts(settings.root).distro
+    facts = settings.facts.distro
     is_such_a_host = facts.id == distro.id and data.release(facts.version or "") == release
     # The release's name in its repositories ($releasever).
     version = facts.version if is_such_a_host and facts.version else release.version

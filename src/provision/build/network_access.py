@@ -135,15 +135,23 @@ def _login(url: str) -> tuple[str, str] | None:
     return (found[0], found[1]) if found else None
 
 
-def use_proxies(network: NetworkConfig) -> None:
+@contextmanager
+def proxies_used(network: NetworkConfig) -> Iterator[None]:
     """Let this process, its programs and its containers use the proxy that provision.toml names.
 
-    It replaces all proxies of the environment: a shell then does what the units do.
+    It replaces all proxies of the environment: a shell then does what the units do. requests, the
+    Docker SDK, skopeo, dnf, zypper and wget all take the proxy from there.
     """
-    if variables := network.variables():
-        for name in (*_PROXIES, "all_proxy", "ALL_PROXY"):
+    variables = network.variables()
+    names = (*_PROXIES, "all_proxy", "ALL_PROXY") if variables else ()
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
             os.environ.pop(name, None)
-        os.environ.update(variables)
+        os.environ.update(before)
 
 
 def proxies() -> dict[str, str]:

@@ -21,7 +21,7 @@ from provision.config import TreeConfig
 from provision.distros import find_distro, uses_archive
 from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError, UsageError
-from provision.host.facts import Facts, read_facts
+from provision.host.facts import Facts
 from provision.pin import DistroPin
 
 _IMAGE = "image"
@@ -180,7 +180,7 @@ def choose_distro(settings: Settings, name: str | None) -> DistroPin:
     """Return the distro of a name, else that of provision.toml, else the host's."""
     named = name or settings.config.kernel_distro
     if named is None:
-        distro = read_facts(settings.root).distro
+        distro = settings.facts.distro
         named = f"{distro.id}:{distro.version}"
     return find_distro(named)
 
@@ -191,7 +191,7 @@ def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str | 
     On Fedora, CoreOS included, that is the release that the kernel's name says.
     """
     named = name or settings.config.kernel_distro
-    if named is None and read_facts(settings.root).distro.id == "fedora":
+    if named is None and settings.facts.distro.id == "fedora":
         return fedora_of_kernel(kernel)
     return named
 
@@ -252,7 +252,7 @@ def _toolchain(name: str) -> DistroPin:
 
 
 def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
-    facts = read_facts(settings.root).distro
+    facts = settings.facts.distro
     if named is None:
         version = facts.version or "0"
         codename = facts.codename or facts.id

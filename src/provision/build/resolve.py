@@ -62,7 +62,6 @@ from provision.distros.kernel_tree import (
 from provision.documents import load_json, mistakes_of, parse_json, refusing
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
-from provision.host.facts import read_facts
 from provision.manifest import HostNeeds
 from provision.pin import (
     FORMAT,
@@ -135,7 +134,7 @@ class Decision:
 
 def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     """Decide every input of a build."""
-    kernel = request.kernel or own_kernel(settings, read_facts(settings.root))
+    kernel = request.kernel or own_kernel(settings, settings.facts)
     request = replace(request, kernel=kernel)
     choice = choose_tree(settings, kernel, request.distro)
     entry = settings.catalogue.entry(request.driver)

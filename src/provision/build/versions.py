@@ -12,7 +12,7 @@ from itertools import zip_longest
 from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
-from provision.catalogue.cards import AUTO, Card, cards_here, flavour_for, no_common_driver
+from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for, no_common_driver
 from provision.catalogue.recipe import Standing
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS
 from provision.config import Untried
@@ -122,7 +122,7 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     if request.distro is not None or request.base is not None:
         return ()
     recipe = settings.catalogue.entry(request.driver).recipe
-    found = cards_here(recipe, settings.root)
+    found = cards_of(recipe, settings.facts.pci)
     named = request.flavour
     if named is None or named == AUTO:
         return found

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.build.network_access import use_proxies
+from provision.build.network_access import proxies_used
 from provision.catalogue import Catalogue
 from provision.config import Config, catalogue_folders, load
+from provision.host.facts import Facts, read_facts
 from provision.host.kernels import machine
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class EngineConnection:
             self._engine = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """Inputs that all steps share."""
 
@@ -69,6 +72,17 @@ class Settings:
     architecture: str = field(default_factory=platform.machine)
     usr: Path | None = None
     connection: EngineConnection = field(default_factory=EngineConnection, compare=False)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The facts of the host, read once."""
+        return read_facts(self.root)
+
+    @contextmanager
+    def connected(self) -> Iterator[Settings]:
+        """Use the host's proxy meanwhile, and close the connection to the engine at the end."""
+        with proxies_used(self.config.network), closing(self.connection):
+            yield self
 
     def engine(self) -> Engine:
         """Return the container engine."""
@@ -87,13 +101,13 @@ class Settings:
 def load_settings(
     root: Path = Path("/"),
     *,
+    config: Config | None = None,
     catalogues: Sequence[Path] = (),
     architecture: str | None = None,
 ) -> Settings:
-    """Read a host's configuration."""
+    """Return a host's settings; without its configuration, that is read."""
     root = root.resolve()
-    config = load(root)
-    use_proxies(config.network)
+    config = config or load(root)
     ours, *settled = catalogue_folders(config.catalogue, root=root)
     return Settings(
         root=root,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from provision.catalogue.fields import CardGeneration, version_matches
 from provision.catalogue.recipe import Recipe
 from provision.errors import NotFoundError
-from provision.host.facts import PciDevice, pci_devices
+from provision.host.facts import PciDevice
 from provision.manifest import Manifest
 
 # The flavour that a request without one has: the first that all cards take.
@@ -64,11 +63,6 @@ def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
         if device.driver not in _GIVEN_AWAY
         and recipe.hardware.matches(device.vendor, device.device, device.device_class)
     )
-
-
-def cards_here(recipe: Recipe, root: Path) -> tuple[Card, ...]:
-    """Return the cards of a host that a driver is for."""
-    return cards_of(recipe, pci_devices(root)) if recipe.hardware.pci else ()
 
 
 def flavour_for(recipe: Recipe, cards: Sequence[Card]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from provision.agent.boot import boot as load_at_boot
-from provision.agent.desired import cards_by_driver, load_desired
+from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run
 from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
@@ -217,7 +217,7 @@ def plan_command(
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     warnings = [
         *_others(root, catalogues, run.desired),
-        *_without_card(root, run.desired),
+        *_without_card(observed),
         *_undriven(observed),
     ]
     is_configured = status.state != "not-configured"
@@ -294,24 +294,19 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
         yield from advice(one)
 
 
-def _without_card(root: Path, desired: Desired) -> list[dict[str, str]]:
+def _without_card(observed: Observed) -> list[dict[str, str]]:
     """Return the desired drivers that are for cards of which the host has none."""
-    from provision.catalogue import Catalogue  # noqa: PLC0415 - loads the models
-
-    catalogue = Catalogue(desired.catalogue)
-    found = []
-    for driver, cards in cards_by_driver(root, desired).items():
-        if catalogue.entry(driver).recipe.hardware.pci and not cards:
-            found.append(
-                {
-                    "driver": driver,
-                    "message": "this host has no card that it is for, so its usual version and"
-                    " flavour are taken",
-                    "resolution": "Look for the card: lspci -nn. On a machine that builds for"
-                    " others, name what their cards need: version and flavour.",
-                }
-            )
-    return found
+    return [
+        {
+            "driver": driver.name,
+            "message": "this host has no card that it is for, so its usual version and flavour are"
+            " taken",
+            "resolution": "Look for the card: lspci -nn. On a machine that builds for others, name"
+            " what their cards need: version and flavour.",
+        }
+        for driver in observed.drivers.values()
+        if driver.lacks_card
+    ]
 
 
 def _undriven(observed: Observed) -> Iterator[dict[str, str]]:
@@ -332,7 +327,7 @@ def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[
     from provision.build.workspace import load_settings  # noqa: PLC0415 - loads the catalogue
     from provision.store.foreign_driver import other_installations  # noqa: PLC0415 - as above
 
-    settings = load_settings(root, catalogues=catalogues)
+    settings = load_settings(root, config=desired.config, catalogues=catalogues)
     found = other_installations(settings, desired.drivers)
     return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]
 
@@ -397,11 +392,12 @@ def apply_command(
             result = apply(run)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
+                from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
 
                 # The artifacts of removed kernels take space.
                 garbage.remove_unneeded(root, desired)
                 garbage.remove_packages(root)
-                garbage.remove_toolchains(root)
+                garbage.remove_toolchains(load_settings(root, config=desired.config))
     code = _code_at_boot(result) if boot else result.status.exit_code
     document = _result(result, code)
     # A run that did nothing on a host that is ready ends at once.
@@ -544,14 +540,16 @@ def gc_command(
     root = root.resolve()
     with progress():
         from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
+        from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
 
         desired = load_desired(root)
+        settings = load_settings(root, config=desired.config)
         removed = garbage.remove_unneeded(root, desired, dry_run=dry_run)
         gone = garbage.remove_toolchains(
-            root, is_everything=images and not desired.drivers, dry_run=dry_run
+            settings, is_everything=images and not desired.drivers, dry_run=dry_run
         )
         if images:
-            gone += garbage.remove_images(root, removed, dry_run=dry_run)
+            gone += garbage.remove_images(settings, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     total = megabytes(sum(size for _name, size in files))

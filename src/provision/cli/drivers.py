@@ -15,7 +15,7 @@ from provision.build.dkms_import import import_dkms, write_recipe
 from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
 from provision.catalogue import Entry, Recipe
-from provision.catalogue.cards import cards_here
+from provision.catalogue.cards import cards_of
 from provision.cli import options
 from provision.cli.job import job
 from provision.cli.options import argument, command, option
@@ -23,7 +23,7 @@ from provision.cli.output import advice, each, emit, fields, remark, table, want
 from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
 from provision.files import write_output
-from provision.host.facts import read_facts
+from provision.host.facts import pci_devices
 from provision.sources.upstream.formats import newest_first
 from provision.sources.upstream.queries import UpstreamResult
 from provision.store.availability import Offers, list_kernels, list_offers
@@ -81,10 +81,15 @@ def drivers(
         _show(catalogue.entry(name))
         return
     entries, problems = catalogue.entries()
+    devices = pci_devices(root)
     emit(
         {
             "drivers": [
-                {**_document(entry), "cards": _cards(entry.recipe, root)} for entry in entries
+                {
+                    **_document(entry),
+                    "cards": [card.name for card in cards_of(entry.recipe, devices)],
+                }
+                for entry in entries
             ],
             "problems": [
                 {"file": p.file, "mistakes": [str(mistake) for mistake in p.mistakes]}
@@ -177,11 +182,6 @@ def _source(source: Mapping[str, Any]) -> str:
     words += [f"for {', '.join(source['distros'])}"] if source["distros"] else []
     words += [f"versions {source['versions']}"] if source["versions"] else []
     return " ".join(words)
-
-
-def _cards(recipe: Recipe, root: Path) -> list[str]:
-    """Return the host's cards that a driver is for."""
-    return [card.name for card in cards_here(recipe, root)]
 
 
 def _document(entry: Entry) -> dict[str, Any]:
@@ -476,8 +476,9 @@ def vendor_file(
     into the store have a vendor file already.
     """
     root = root.resolve()
-    entry = load_settings(root, catalogues=catalogues).catalogue.entry(driver)
-    written = foreign_vendor_file(entry.recipe, root=root, machine=read_facts(root).arch)
+    settings = load_settings(root, catalogues=catalogues)
+    entry = settings.catalogue.entry(driver)
+    written = foreign_vendor_file(entry.recipe, root=root, machine=settings.facts.arch)
     changed = write_output(output, written) if output is not None else False
     done = f"{output}: {'written' if changed else 'nothing to do'}."
     emit(

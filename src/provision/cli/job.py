@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def job(
 ) -> Iterator[Settings]:
     """Yield a host's settings, for kernels of an architecture; progress is shown meanwhile."""
     settings = load_settings(root, catalogues=catalogues, architecture=arch).with_network(network)
-    with progress(), closing(settings.connection):
+    with progress(), settings.connected():
         yield settings
 
 

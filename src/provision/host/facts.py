@@ -280,7 +280,7 @@ class Facts:
 
 def read_facts(root: Path = Path("/")) -> Facts:
     """Return the facts of a host, given its root."""
-    distro = _distro(root)
+    distro = read_distro(root)
     return Facts(
         distro=distro,
         kernel=kernel_release(root),
@@ -294,7 +294,7 @@ def read_facts(root: Path = Path("/")) -> Facts:
     )
 
 
-def _distro(root: Path) -> Distro:
+def read_distro(root: Path) -> Distro:
     """Read os-release.
 
     Source: https://www.freedesktop.org/software/systemd/man/latest/os-release.html

@@ -23,7 +23,6 @@ from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
-from provision.host.facts import read_facts
 from provision.host.kernels import machine
 from provision.pin import DistroPin
 from provision.registry.artifact_images import ArtifactImage
@@ -85,7 +84,7 @@ def asks_registries(settings: Settings) -> bool:
 
 def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     """Return the query to registries and the store for a request of a host."""
-    facts = read_facts(settings.root)
+    facts = settings.facts
     kernel = request.kernel or own_kernel(settings, facts)
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = None

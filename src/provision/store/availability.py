@@ -36,7 +36,6 @@ from provision.distros import source_names, uses_archive
 from provision.distros.debian.archive import packaged_kernels
 from provision.distros.debian.relations import compare_versions
 from provision.errors import NotFoundError, ProvisionError
-from provision.host.facts import read_facts
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
@@ -149,7 +148,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     )
     opening = open_context(settings, driver, distro, context)
     offered, trouble = _offered(recipe, flavour, opening)
-    facts = read_facts(settings.root)
+    facts = settings.facts
     asked_for = DriverRequest(driver, version=configured.version)
     return Offers(
         driver=driver,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision.build.image import pin_label
 from provision.build.workspace import Settings
-from provision.catalogue.cards import cards_here, undriven
+from provision.catalogue.cards import cards_of, undriven
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError
@@ -62,7 +62,7 @@ def require_card(settings: Settings, manifest: Manifest) -> None:
     except NotFoundError:
         # Which devices it is for is not known here.
         return
-    cards = cards_here(recipe, settings.root)
+    cards = cards_of(recipe, settings.facts.pci)
     lacking = undriven(cards, manifest)
     what = f"{driver.name} {driver.version} ({driver.flavour})"
     if lacking and len(lacking) == len(cards):

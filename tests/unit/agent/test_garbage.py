@@ -23,7 +23,7 @@ from provision.agent.garbage import (
 from provision.agent.model import Desired
 from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL
 from provision.build.provenance import record_built
-from provision.build.workspace import default_cache
+from provision.build.workspace import default_cache, load_settings
 from provision.config import Config, PolicyConfig
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
@@ -238,10 +238,10 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     have("used", "sha256:" + "3" * 64, "provision/used:1")
     monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
-    planned = remove_images(layout.root, removed, dry_run=True)
+    planned = remove_images(load_settings(layout.root), removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1"]
     assert engine.calls == []
-    assert remove_images(layout.root, removed) == [gone.image]
+    assert remove_images(load_settings(layout.root), removed) == [gone.image]
     assert [note for note in notes if "provision/used:1" in note]
     assert engine.calls == ["remove sha256:gone with parents"]
 
@@ -252,7 +252,7 @@ def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     engine = FakeEngine()
     monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
-    assert remove_toolchains(layout.root) == []
+    assert remove_toolchains(load_settings(layout.root)) == []
 
     def have(name: str, kernel: str, days: int, *, is_ours: bool = True) -> None:
         labels = {TOOLCHAIN_LABEL: name, TOOLCHAIN_KERNEL_LABEL: kernel}
@@ -268,22 +268,24 @@ def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
     have("gone", GONE, 0)
     have("theirs", GONE, 99, is_ours=False)
     expected = ["provision/toolchain:old", "provision/toolchain:gone"]
-    assert remove_toolchains(layout.root, dry_run=True) == expected
+    assert remove_toolchains(load_settings(layout.root), dry_run=True) == expected
     assert engine.calls == []
-    assert remove_toolchains(layout.root) == expected
+    assert remove_toolchains(load_settings(layout.root)) == expected
     assert engine.calls == [f"remove {name} with parents" for name in expected]
     # Before an uninstallation, no kernel needs any.
-    every = remove_toolchains(layout.root, is_everything=True, dry_run=True)
+    every = remove_toolchains(load_settings(layout.root), is_everything=True, dry_run=True)
     assert every == [f"provision/toolchain:{name}" for name in ("used", "old", "gone")]
     # In doubt about what may boot.
     write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
-    assert remove_toolchains(layout.root, dry_run=True) == ["provision/toolchain:old"]
+    assert remove_toolchains(load_settings(layout.root), dry_run=True) == [
+        "provision/toolchain:old"
+    ]
 
     def refuse(_host: object) -> None:
         raise NotFoundError("No container engine answers.")
 
     monkeypatch.setattr(docker_api, "connect", refuse)
-    assert remove_toolchains(layout.root) == []
+    assert remove_toolchains(load_settings(layout.root)) == []
 
 
 def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:

@@ -145,16 +145,18 @@ def test_the_proxy_of_provision_toml_replaces_those_of_a_shell(
     path = tmp_path / "etc/provision/provision.toml"
     path.parent.mkdir(parents=True)
     path.write_text("")
-    load_settings(tmp_path)
-    assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
+    with load_settings(tmp_path).connected():
+        assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
     path.write_text('[network]\nproxy = "http://p.example:3128"\nno_proxy = [".example", "::1"]\n')
-    load_settings(tmp_path)
-    assert proxies() == {
-        "http_proxy": "http://p.example:3128",
-        "https_proxy": "http://p.example:3128",
-        "no_proxy": ".example,::1",
-    }
-    assert "all_proxy" not in os.environ
+    with load_settings(tmp_path).connected():
+        assert proxies() == {
+            "http_proxy": "http://p.example:3128",
+            "https_proxy": "http://p.example:3128",
+            "no_proxy": ".example,::1",
+        }
+        assert "all_proxy" not in os.environ
+    assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
+    assert "all_proxy" in os.environ
 
 
 @pytest.mark.parametrize(

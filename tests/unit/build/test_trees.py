@@ -227,8 +227,9 @@ def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) ->
         toolchain="image",
     )
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    assert choose_tree(settings, "6.1.0-47-amd64", None) is None
-    elsewhere = choose_tree(settings, "6.6.74-flatcar", "flatcar:4081.2.0")
+    debian = load_settings(root)
+    assert choose_tree(debian, "6.1.0-47-amd64", None) is None
+    elsewhere = choose_tree(debian, "6.6.74-flatcar", "flatcar:4081.2.0")
     assert elsewhere is not None
     assert elsewhere.tree is not None
     assert elsewhere.tree.kind == "image"
