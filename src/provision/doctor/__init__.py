@@ -16,22 +16,15 @@ __all__ = ["CHECKS", "Check", "Finding", "State", "diagnose", "observe"]
 CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
-        settings_checks.drivers,
-        build_checks.running_kernel,
-        kernel_checks.loaded,
+        host_checks.status,
         kernel_checks.cards,
-        build_checks.next_kernel,
-        kernel_checks.reboot_required,
         kernel_checks.conflicts,
-        kernel_checks.in_tree_copy,
         kernel_checks.signing,
         kernel_checks.modules_disabled,
         kernel_checks.selinux,
         kernel_checks.firmware,
         kernel_checks.device_nodes,
         kernel_checks.kernel_log,
-        build_checks.headers,
-        build_checks.build,
         build_checks.compiler,
         build_checks.kernel_range,
         build_checks.branch,

@@ -10,12 +10,10 @@ from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
 from provision.distros.entitlements import lacking_entitlements
 from provision.doctor.observation import (
-    Driver,
     Finding,
     Observation,
     always,
     check,
-    drivers,
     installed,
     recipes,
 )
@@ -28,97 +26,13 @@ from provision.sources.upstream.queries import (
     outdated_tables,
     today,
 )
-from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
 _GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
 _MAJOR = re.compile(r"(\d+)")
-_MANY_ATTEMPTS = 3
 _LISTENS = 0x10000  # SO_ACCEPTCON
 # The units that have an engine listen.
 _STARTED_BY = {"docker": "docker", "podman": "podman.socket"}
-
-
-@check("Each driver has an artifact for the running kernel", of=drivers)
-def running_kernel(host: Observation) -> Iterator[Finding]:
-    running = host.kernels.running
-    if running is None:
-        yield Finding(
-            "unknown",
-            "there is no complete kernel under this root",
-            "none is installed, or its modules.dep is missing",
-            "install one, or write its modules.dep: depmod",
-        )
-    for driver in host.drivers:
-        if running is not None and driver.entry is None and driver.unknown is None:
-            seen = f"nothing in the store for the running kernel {running}"
-            cure = "provision apply"
-            yield _lacking(driver, running, seen, cure)
-
-
-@check(
-    "Each driver is prepared for every kernel that may run after the next boot",
-    of=lambda host: host.drivers and (host.kernels.pending or host.kernels.notes),
-)
-def next_kernel(host: Observation) -> Iterator[Finding]:
-    for driver in host.drivers:
-        for release in host.kernels.pending:
-            if release not in driver.kernels and driver.unknown is None:
-                seen = f"not ready for {release}, which may run after the next boot"
-                yield _lacking(driver, release, seen, "provision apply, before the next reboot")
-    for note in host.kernels.notes:
-        yield Finding(
-            "unknown",
-            note,
-            "the updater did not answer, or its answer is not understood",
-            "run its status command by hand (rpm-ostree status, update_engine_client -status)",
-        )
-
-
-@check(
-    "The archive has the headers for the running and the next kernels",
-    of=lambda host: any(_failures(host)),
-)
-def headers(host: Observation) -> Iterator[Finding]:
-    for driver, release, failure in _failures(host):
-        if failure.reason == "missing":
-            yield driver.fail(
-                f"{release}: {failure.message}",
-                "the headers are published later, or the distro has dropped this kernel",
-                failure.resolution
-                or "boot a packaged kernel, or configure a mirror that has this one",
-            )
-
-
-@check("No build failed", of=drivers)
-def build(host: Observation) -> Iterator[Finding]:
-    for driver, release, failure in _failures(host):
-        if failure.reason not in {"missing", "load"}:
-            yield _explained(driver, f"{release}: {failure.message}", failure)
-
-
-def _lacking(driver: Driver, release: str, seen: str, cure: str) -> Finding:
-    """Return the finding of a kernel without an artifact, with the failure that is its cause."""
-    failure = driver.state.of(release).failure
-    if failure is None:
-        return driver.fail(
-            seen,
-            "it was not built for this kernel yet",
-            cure,
-        )
-    return _explained(driver, f"{seen}: {failure.message}", failure)
-
-
-def _explained(driver: Driver, seen: str, failure: Failure) -> Finding:
-    again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
-    log = f"; the whole output is in {failure.log}" if failure.log else ""
-    is_lacking = failure.reason == "no-artifact"
-    cause = "no image of it was pushed yet" if is_lacking else "it could not be built"
-    return driver.fail(
-        f"{seen}{again}",
-        failure.details or cause,
-        (failure.resolution or "provision apply") + log,
-    )
 
 
 @check("The compiler that built the kernel also built the modules", of=installed)
@@ -146,7 +60,7 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
             continue
         built = driver.manifest.pin.driver
         version = built.version
-        for release in host.kernels.relevant:
+        for release, artifact in driver.seen.artifacts.items():
             found = driver.recipe.standing(
                 version=version, flavour=built.flavour, kernel_release=release
             )
@@ -158,7 +72,7 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
                     " them), or keep the older kernel",
                 )
             elif host.config.policy.untried == "refuse" and (
-                found.known == "untried" and release not in driver.kernels
+                found.known == "untried" and artifact.digest is None
             ):
                 yield driver.warn(
                     f"{version} is untried with {release}",
@@ -322,12 +236,3 @@ def _listening(host: Observation) -> set[str] | None:
 def _without_var(path: str) -> str:
     # /var/run is a link to /run; a socket has the name that its service gave it.
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
-
-
-def _failures(host: Observation) -> Iterator[tuple[Driver, str, Failure]]:
-    """Yield the failures for kernels that use an older artifact meanwhile."""
-    for driver in host.drivers:
-        for release in host.kernels.relevant:
-            failure = driver.state.of(release).failure
-            if failure is not None and release in driver.kernels:
-                yield driver, release, failure

@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.doctor.observation import (
+    Driver,
     Finding,
     Observation,
     always,
@@ -18,10 +20,8 @@ from provision.doctor.observation import (
 )
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
-from provision.kmod.verify import verify_modules
 from provision.store.foreign_driver import other_installation
 from provision.store.layout import UNITS
-from provision.store.state import NewerStateError, refuse_newer
 from provision.store.units import PACKAGED_UNITS, kernel_hooks
 from provision.trust import distrusted
 
@@ -42,6 +42,47 @@ _AUTOMATIC_REBOOT = re.compile(
     r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
     re.MULTILINE,
 )
+
+
+@check("Each driver works, and will after the next boot, as 'provision status' says", of=always)
+def status(host: Observation) -> Iterator[Finding]:
+    if not host.drivers:
+        yield Finding("unknown", "nothing is configured", "no driver is installed", NAME_A_DRIVER)
+    elif (error := host.status.error) is not None:
+        yield Finding("unknown", error.message, error.details, error.resolution)
+    for note in host.status.kernels.notes if host.drivers else ():
+        yield Finding(
+            "unknown",
+            note,
+            "the updater did not answer, or its answer is not understood",
+            "run its status command by hand (rpm-ostree status, update_engine_client -status)",
+        )
+    for driver, shown in zip(host.drivers, host.status.drivers, strict=True):
+        for note in shown.notes:
+            yield driver.warn(note, None, None)
+        for artifact in shown.kernels:
+            yield from _of_artifact(driver, artifact)
+
+
+def _of_artifact(driver: Driver, artifact: ArtifactStatus) -> Iterator[Finding]:
+    state, failure = artifact.state, artifact.failure
+    seen = " ".join(filter(None, (f"for {artifact.release} it is {state}:", artifact.reason)))
+    cause, cure = failure.details if failure else None, artifact.resolution
+    if failure is not None and failure.log:
+        cure = f"{cure or 'See why'}; the whole output is in {failure.log}"
+    is_waiting = state == "reboot-required"
+    is_damaged = driver.seen.artifacts[artifact.release].damage is not None
+    if state in {"failed", "missing"} or is_damaged or not (artifact.is_ready or is_waiting):
+        yield driver.fail(seen, cause, cure)
+    elif is_waiting or failure is not None or artifact.distrust is not None:
+        yield driver.warn(seen, cause, cure)
+    elif artifact.unsigned is not None:
+        yield driver.warn(
+            f"the artifact for {artifact.release} is unsigned",
+            f"it came from {artifact.unsigned}, and no trusted key has signed that image",
+            f"sign the image (provision registry sign), then pull it again: provision registry"
+            f" pull {artifact.unsigned}",
+        )
 
 
 @check("No package, DKMS or installer has the modules of a driver too", of=drivers)
@@ -158,35 +199,8 @@ def automatic_reboot(host: Observation) -> Iterator[Finding]:
         )
 
 
-@check(
-    "The active artifacts are undamaged, their state is readable, and there is space for more",
-    of=drivers,
-)
+@check("There is space for another artifact", of=drivers)
 def store(host: Observation) -> Iterator[Finding]:
-    for driver, entry, _manifest in host.installed():
-        findings = verify_modules(entry).findings
-        if findings:
-            yield driver.fail(
-                f"{entry.name} is damaged: {findings[0]}",
-                "something wrote to the store, or the disk is defective",
-                "provision apply",
-            )
-    for driver in host.drivers:
-        try:
-            refuse_newer(driver.layout)
-        except NewerStateError as error:
-            cause = "an older provision must not change what it decided"
-            yield driver.fail(
-                error.message,
-                cause,
-                error.resolution,
-            )
-        if driver.entry is not None and driver.manifest is None:
-            yield driver.fail(
-                f"{driver.entry.name} has no readable manifest",
-                "something wrote to the store, or the disk is defective",
-                "provision apply",
-            )
     folder = in_root(host.root, STORE)
     if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:
         yield Finding(

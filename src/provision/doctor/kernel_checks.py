@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import Card, cards_of, unserved
+from provision.catalogue.cards import Card, cards_of
 from provision.doctor.observation import Driver, Finding, Observation, check, drivers, installed
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
-from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.loader import (
     FIRMWARE_FOLDER,
     configured_folder,
@@ -30,41 +29,14 @@ _MODULE_TYPE = "modules_object_t"
 _STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)
 
 
-@check("The modules of each driver are loaded", of=installed)
-def loaded(host: Observation) -> Iterator[Finding]:
-    for driver, _entry, manifest in host.installed():
-        needed = [m.name for m in manifest.modules if m.name not in manifest.host.optional]
-        missing = [name for name in needed if name not in host.loaded]
-        if missing:
-            failure = driver.state.of(manifest.pin.kernel.release).failure
-            yield driver.fail(
-                f"not loaded: {', '.join(missing)}",
-                failure.message if failure else "it was not loaded since the host started",
-                f"provision load {driver.name}; at each boot: provision units install",
-            )
-
-
-@check("Each card has a driver, and each driver a card", of=lambda host: any(_cards(host)))
+@check(
+    "Each card has a driver in provision.toml, and each driver there a card",
+    of=lambda host: any(_cards(host)),
+)
 def cards(host: Observation) -> Iterator[Finding]:
     configured = {driver.name for driver in host.drivers}
-    for driver, _entry, manifest in host.installed():
-        if driver.recipe is None or not all(
-            module.name in host.loaded or module.name in manifest.host.optional
-            for module in manifest.modules
-        ):
-            continue
-        own = cards_of(driver.recipe, host.facts.pci)
-        for card in unserved(own, (module.name for module in manifest.modules)):
-            version, flavour = manifest.pin.driver.version, manifest.pin.driver.flavour
-            yield driver.fail(
-                f"{card.name} is driven by {card.device.driver or 'nothing'}",
-                f"{version} ({flavour}) is loaded; this card takes {card.needs}",
-                f'version = "auto" and flavour = "auto" in [drivers.{driver.name}] of'
-                " /etc/provision/provision.toml, then: provision apply; or see the kernel's log",
-            )
     for driver in host.drivers:
-        recipe = driver.recipe
-        if recipe is not None and recipe.hardware.pci and not cards_of(recipe, host.facts.pci):
+        if driver.seen.lacks_card:
             yield driver.warn(
                 "this host has no card that it is for",
                 "the card is missing, switched off, or given to a virtual machine",
@@ -83,43 +55,12 @@ def cards(host: Observation) -> Iterator[Finding]:
                 )
 
 
-@check("The loaded modules are those in the store", of=installed)
-def reboot_required(host: Observation) -> Iterator[Finding]:
-    for driver, entry, manifest in host.installed():
-        others = other_builds(manifest, entry, host.loaded)
-        others = tuple(name for name in others if not host.loaded[name].is_in_tree)
-        if not others:
-            continue
-        users = users_of(others, host.loaded, devices=devices_of(manifest), root=host.root)
-        used_by = "; ".join(map(str, users)) or "nothing uses it"
-        yield driver.warn(
-            f"{', '.join(others)} is loaded from another build than the one in the store",
-            f"it could not be unloaded for the new build, or was not tried: {used_by}",
-            f"stop its users, then provision unload {driver.name} and provision load"
-            f" {driver.name}; or reboot",
-        )
-
-
-@check("The in-tree module of the same name was not loaded first", of=installed)
-def in_tree_copy(host: Observation) -> Iterator[Finding]:
-    for driver, entry, manifest in host.installed():
-        for name in other_builds(manifest, entry, host.loaded):
-            if host.loaded[name].is_in_tree:
-                yield driver.fail(
-                    f"{name} is the kernel's own, not the one in the store",
-                    "the initramfs loaded it first, or it was there before the driver",
-                    f"provision unload {driver.name} and provision load {driver.name} when it is"
-                    f" idle; else reboot. {IF_IT_COMES_BACK}",
-                )
-
-
 @check(
     "No in-tree module holds the hardware",
     of=lambda host: any(m.host.conflicts for _d, _e, m in host.installed()),
 )
 def conflicts(host: Observation) -> Iterator[Finding]:
     for driver, _entry, manifest in host.installed():
-        config = driver.layout.modprobe_config
         for name in loaded_conflicts(manifest, host.loaded):
             held = [d.address for d in host.facts.pci if d.driver == name]
             yield driver.fail(
@@ -127,12 +68,6 @@ def conflicts(host: Observation) -> Iterator[Finding]:
                 "the kernel's own driver for the same hardware was loaded first",
                 f"unload it when it is idle: provision load {driver.name}; else reboot."
                 f" {IF_IT_COMES_BACK}",
-            )
-        if manifest.host.conflicts and not config.is_file():
-            yield driver.warn(
-                f"/{config.relative_to(host.root)} is missing",
-                "it was removed, or an older provision installed the driver",
-                "have it written again: provision apply",
             )
 
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from provision.agent.desired import load_desired
+from provision.agent.model import ObservedDriver, plan
+from provision.agent.observe import applied_drivers
+from provision.agent.observe import observe as observe_drivers
+from provision.agent.status import Status, status_of
 from provision.catalogue import Catalogue, Recipe
-from provision.config import Config, catalogue_folders, load
-from provision.errors import ProvisionError, as_error
-from provision.files import glob_in_root, in_root
-from provision.host import STORE
+from provision.config import Config, DriverConfig
+from provision.files import in_root
 from provision.host.facts import Facts, read_facts
-from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.load import KernelLog
 from provision.kmod.loaded import LoadedModule, loaded_modules
 from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest
-from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
-from provision.store.state import DriverState, load_state
 
 State = Literal["ok", "warn", "fail", "unknown", "not-applicable"]
 
@@ -49,20 +50,18 @@ class Driver:
 
     name: str
     layout: Layout
-    kernels: Mapping[str, str]
-    state: DriverState
+    seen: ObservedDriver
     # The artifact for the running kernel, and its manifest; None: there is no readable one.
     entry: Path | None
     manifest: Manifest | None
+    # None: the catalogue has none that is readable.
     recipe: Recipe | None
-    # Why there is no recipe; None: there is one.
-    unknown: ProvisionError | None = None
 
-    def fail(self, seen: str, cause: str, cure: str | None) -> Finding:
+    def fail(self, seen: str, cause: str | None, cure: str | None) -> Finding:
         """Return the finding that the driver does not work."""
         return Finding("fail", seen, cause, cure, self.name)
 
-    def warn(self, seen: str, cause: str, cure: str) -> Finding:
+    def warn(self, seen: str, cause: str | None, cure: str | None) -> Finding:
         """Return the finding that the driver may not work."""
         return Finding("warn", seen, cause, cure, self.name)
 
@@ -73,7 +72,7 @@ class Observation:
 
     root: Path
     facts: Facts
-    kernels: Kernels
+    status: Status
     loaded: Mapping[str, LoadedModule]
     config: Config
     drivers: tuple[Driver, ...]
@@ -157,50 +156,35 @@ def observe(root: Path = Path("/")) -> Observation:
         NotFoundError: The folder is not the root of a host.
     """
     root = root.resolve()
-    config = load(root)
-    kernels = find_kernels(root)
-    ours, *settled = catalogue_folders(config.catalogue, root=root)
-    catalogue = Catalogue([ours, *settled], settled)
-    layouts = [Layout(root, path.name) for path in glob_in_root(root, f"{STORE}/*")]
-    stored = {one.driver for one in layouts if one.current.is_symlink() or linked_kernels(one)}
-    names = sorted(stored | set(config.drivers))
+    desired = load_desired(root)
+    config = desired.config
+    # What is installed is examined too, whether or not provision.toml names it.
+    names = sorted(applied_drivers(root) | set(config.drivers))
+    drivers = {name: config.drivers.get(name, DriverConfig()) for name in names}
+    desired = replace(desired, config=config.model_copy(update={"drivers": drivers}))
+    observed = observe_drivers(root, desired, compare_modules=True)
+    planned = plan(desired, observed)
+    recipes = [entry.recipe for entry in Catalogue(desired.catalogue).entries()[0]]
+    running = observed.kernels.running or ""
     with KernelLog(root, whole=True) as log:
         messages = tuple(log.lines()) if log.is_readable else None
     return Observation(
         root=root,
         facts=read_facts(root),
-        kernels=kernels,
+        status=status_of(desired, observed, planned, time=int(time.time())),
         loaded=loaded_modules(root),
         config=config,
-        drivers=tuple(_driver(root, name, kernels.running, catalogue) for name in names),
+        drivers=tuple(_driver(root, observed.drivers[name], running, recipes) for name in names),
         log=messages,
         environment=dict(os.environ),
-        recipes=tuple(entry.recipe for entry in catalogue.entries()[0]),
+        recipes=tuple(recipes),
     )
 
 
-def _driver(root: Path, name: str, running: str | None, catalogue: Catalogue) -> Driver:
-    layout = Layout(root, name)
-    kernels = linked_kernels(layout)
-    entry, manifest = _artifact(layout, kernels, running)
-    recipe = unknown = None
-    try:
-        recipe = catalogue.entry(name).recipe
-    except (OSError, ProvisionError) as error:
-        # The driver came from an image, or its catalogue is gone: it is still examined.
-        unknown = as_error(error)
-    return Driver(name, layout, kernels, load_state(layout), entry, manifest, recipe, unknown)
-
-
-def _artifact(
-    layout: Layout, kernels: Mapping[str, str], running: str | None
-) -> tuple[Path | None, Manifest | None]:
-    """Return the artifact for the running kernel: the one linked to it, else the current one."""
-    entry = layout.linked(layout.current)
-    if running is not None and running in kernels:
-        entry = layout.entry(kernels[running])
-    if entry is None or not entry.is_dir():
-        return None, None
-    manifest = stored_manifest(entry)
-    is_other = manifest is not None and manifest.pin.kernel.release != running
-    return (None, None) if is_other else (entry, manifest)
+def _driver(root: Path, seen: ObservedDriver, running: str, recipes: Iterable[Recipe]) -> Driver:
+    layout = Layout(root, seen.name)
+    artifact = seen.artifacts.get(running)
+    entry = layout.entry(artifact.digest) if artifact and artifact.digest else None
+    manifest = stored_manifest(entry) if entry else None
+    recipe = next((one for one in recipes if one.name == seen.name), None)
+    return Driver(seen.name, layout, seen, entry, manifest, recipe)

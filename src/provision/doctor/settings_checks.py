@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 
 from provision.catalogue.cards import AUTO
 from provision.distros import all_distros
-from provision.doctor.observation import Finding, Observation, always, check
+from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
 from provision.registry.keys import settled_keys
-from provision.store.admission import distrust, unsigned_image
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 _RUNTIME = "oci-decorator"
@@ -29,18 +28,6 @@ _CONTAINERS_CONF = (
     "etc/containers/containers.conf",
     "etc/containers/containers.conf.d/*.conf",
 )
-
-
-@check("provision.toml names a driver, or one is installed", of=always)
-def drivers(host: Observation) -> Iterator[Finding]:
-    if not host.drivers:
-        yield Finding(
-            "unknown",
-            "nothing is configured",
-            "provision.toml is missing or names no driver, so no driver could be checked",
-            "name one in /etc/provision/provision.toml, such as [drivers.nvidia]; they are listed"
-            " by: provision drivers",
-        )
 
 
 @check(
@@ -59,13 +46,6 @@ def catalogue(host: Observation) -> Iterator[Finding]:
 
     for driver in host.drivers:
         configured = host.config.drivers.get(driver.name)
-        if driver.unknown is not None and driver.entry is None:
-            yield driver.fail(
-                driver.unknown.message.rstrip("."),
-                driver.unknown.details
-                or "provision.toml names it, and no folder of drivers has it",
-                driver.unknown.resolution,
-            )
         if configured is None or driver.recipe is None:
             continue
         if configured.flavour not in {AUTO, *driver.recipe.flavours}:
@@ -128,27 +108,11 @@ def _unit_settings(host: Observation) -> Iterator[PurePosixPath]:
 
 @check(
     "This host can read registries, and trusts a key of what comes from there",
-    of=lambda host: (
-        host.config.registry.address or host.config.registry.folders or any(host.installed())
-    ),
+    of=lambda host: host.config.registry.address or host.config.registry.folders,
 )
 def registry(host: Observation) -> Iterator[Finding]:
     yield from _trust(host)
     yield from _skopeo(host)
-    for driver, entry, _manifest in host.installed():
-        if why := distrust(host.config, host.root, driver.name, entry):
-            yield driver.warn(
-                f"{entry.name} is not trusted now",
-                why,
-                "have those who build it sign it with a key of [trust], then run: provision apply",
-            )
-        elif reference := unsigned_image(entry):
-            yield driver.warn(
-                f"{entry.name} is unsigned",
-                f"it came from {reference}, and no trusted key has signed that image",
-                f"sign the image (provision registry sign), then pull it again: provision"
-                f" registry pull {reference}",
-            )
 
 
 def _trust(host: Observation) -> Iterator[Finding]:

@@ -8,13 +8,16 @@ from typing import Self
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 from kit.host_tree import HostTree
+from provision.agent.desired import load_desired, read_inputs
+from provision.agent.model import Desired
+from provision.agent.use import activate
+from provision.config import DriverConfig
 from provision.doctor import Finding, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.shipped import templates_dir
-from provision.store.activate import apply, plan
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
-from provision.store.state import DriverState, Failure, KernelState, store_state
+from provision.store.state import Failure, update_state
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
 NEXT_KERNEL = "6.1.0-50-amd64"
@@ -56,14 +59,23 @@ class DoctorHost(HostTree):
         return Layout(self.root, DRIVER)
 
     @property
+    def desired(self) -> Desired:
+        """What provision.toml asks for, and the driver."""
+        desired = load_desired(self.root)
+        drivers = {DRIVER: DriverConfig(), **desired.drivers}
+        return replace(desired, config=desired.config.model_copy(update={"drivers": drivers}))
+
+    @property
     def entry(self) -> Path:
         """The driver in the store."""
         return self.layout.entry(_PIN.short_digest)
 
     def install(self) -> None:
         """Put the artifact to use."""
-        apply(self.layout, plan(self.layout, self.manifest), on_change=lambda _change: None)
         link_kernel(self.layout, KERNEL, self.entry.name)
+        activate(self.layout, self.entry)
+        inputs = read_inputs(self.root, self.desired).of(DRIVER, KERNEL)
+        update_state(self.layout, lambda state: state.changed(KERNEL, inputs=inputs))
 
     def need(
         self,
@@ -84,19 +96,18 @@ class DoctorHost(HostTree):
         write_manifest(self.entry, self.manifest)
         return self.manifest
 
-    def fail(self, kernel: str, reason: str, message: str, *, attempts: int = 1) -> None:
+    def fail(self, kernel: str, reason: str, message: str) -> None:
         """Let the agent remember a failure."""
         failure = Failure(
             reason=reason,
             message=message,
             resolution="do this",
             details="file.c:1: error: no\nmore",
-            inputs="0",
+            inputs=read_inputs(self.root, self.desired).of(DRIVER, kernel),
             time=0,
-            attempts=attempts,
             log="/var/cache/provision/logs/x.log",
         )
-        store_state(self.layout, DriverState(kernels={kernel: KernelState(failure=failure)}))
+        update_state(self.layout, lambda state: state.changed(kernel, failure=failure))
 
     def listen(self, *paths: str) -> None:
         """Let services listen on these sockets, and on no other."""

@@ -10,7 +10,7 @@ from kit.artifact import KERNEL, MODULE, make_module, write
 from provision.config import catalogue_folders
 from provision.manifest import DeviceNode
 from provision.store.admission import Admission, record_admission
-from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
+from unit.doctor.host import DRIVER, DoctorHost
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
 
@@ -43,22 +43,12 @@ def _nothing_stored(host: DoctorHost) -> None:
     host.write("etc/provision/provision.toml", f"[drivers.{DRIVER}]\n")
 
 
-def _built_for_another_kernel(host: DoctorHost) -> None:
-    host.write("proc/sys/kernel/osrelease", NEXT_KERNEL)
-    host.fail(NEXT_KERNEL, "compile", "it does not compile")
-
-
 def _in_use(host: DoctorHost) -> None:
     host.write("sys/module/demo/version", "0.11\n")
     host.write("proc/modules", "demo 16384 1 - Live 0x0 (OE)\n")
     (host.root / "proc/77/fd").mkdir(parents=True)
     (host.root / "proc/77/fd/4").symlink_to("/dev/demo0")
     host.write("proc/77/comm", "ffmpeg\n")
-
-
-def _in_tree_loaded(host: DoctorHost) -> None:
-    host.write("sys/module/demo/version", "0.11\n")
-    host.write("sys/module/demo/taint", "\n")
 
 
 def _nouveau(host: DoctorHost) -> None:
@@ -91,10 +81,6 @@ def _card_without_driver(host: DoctorHost) -> None:
     folder = "sys/bus/pci/devices/0000:01:00.0"
     for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
         host.write(f"{folder}/{name}", f"{value}\n")
-
-
-def _no_blacklist(host: DoctorHost) -> None:
-    host.need(conflicts=("nouveau",))
 
 
 def locked_down(host: DoctorHost) -> None:
@@ -142,10 +128,6 @@ def log(line: str) -> Break:
 def _no_firmware_at_boot(host: DoctorHost) -> None:
     host.need(firmware=True)
     log("lab lab: Direct firmware load for demo/fw.bin failed with error -2")(host)
-
-
-def _failure(reason: str, message: str, *, attempts: int = 1) -> Break:
-    return lambda host: host.fail(KERNEL, reason, message, attempts=attempts)
 
 
 def _ended_branch(host: DoctorHost) -> None:
@@ -254,10 +236,6 @@ def _damaged(host: DoctorHost) -> None:
     write(host.entry / MODULE, make_module()[:-1] + b"x")
 
 
-def _no_manifest(host: DoctorHost) -> None:
-    (host.entry / "driver/manifest.json").write_text("{")
-
-
 def _registry_without_skopeo(host: DoctorHost) -> None:
     host.write(_SETTINGS, f"{_REGISTRY}[trust]\ninsecure = true\n")
     (host.root / "usr/bin/skopeo").unlink()
@@ -270,19 +248,18 @@ def _unsigned(host: DoctorHost) -> None:
 
 
 CASES: list[tuple[str, Break, str]] = [
-    ("drivers", _no_driver, "unknown"),
-    ("running-kernel", _nothing_stored, "fail"),
-    ("running-kernel", _built_for_another_kernel, "fail"),
-    ("next-kernel", DoctorHost.next_kernel, "fail"),
-    ("next-kernel", _has(("run/ostree-booted", "")), "unknown"),
-    ("loaded", _has(("proc/modules", "")), "fail"),
-    ("cards", _card, "fail"),
+    ("status", _no_driver, "unknown"),
+    ("status", _nothing_stored, "fail"),
+    ("status", DoctorHost.next_kernel, "fail"),
+    ("status", _has(("run/ostree-booted", "")), "unknown"),
+    ("status", _has(("proc/modules", "")), "fail"),
+    ("status", lambda host: host.fail(KERNEL, "compile", "it does not compile"), "fail"),
+    ("status", _damaged, "fail"),
+    ("status", _in_use, "warn"),
+    ("status", _unsigned, "warn"),
     ("cards", _no_card, "warn"),
     ("cards", _card_without_driver, "warn"),
-    ("reboot-required", _in_use, "warn"),
-    ("in-tree-copy", _in_tree_loaded, "fail"),
     ("conflicts", _nouveau, "fail"),
-    ("conflicts", _no_blacklist, "warn"),
     ("signing", locked_down, "fail"),
     ("signing", _has(("sys/module/module/parameters/sig_enforce", "Y\n")), "fail"),
     ("signing", _secure_boot, "warn"),
@@ -300,8 +277,6 @@ CASES: list[tuple[str, Break, str]] = [
     ("kernel-log", log("Lockdown: modprobe: unsigned module loading is restricted"), "warn"),
     ("kernel-log", log("demo: disagrees about version of symbol a"), "warn"),
     ("kernel-log", _lacks("dev/kmsg"), "unknown"),
-    ("headers", _failure("missing", "No headers are packaged"), "fail"),
-    ("build", _failure("compile", "it does not compile", attempts=4), "fail"),
     (
         "compiler",
         _has(("proc/version", "Linux version 6 (gcc-13 (Debian 13.2.0-1) 13.2.0, GNU ld)\n")),
@@ -334,7 +309,6 @@ CASES: list[tuple[str, Break, str]] = [
         "fail",
     ),
     ("registry", _has((_SETTINGS, f"{_REGISTRY}[trust]\ninsecure = true\n")), "warn"),
-    ("registry", _unsigned, "warn"),
     ("host-libraries", _other_library, "warn"),
     ("old-files", _old_process, "warn"),
     ("other-installations", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
@@ -353,6 +327,4 @@ CASES: list[tuple[str, Break, str]] = [
     ("runtime", _redefined, "warn"),
     ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn"),
     ("runtime", _has(("etc/docker/daemon.json", _DOCKER_RUNTIME)), "warn"),
-    ("store", _damaged, "fail"),
-    ("store", _no_manifest, "fail"),
 ]
