@@ -21,7 +21,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::apply::spec::Spec;
-use crate::config::settings::{Loaded, Scheduler};
+use crate::config::settings::Loaded;
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
 use crate::host::answer::collect_answer;
@@ -72,10 +72,7 @@ impl<'a> Context<'a> {
     /// Under this program's own names: the interfaces are those of the settings.
     pub fn new(loaded: &'a Loaded, log: &'a Log, kind: FrontEndKind) -> Self {
         let settings = &loaded.settings;
-        let scheduled = match settings.scheduler {
-            Scheduler::Ignored => SchedulerLists::default(),
-            _ => SchedulerLists::of_process(),
-        };
+        let scheduled = settings.scheduler.then(SchedulerLists::of_process).unwrap_or_default();
         Self {
             loaded,
             policy: &settings.policy,
@@ -174,16 +171,9 @@ impl<'a> Context<'a> {
     ) -> Result<()> {
         let Decided { answers, scheduled, .. } = decided;
         for answer in &answers.by_files {
-            match collect_answer(host, answer) {
-                Ok((own, more)) => {
-                    notes.extend(more);
-                    edits.append(own);
-                }
-                Err(error) if answer.ask.is_implied() => {
-                    notes.push(Note::new(Level::Warning, error.to_string()));
-                }
-                Err(error) => return Err(error),
-            }
+            let (own, more) = collect_answer(host, answer)?;
+            notes.extend(more);
+            edits.append(own);
         }
         let by_files = answers.by_files.iter().map(|answer| answer.ask);
         for ask in by_files.chain(&answers.otherwise) {

@@ -44,25 +44,9 @@ pub struct Settings {
     pub policy: Policy,
     /// Other programs' interfaces that are also answered under this program's own names.
     pub interfaces: Vec<Interface>,
-    pub scheduler: Scheduler,
-}
-
-/// The meaning of the variables with which a scheduler gives devices to a job, in this program's
-/// own environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scheduler {
-    /// Nothing.
-    #[default]
-    Ignored,
-    /// Exactly what they mean in Sarus.
-    Strict,
-    /// What the scheduler means, where Sarus reads it differently.
-    Lenient,
-}
-
-impl Scheduler {
-    pub const WORDS: [(&'static str, Self); 3] =
-        [("ignore", Self::Ignored), ("strict", Self::Strict), ("lenient", Self::Lenient)];
+    /// The variables with which a scheduler gives devices to a job, in this program's own
+    /// environment, alone decide who gets which devices.
+    pub scheduler: bool,
 }
 
 /// Settings as far as they could be read.
@@ -108,7 +92,7 @@ impl Default for Settings {
             log_file: None,
             policy: Policy::default(),
             interfaces: Vec::new(),
-            scheduler: Scheduler::default(),
+            scheduler: false,
         }
     }
 }
@@ -269,10 +253,14 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> std::result::Result
         "log-level" => settings.log_level = level(value)?,
         "log-file" => settings.log_file = Some(path(value)?),
         "interfaces" => settings.interfaces = interfaces(value)?,
-        "scheduler" => settings.scheduler = scheduler(value)?,
+        "scheduler" => settings.scheduler = boolean(value)?,
         _ => return Err(format!("unknown key; known are {}", KEYS.join(", "))),
     }
     Ok(())
+}
+
+pub(super) fn boolean(value: &Value) -> std::result::Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("expected true or false, found {}", value.type_str()))
 }
 
 pub(super) fn string(value: &Value) -> std::result::Result<&str, String> {
@@ -322,16 +310,6 @@ fn interfaces(value: &Value) -> std::result::Result<Vec<Interface>, String> {
             .ok_or_else(|| format!("unknown interface {word:?}; known are {}", known()))
     };
     items.iter().map(interface).collect()
-}
-
-fn scheduler(value: &Value) -> std::result::Result<Scheduler, String> {
-    let word = string(value)?;
-    let mut words = Scheduler::WORDS.into_iter();
-    let found = words.find(|(known, _)| *known == word);
-    found.map(|(_, what)| what).ok_or_else(|| {
-        let known = Scheduler::WORDS.map(|(word, _)| word).join(", ");
-        format!("unknown word {word:?}; known are {known}")
-    })
 }
 
 pub(super) fn runtimes(value: &Value) -> std::result::Result<Vec<String>, String> {

@@ -1,6 +1,5 @@
 //! AMD's interface: `ROCR_VISIBLE_DEVICES`, read as Sarus's hook does.
 
-use crate::config::settings::Scheduler;
 use crate::model::policy::{Judge, Policy};
 use crate::model::request::{
     Ask, Candidate, Details, Interface, Request, Source, Units, Way, Words,
@@ -9,16 +8,11 @@ use crate::model::request::{
 use super::sarus::{SchedulerLists, ROCR};
 
 /// Adds what the variable asks for to the request. If the host's scheduler counts, its variable
-/// overrides the image's. A job without the variable gets no device, except in strict mode: Sarus
-/// runs its hook for every container of a host with `/dev/kfd` and gives all devices.
-pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler, policy: &Policy) {
-    let is_scheduled = scheduler != Scheduler::Ignored;
+/// overrides the image's, and a job without the variable gets no device.
+pub fn read(request: &mut Request, given: &SchedulerLists, is_scheduled: bool, policy: &Policy) {
     let source = if is_scheduled { Source::Scheduler } else { Source::Environment };
     let value = if is_scheduled { given.rocr.as_deref() } else { request.environment.get(ROCR) };
     let Some(value) = value else {
-        if scheduler == Scheduler::Strict && request.doubt.is_none() {
-            request.asks.push(ask(Source::Scheduler, Units::All, true));
-        }
         return;
     };
     let words = match Words::of([value]) {
@@ -39,12 +33,12 @@ pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler,
         Words::These(names) => Units::These(names),
         _ => Units::All,
     });
-    request.asks.extend(units.map(|units| ask(source, units, false)));
+    request.asks.extend(units.map(|units| ask(source, units)));
 }
 
-fn ask(source: Source, units: Units, is_implied: bool) -> Ask {
+fn ask(source: Source, units: Units) -> Ask {
     // The nodes belong to a group that the container's process has to join.
-    let details = Details { groups: true, is_implied, ..Details::default() };
+    let details = Details { groups: true, ..Details::default() };
     Ask {
         interface: Interface::Amd,
         source,

@@ -2,7 +2,7 @@
 //! what they give in other ways than by a vendor file.
 
 use crate::config::nvidia::Config;
-use crate::config::settings::{Scheduler, Settings};
+use crate::config::settings::Settings;
 use crate::error::Result;
 use crate::host::related;
 use crate::host::Host;
@@ -25,11 +25,9 @@ impl Context<'_> {
             request.hooks = config.hooks_at(&HOOK_STAGES);
         }
         if let Some(nvidia) = &self.nvidia {
-            let facts = || {
-                let host = Host::open(&settings.root).ok()?;
-                host.facts(Interface::Nvidia.word()).facts().cloned()
-            };
-            sarus::apply(&mut request, &self.scheduled, settings.scheduler, facts);
+            if settings.scheduler {
+                sarus::apply(&mut request, &self.scheduled);
+            }
             nvidia.read(&mut request, config, self.policy, &settings.root);
         }
         if settings.interfaces.contains(&Interface::Amd) {
@@ -78,7 +76,7 @@ impl Context<'_> {
 /// The vendors whose devices only the scheduler gives, also if their interface is not answered.
 /// Empty: no scheduler counts.
 pub fn reserved(settings: &Settings, nvidia: Option<&Nvidia>) -> Vec<String> {
-    if settings.scheduler == Scheduler::Ignored {
+    if !settings.scheduler {
         return Vec::new();
     }
     let known = Interface::WORDS.map(|(_, interface)| interface.domain());

@@ -2,16 +2,11 @@
 //! container, as Sarus does before its hooks run.
 //! <https://sarus.readthedocs.io/en/stable/user/user_guide.html#nvidia-gpu-support>
 //!
-//! In a container, its devices are 0, 1, … in the host's order. In strict mode everything is as in
-//! Sarus, including its oddities: numbers are sorted as text, so `10,2` keeps its order, and an
-//! empty list is one device without a name. In lenient mode, numbers are sorted as numbers, blanks
-//! and duplicates make no difference, UUIDs do not change (CUDA accepts them in a container too),
-//! and an empty list means no device. In a list of numbers and UUIDs, each number of the host
-//! becomes its UUID. If that UUID is unknown, the container's list is left out, and CUDA uses every
-//! device that the container was given.
+//! In a container, its devices are 0, 1, … in the host's order: numbers are sorted as numbers, each
+//! device comes once, and an empty list means no device. UUIDs do not change: CUDA accepts them in a
+//! container too. With a number beside a UUID, the order is unknown here: the container's list is
+//! left out, and CUDA uses every device that the container was given.
 
-use crate::config::settings::Scheduler;
-use crate::host::facts::Facts;
 use crate::model::request::Request;
 
 use super::nvidia::{CAPABILITIES, CUDA_VERSION, DEVICES};
@@ -48,20 +43,10 @@ struct Translation {
     cuda: Option<String>,
 }
 
-/// Replaces a container's request for NVIDIA's devices with the scheduler's. `facts` is called only
-/// if the device facts are needed.
-pub fn apply(
-    request: &mut Request,
-    given: &SchedulerLists,
-    scheduler: Scheduler,
-    facts: impl Fn() -> Option<Facts>,
-) {
-    if scheduler == Scheduler::Ignored {
-        return;
-    }
+/// Replaces a container's request for NVIDIA's devices with the scheduler's.
+pub fn apply(request: &mut Request, given: &SchedulerLists) {
     let list = given.cuda.as_deref().filter(|list| *list != NO_DEVICES);
-    let translated = list.and_then(|list| translate(list, scheduler, facts));
-    let Some(Translation { devices, cuda }) = translated else {
+    let Some(Translation { devices, cuda }) = list.and_then(translate) else {
         for name in ERASED {
             if request.environment.remove(name) {
                 request.unset.push(name.to_owned());
@@ -88,31 +73,20 @@ pub fn apply(
 }
 
 /// Translates the scheduler's list. `None`: no device.
-fn translate(
-    list: &str,
-    scheduler: Scheduler,
-    facts: impl Fn() -> Option<Facts>,
-) -> Option<Translation> {
-    if scheduler == Scheduler::Strict {
-        let names: Vec<&str> = list.split(',').collect();
-        let mut sorted = names.clone();
-        sorted.sort_unstable();
-        return Some(Translation { devices: list.to_owned(), cuda: Some(places(&names, &sorted)) });
-    }
+fn translate(list: &str) -> Option<Translation> {
     let names = names_of(list);
     if names.is_empty() {
         return None;
     }
     let devices = names.join(",");
-    let numbers = names.iter().filter(|name| number(name).is_some()).count();
-    let cuda = if numbers == names.len() {
-        let mut sorted = names.clone();
-        sorted.sort_by_key(|name| number(name));
-        Some(places(&names, &sorted))
-    } else if numbers == 0 {
-        Some(devices.clone())
-    } else {
-        facts().and_then(|facts| by_uuid(&names, &facts))
+    let numbers: Vec<u64> = names.iter().filter_map(|name| number(name)).collect();
+    let cuda = match numbers.len() {
+        0 => Some(devices.clone()),
+        count if count == names.len() => {
+            let place = |own: &u64| numbers.iter().filter(|it| *it < own).count().to_string();
+            Some(numbers.iter().map(place).collect::<Vec<_>>().join(","))
+        }
+        _ => None,
     };
     Some(Translation { devices, cuda })
 }
@@ -137,34 +111,4 @@ fn names_of(list: &str) -> Vec<String> {
 fn number(name: &str) -> Option<u64> {
     let digits = name.bytes().all(|byte| byte.is_ascii_digit());
     name.parse().ok().filter(|_| digits)
-}
-
-/// The list with UUIDs instead of numbers, each device once. `None`: a number is unknown.
-fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
-    let mut found: Vec<&str> = Vec::new();
-    for name in names {
-        let uuids = facts.devices.iter().filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
-        let uuid = match number(name) {
-            Some(number) => uuids
-                .clone()
-                .find(|(gpu, _)| u64::from(gpu.index) == number)
-                .map(|(_, uuid)| uuid)?,
-            // CUDA accepts the prefix of a UUID too.
-            None => uuids
-                .clone()
-                .find(|(_, uuid)| uuid.starts_with(name.as_str()))
-                .map_or(name.as_str(), |(_, uuid)| uuid),
-        };
-        if !found.contains(&uuid) {
-            found.push(uuid);
-        }
-    }
-    Some(found.join(","))
-}
-
-/// The position of each name in the sorted list.
-fn places<T: PartialEq>(names: &[T], sorted: &[T]) -> String {
-    let place = |name: &T| sorted.iter().position(|other| other == name);
-    let places = names.iter().filter_map(place).map(|at| at.to_string());
-    places.collect::<Vec<_>>().join(",")
 }

@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::{Compat, Config, Mode, CAPABILITIES};
 use crate::config::cdi::name::is_kind;
-use crate::config::settings::{list, path, runtimes, string, text};
+use crate::config::settings::{boolean, list, path, runtimes, string, text};
 use crate::log::level::Level;
 
 /// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
@@ -20,18 +20,18 @@ enum Key {
 
 use Key::{Idle, Sets};
 
-const FLAG: fn(&Value) -> Result<(), String> = |v| flag(v).map(drop);
+const FLAG: fn(&Value) -> Result<(), String> = |v| boolean(v).map(drop);
 const TEXT: fn(&Value) -> Result<(), String> = |v| string(v).map(drop);
 const TEXTS: fn(&Value) -> Result<(), String> = |v| list(v, text).map(drop);
 
 #[rustfmt::skip]
 const KEYS: &[(&str, Key)] = &[
-    ("disable-require", Sets(|c, v| put(&mut c.disable_require, flag(v)))),
+    ("disable-require", Sets(|c, v| put(&mut c.disable_require, boolean(v)))),
     ("swarm-resource", Sets(|c, v| put(&mut c.swarm_resources, string(v).map(words)))),
-    ("accept-nvidia-visible-devices-envvar-when-unprivileged", Sets(|c, v| put(&mut c.environment_when_unprivileged, flag(v)))),
-    ("accept-nvidia-visible-devices-as-volume-mounts", Sets(|c, v| put(&mut c.volume_mounts, flag(v)))),
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged", Sets(|c, v| put(&mut c.environment_when_unprivileged, boolean(v)))),
+    ("accept-nvidia-visible-devices-as-volume-mounts", Sets(|c, v| put(&mut c.volume_mounts, boolean(v)))),
     ("supported-driver-capabilities", Sets(|c, v| put(&mut c.capabilities, string(v).and_then(capabilities)))),
-    ("nvidia-container-cli.no-cgroups", Sets(|c, v| put(&mut c.no_cgroups, flag(v)))),
+    ("nvidia-container-cli.no-cgroups", Sets(|c, v| put(&mut c.no_cgroups, boolean(v)))),
     ("nvidia-container-runtime.debug", Sets(|c, v| put(&mut c.log_file, string(v).and_then(log_file)))),
     ("nvidia-container-runtime.log-level", Sets(|c, v| string(v).map(|word| log_level(c, word)))),
     ("nvidia-container-runtime.runtimes", Sets(|c, v| put(&mut c.runtimes, runtimes(v).map(Some)))),
@@ -43,10 +43,10 @@ const KEYS: &[(&str, Key)] = &[
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", Sets(|c, v| put(&mut c.disabled_hooks, list(v, text)))),
     ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", Sets(|c, v| compat(c, string(v)?))),
     ("nvidia-container-runtime-hook.path", Sets(|c, v| put(&mut c.hook, string(v).map(hook)))),
-    ("nvidia-container-runtime-hook.skip-mode-detection", Sets(|c, v| put(&mut c.hook_acts_always, flag(v)))),
-    ("features.disable-cuda-compat-lib-hook", Sets(|c, v| { if flag(v)? { c.compat = Compat::Disabled; } Ok(None) })),
-    ("features.ignore-imex-channel-requests", Sets(|c, v| put(&mut c.ignore_imex, flag(v)))),
-    ("features.no-additional-gids-for-device-nodes", Sets(|c, v| put(&mut c.no_groups, flag(v)))),
+    ("nvidia-container-runtime-hook.skip-mode-detection", Sets(|c, v| put(&mut c.hook_acts_always, boolean(v)))),
+    ("features.disable-cuda-compat-lib-hook", Sets(|c, v| { if boolean(v)? { c.compat = Compat::Disabled; } Ok(None) })),
+    ("features.ignore-imex-channel-requests", Sets(|c, v| put(&mut c.ignore_imex, boolean(v)))),
+    ("features.no-additional-gids-for-device-nodes", Sets(|c, v| put(&mut c.no_groups, boolean(v)))),
     ("nvidia-container-cli.root", Idle(TEXT, "the settings of oci-decorator name the driver's folder (`root`)")),
     ("nvidia-container-cli.path", Idle(TEXT, "nvidia-container-cli is not started")),
     ("nvidia-container-cli.environment", Idle(TEXTS, "nvidia-container-cli is not started")),
@@ -105,10 +105,6 @@ pub(super) fn set(config: &mut Config, key: &str, value: &Value) -> Option<Taken
 fn put<T>(place: &mut T, value: Result<T, String>) -> Taken {
     *place = value?;
     Ok(None)
-}
-
-fn flag(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("expected true or false, found {}", value.type_str()))
 }
 
 /// Splits a list at commas.

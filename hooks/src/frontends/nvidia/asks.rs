@@ -110,7 +110,6 @@ impl Nvidia<'_> {
             compat: self.config.compat == Compat::LibraryCache
                 && !self.is_disabled("enable-cuda-compat"),
             every_list: requirements::wants_every_list(environment),
-            is_implied: false,
         })
     }
 }

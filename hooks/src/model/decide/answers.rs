@@ -77,36 +77,19 @@ impl<'a> Finder<'a, '_> {
     }
 
     fn add_file(&mut self, ask: &'a Ask) -> Result<()> {
-        let (file, vendor) = match usable(self.files, ask, self.folder) {
-            Err(error) if ask.is_implied() => {
-                let note = Note::new(Level::Warning, error.to_string());
-                self.found.notes.push(note);
-                return Ok(());
-            }
-            other => other?,
-        };
+        let (file, vendor) = usable(self.files, ask, self.folder)?;
         if let Err(reason) = self.refusals.policy.judge_vendor(&file.name, &ask.by) {
-            return self.refuse(ask, file, reason);
+            return self.refusals.add(file, reason);
         }
         let details = ask.details.as_ref().map_err(Clone::clone)?;
         let (asked, by_name) = self.features_of(file, vendor, ask, &details.features);
         let features = self.refusals.allowed(file, &ask.by, &asked, by_name)?;
         if !asked.is_empty() && !by_name && features.is_empty() {
-            self.refuse(ask, file, none_allowed(file, vendor, &ask.by))?;
+            self.refusals.add(file, none_allowed(file, vendor, &ask.by))?;
         }
         let choice = Choice { file, vendor, features };
         self.found.by_files.push(Answer { choice, ask, details });
         Ok(())
-    }
-
-    /// What no container asked for is left out with a notice. Errors: the policy refuses the start.
-    fn refuse(&mut self, ask: &Ask, file: &VendorFile, reason: String) -> Result<()> {
-        if ask.is_implied() {
-            let note = Note::new(Level::Notice, reason).vendor(&file.name);
-            self.found.notes.push(note);
-            return Ok(());
-        }
-        self.refusals.add(file, reason)
     }
 
     /// The features that are asked for, with duplicates, and whether they were named one by one. One

@@ -45,13 +45,6 @@ pub struct Ask {
     pub details: Result<Details>,
 }
 
-impl Ask {
-    /// True if the host's setting asks and not the container: no container is refused for it.
-    pub fn is_implied(&self) -> bool {
-        self.details.as_ref().is_ok_and(|details| details.is_implied)
-    }
-}
-
 /// Which of a vendor's devices are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Units {
@@ -92,8 +85,6 @@ pub struct Details {
     pub compat: bool,
     /// Every list of host files counts, not only the base lists (`Way::Csv`).
     pub every_list: bool,
-    /// The host's setting asks, and not the container: what can't be given is left out.
-    pub is_implied: bool,
 }
 
 /// Which features of the vendor file are asked for.
