@@ -13,11 +13,11 @@ use serde_json::json;
 
 use super::commands::{command, Program, Takes};
 use super::nvidia_ctk::info::driver_version;
+use super::nvidia_hook::SETTINGS_OPTION;
 use super::{complain, print};
 use crate::config::nvidia::{Compat, Config, CAPABILITIES as KNOWN_CAPABILITIES};
 use crate::config::settings::{self, Loaded};
 use crate::error::{exit, Error, Result};
-use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
 use crate::frontends::nvidia::{Nvidia, CAPABILITIES, DEVICES};
 use crate::frontends::{hook, Context, FrontEndKind};
 use crate::host::facts::{FactsState, Gpu};

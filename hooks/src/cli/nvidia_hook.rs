@@ -10,12 +10,14 @@ use crate::config::nvidia::{self, Place};
 use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::hook::MAX_STATE;
-use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
 use crate::frontends::nvidia::runtime_and_hook::run_hook;
 use crate::frontends::nvidia::{Nvidia, HOOKS};
 use crate::frontends::{read_input, FrontEndKind};
 use crate::log::printable;
 use crate::spec::options::{flag, value, Opt, Words};
+
+/// Names our settings, which have the policy: a hook trusts no variable to name them.
+pub const SETTINGS_OPTION: &str = "oci-decorator-config";
 
 /// True for a name of this hook. Sarus's hook files append a version to the second name.
 pub fn is_name(name: &str) -> bool {

@@ -50,10 +50,6 @@ pub struct Config {
     pub disabled_hooks: Vec<String>,
     /// `….modes.legacy.cuda-compat-mode`
     pub compat: Compat,
-    /// `nvidia-container-runtime-hook.path`
-    pub hook: String,
-    /// `nvidia-container-runtime-hook.skip-mode-detection`
-    pub hook_acts_always: bool,
     /// `features.ignore-imex-channel-requests`
     pub ignore_imex: bool,
     /// `features.no-additional-gids-for-device-nodes`
@@ -66,7 +62,7 @@ pub enum Mode {
     /// `cdi` if every device is requested by its CDI name, `csv` on Tegra, else `jit-cdi`.
     #[default]
     Auto,
-    /// By a hook that is added to the spec.
+    /// As `jit-cdi`, with what NVIDIA's hook reads: capabilities and requirements.
     Legacy,
     /// By the files of `csv_folder`.
     Csv,
@@ -105,8 +101,6 @@ impl Default for Config {
             cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
             disabled_hooks: Vec::new(),
             compat: Compat::default(),
-            hook: "nvidia-container-runtime-hook".to_owned(),
-            hook_acts_always: false,
             ignore_imex: false,
             no_groups: false,
         }

@@ -11,7 +11,7 @@ use crate::model::edits::Edits;
 use crate::model::request::{Ask, Interface, Request, Source, Units, Way};
 use crate::spec::config::{Config as Spec, HOOK_STAGES};
 
-use super::nvidia::{csv, legacy, Nvidia, DEVICES, HOOKS};
+use super::nvidia::{csv, Nvidia, DEVICES, HOOKS};
 use super::{amd, cdi, sarus, Context, FrontEndKind};
 
 impl Context<'_> {
@@ -28,7 +28,7 @@ impl Context<'_> {
             if settings.scheduler {
                 sarus::apply(&mut request, &self.scheduled);
             }
-            nvidia.read(&mut request, config, self.policy, &settings.root);
+            nvidia.read(&mut request, self.policy, &settings.root);
         }
         if settings.interfaces.contains(&Interface::Amd) {
             amd::read(&mut request, &self.scheduled, settings.scheduler, self.policy);
@@ -55,12 +55,6 @@ impl Context<'_> {
             Way::VendorFile => (nvidia.beside(host)?, Vec::new()),
             Way::Csv => csv::edits(host, nvidia.config, ask)?,
             Way::Cdi => by_names(nvidia.config, ask, request, host)?,
-            Way::Hook => {
-                let get = |name: &str| std::env::var(name).ok();
-                let hook = legacy::hook(&nvidia, &request.hooks, get)?;
-                let edits = Edits { hooks: hook.into_iter().collect(), ..Edits::default() };
-                return Ok((edits, Vec::new()));
-            }
         };
         if let Ok(details) = &ask.details {
             let (related, more) = related::edits(host, details);

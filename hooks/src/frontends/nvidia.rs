@@ -5,7 +5,6 @@ mod asks;
 mod capabilities;
 pub mod csv;
 mod devices;
-pub mod legacy;
 mod mode;
 mod requirements;
 mod rights;
@@ -23,7 +22,7 @@ use crate::host::Host;
 use crate::model::edits::Edits;
 use crate::model::policy::{Judge, Policy};
 use crate::model::request::{Candidate, Interface, Request, Source, Way, Words};
-use crate::spec::config::{Config as Spec, ScanScope, HOOK_STAGES};
+use crate::spec::config::ScanScope;
 
 use super::FrontEndKind;
 
@@ -95,7 +94,7 @@ impl<'a> Nvidia<'a> {
 
     /// Adds what a container asks for through this interface to its request. The root is the
     /// host's, which is opened only if a request needs it.
-    pub fn read(&self, request: &mut Request, config: &Spec, policy: &Policy, root: &Path) {
+    pub fn read(&self, request: &mut Request, policy: &Policy, root: &Path) {
         if self.possible_trigger(request, |_| true).is_none() {
             return;
         }
@@ -111,9 +110,6 @@ impl<'a> Nvidia<'a> {
         let (counting, mut refused) = judge.pick(request, self.candidates(request, root));
         for candidate in counting {
             let ask = self.ask(request, candidate, judge, &mut refused);
-            if ask.way == Way::Hook {
-                request.hooks = config.hooks_at(&HOOK_STAGES[..1]);
-            }
             request.asks.push(ask);
         }
         request.refused.extend(refused);
@@ -168,17 +164,12 @@ impl<'a> Nvidia<'a> {
             if way == Way::Cdi || names.iter().any(is_cdi) {
                 candidate.require_cdi();
             }
-            // A hook does not have the scheduler's environment, and reads the container's mounts
-            // first.
-            candidate.way = match way {
-                Way::Hook if candidate.is_schedulers() => Way::VendorFile,
-                way => way,
-            };
+            candidate.way = way;
         }
         candidates
     }
 
-    /// True where NVIDIA's hook gives the devices. It reads the capabilities, and checks what an image
+    /// True where NVIDIA's hook gives the devices in NVIDIA's toolkit. It reads the capabilities, and checks what an image
     /// requires. The modes that make a specification give every feature, and check nothing.
     fn is_legacy(&self) -> bool {
         match self.config.mode {

@@ -228,7 +228,6 @@ fn way_text(way: Way) -> &'static str {
         Way::VendorFile => "the vendor file",
         Way::Csv => "lists of host files (csv)",
         Way::Cdi => "specifications of CDI",
-        Way::Hook => "a hook",
     }
 }
 

@@ -42,8 +42,8 @@ const KEYS: &[(&str, Key)] = &[
     ("nvidia-container-runtime.modes.cdi.spec-dirs", Sets(|c, v| put(&mut c.cdi_folders, list(v, path)))),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", Sets(|c, v| put(&mut c.disabled_hooks, list(v, text)))),
     ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", Sets(|c, v| compat(c, string(v)?))),
-    ("nvidia-container-runtime-hook.path", Sets(|c, v| put(&mut c.hook, string(v).map(hook)))),
-    ("nvidia-container-runtime-hook.skip-mode-detection", Sets(|c, v| put(&mut c.hook_acts_always, boolean(v)))),
+    ("nvidia-container-runtime-hook.path", Idle(TEXT, "the runtime edits the container's configuration itself, and adds no hook")),
+    ("nvidia-container-runtime-hook.skip-mode-detection", Idle(FLAG, "the hook acts in every mode")),
     ("features.disable-cuda-compat-lib-hook", Sets(|c, v| { if boolean(v)? { c.compat = Compat::Disabled; } Ok(None) })),
     ("features.ignore-imex-channel-requests", Sets(|c, v| put(&mut c.ignore_imex, boolean(v)))),
     ("features.no-additional-gids-for-device-nodes", Sets(|c, v| put(&mut c.no_groups, boolean(v)))),
@@ -111,14 +111,6 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Taken {
 fn words(text: &str) -> Vec<String> {
     let words = text.split(',').map(str::trim);
     words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
-}
-
-/// An empty name means the default.
-fn hook(name: &str) -> String {
-    match name {
-        "" => Config::default().hook,
-        name => name.to_owned(),
-    }
 }
 
 fn capabilities(text: &str) -> Result<Vec<String>, String> {

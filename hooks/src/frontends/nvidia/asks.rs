@@ -21,7 +21,7 @@ impl Nvidia<'_> {
     ) -> Ask {
         let way = candidate.way;
         let mut details = match way {
-            Way::Cdi | Way::Hook => Ok(Details::default()),
+            Way::Cdi => Ok(Details::default()),
             Way::VendorFile | Way::Csv => self.details(request, way, judge, refused),
         };
         if let Some(name) = devices::malformed(&candidate) {

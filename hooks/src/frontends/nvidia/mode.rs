@@ -15,7 +15,6 @@ pub fn way(mode: Mode, reader: FrontEndKind, names: &[String], is_tegra: impl Fn
     match (mode, reader) {
         (Mode::Cdi, FrontEndKind::Runtime) if automatic => way(Mode::Auto, reader, names, is_tegra),
         (Mode::Csv, _) => Way::Csv,
-        (Mode::Legacy, FrontEndKind::Runtime) => Way::Hook,
         (Mode::Cdi, FrontEndKind::Runtime) => Way::Cdi,
         (Mode::Auto, FrontEndKind::Runtime) if by_name => Way::Cdi,
         (Mode::Auto, _) if is_tegra() => Way::Csv,

@@ -63,8 +63,6 @@ pub enum Way {
     Csv,
     /// By CDI specifications; `units` has the names.
     Cdi,
-    /// By a hook that is added to the spec.
-    Hook,
 }
 
 // Each is a setting of its own.
