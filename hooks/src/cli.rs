@@ -152,7 +152,7 @@ fn check(words: &Words) -> Result<u8> {
             )),
         );
     }
-    let nvidia = match root_of(words)? {
+    let path = match root_of(words)? {
         Some(root) => settings::beneath(&root, nvidia::DEFAULT_PATH),
         None => nvidia::DEFAULT_PATH.into(),
     };
@@ -163,7 +163,17 @@ fn check(words: &Words) -> Result<u8> {
         annotations: annotations.collect::<Result<_>>()?,
         privileged: words.is_set("privileged"),
     };
-    let report = check::run(&container, &loaded, &nvidia)?;
+    report(words, &container, &loaded, &nvidia::Place { path, named: false })
+}
+
+/// Prints the report of a check. Returns its exit code.
+fn report(
+    words: &Words,
+    container: &SampleContainer,
+    loaded: &Loaded,
+    nvidia: &nvidia::Place,
+) -> Result<u8> {
+    let report = check::run(container, loaded, nvidia)?;
     print(&if words.is_set("json") {
         format!("{:#}\n", serde_json::json!(report))
     } else {

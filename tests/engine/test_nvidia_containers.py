@@ -344,8 +344,7 @@ def test_lists_of_a_board(
 @pytest.mark.parametrize("version", [_MIGRATED], indirect=True)
 def test_the_settings_count_and_stay(docker: DockerInTree) -> None:
     said = docker.run("nvidia-ctk", "info").stdout
-    assert "links to this program: 8" in said
-    assert "mode: auto" in said
+    assert f"{_SETTINGS}/config.toml: ok" in said
     written = docker.run("cat", f"{_SETTINGS}/config.toml").stdout
     assert written == (_DATA / "config.toml").read_text()
 

@@ -17,7 +17,6 @@ mod files;
 pub mod gpu;
 mod own;
 pub mod related;
-pub mod transform;
 
 const OWN_VENDOR: &str = "oci-decorator";
 

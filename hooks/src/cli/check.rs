@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::config::nvidia::Place;
 use crate::config::settings::Loaded;
 use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
@@ -67,9 +68,9 @@ struct VendorReport {
 }
 
 /// Runs the check. Without variables and annotations of the container, every feature of every vendor
-/// is checked. NVIDIA's settings are those of the file `nvidia`, if it exists.
+/// is checked. NVIDIA's settings are those of the place `nvidia`.
 /// Errors: the folder of vendor files or the root can't be read.
-pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Path) -> Result<Findings> {
+pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Place) -> Result<Findings> {
     let settings = &loaded.settings;
     let files = vendor_dir::read(&settings.config_dir)?;
     let host = Host::open(&settings.root)?;

@@ -12,7 +12,6 @@ use rustix::process::Pid;
 use serde_json::json;
 
 use super::commands::{command, Program, Takes};
-use super::nvidia_ctk::info::driver_version;
 use super::nvidia_hook::SETTINGS_OPTION;
 use super::{complain, print};
 use crate::config::nvidia::{Compat, Config, CAPABILITIES as KNOWN_CAPABILITIES};
@@ -280,4 +279,18 @@ fn columns(host: &Host, gpu: &Gpu) -> [String; 7] {
         or_unknown(&bus),
         or_unknown(&gpu.arch),
     ]
+}
+
+/// The version of the driver that is loaded.
+fn driver_version(host: &Host) -> Option<String> {
+    driver_of(&host.text_of_kernel("/proc/driver/nvidia/version")?)
+}
+
+/// The version in the first line of the driver's file, which ends with a date.
+fn driver_of(text: &str) -> Option<String> {
+    let words = text.lines().next()?.split_whitespace();
+    let is_version = |word: &&str| {
+        word.split('.').count() > 1 && word.split('.').all(|part| part.parse::<u32>().is_ok())
+    };
+    words.into_iter().find(is_version).map(str::to_owned)
 }

@@ -3,7 +3,6 @@
 mod cdi;
 mod config;
 mod config_text;
-pub(super) mod info;
 mod runtime;
 mod system;
 mod system_nodes;
@@ -12,12 +11,14 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
+use super::check::SampleContainer;
 use super::commands::{command, Program, Takes};
-use super::{complain, nvidia_cdi_hook, print};
+use super::{complain, nvidia_cdi_hook, print, report, JSON};
 use crate::config::nvidia::{self, Place};
+use crate::config::settings;
 use crate::error::Result;
 use crate::log::printable;
-use crate::spec::options::{flag, value, Syntax, Words};
+use crate::spec::options::{flag, value, Opt, Syntax, Words};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
@@ -41,15 +42,22 @@ static PROGRAM: Program = Program {
         command("runtime configure", runtime::OPTIONS, runtime::run),
         command("config", config::OPTIONS, config::run),
         command("config default", config::OPTIONS, config::run_default),
-        command("info", info::OPTIONS, info::run),
+        command("info", INFO, info),
         command("system create-dev-char-symlinks", system::LINK_OPTIONS, system::links),
         command("system create-device-nodes", system::NODE_OPTIONS, system::nodes),
         command("cdi generate", cdi::GENERATE, cdi::generate),
         command("cdi list", cdi::LIST, cdi::list),
-        command("cdi transform root", cdi::TRANSFORM, cdi::transform),
         command("hook", &[], hook).takes(Takes::Line),
     ],
 };
+
+const INFO: &[Opt] = &[JSON, value(&["config-file", "config"])];
+
+/// Checks as `oci-decorator check` does, with these settings of NVIDIA's.
+fn info(words: &Words) -> Result<u8> {
+    let own = settings::load(settings::named_by_environment().as_deref());
+    report(words, &SampleContainer::default(), &own, &place_of(words))
+}
 
 /// Runs a hook, which reports its own errors.
 #[allow(clippy::unnecessary_wraps)]
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_help_of_cdi_has_every_option() {
-        for option in [cdi::GENERATE, cdi::LIST, cdi::TRANSFORM].into_iter().flatten() {
+        for option in [cdi::GENERATE, cdi::LIST].into_iter().flatten() {
             let name = option.name();
             let is_global = ["debug", "quiet"].contains(&name);
             assert!(is_global || cdi::HELP.contains(&format!("--{name}")), "{name}");

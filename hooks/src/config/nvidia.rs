@@ -144,6 +144,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// The warnings, and why keys of the file change nothing here.
+    pub fn notes(&self) -> Vec<String> {
+        let why = |key: &String| {
+            let why = without_meaning(key).unwrap_or_default();
+            format!("{key} has no effect here: {why}")
+        };
+        self.warnings.iter().cloned().chain(self.idle.iter().map(why)).collect()
+    }
+
     fn broken(problem: Error) -> Self {
         Self { problem: Some(problem), ..Self::default() }
     }

@@ -214,7 +214,7 @@ fn add_devices<'g>(
             brief(unknown),
             known.map(String::as_str).collect::<Vec<_>>().join(", ")
         ))
-        .resolve("give --device-id an index or a UUID of these; `nvidia-ctk info` lists them"));
+        .resolve("give --device-id an index or a UUID of these"));
     }
     let is_chosen = |it: &&Candidate| match ids {
         [] => !it.is_divided,

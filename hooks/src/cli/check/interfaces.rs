@@ -4,8 +4,6 @@
 //!
 //! The request goes through the code of the front ends, as a spec made from the command line.
 
-use std::path::Path;
-
 use serde::{Serialize, Serializer};
 use serde_json::{json, Value};
 
@@ -93,14 +91,16 @@ pub struct NameResults {
     /// Every mistake in them.
     #[serde(rename = "nvidia_problem")]
     pub problem: Option<Error>,
+    /// Values with another effect than in NVIDIA's program, and keys that have none here.
+    #[serde(rename = "nvidia_notes")]
+    pub notes: Vec<String>,
     #[serde(rename = "names")]
     pub all: Vec<NameResult>,
 }
 
 impl NameResults {
-    /// Sends the request under every name. NVIDIA's settings are those of this file, if it exists.
-    pub fn of(container: &SampleContainer, loaded: &Loaded, file: &Path) -> Self {
-        let place = Place { path: file.to_owned(), named: false };
+    /// Sends the request under every name. NVIDIA's settings are those of this place.
+    pub fn of(container: &SampleContainer, loaded: &Loaded, place: &Place) -> Self {
         let read = nvidia::load(&place.path, place.named);
         let spec = container.spec();
         let log = Log::new(Level::Emergency, None, "");
@@ -110,17 +110,18 @@ impl NameResults {
         for (name, _) in NAMES {
             let nvidia = Nvidia {
                 config: &config_of(name, &read.config),
-                ..Nvidia::of_loaded(&read, &place, FrontEndKind::Runtime)
+                ..Nvidia::of_loaded(&read, place, FrontEndKind::Runtime)
             };
             let context = Context::of_nvidia(loaded, &log, nvidia);
             add(&mut all, name, outcome(&context, &spec));
         }
-        let nvidia = Nvidia::of_loaded(&read, &place, FrontEndKind::Hook);
+        let nvidia = Nvidia::of_loaded(&read, place, FrontEndKind::Hook);
         let context = Context::of_nvidia(loaded, &log, nvidia);
         add(&mut all, HOOKS[0], outcome(&context, &spec));
         Self {
-            file: file.exists().then(|| file.display().to_string()),
-            problem: read.problem.clone(),
+            file: place.path.exists().then(|| place.path.display().to_string()),
+            notes: read.notes(),
+            problem: read.problem,
             all,
         }
     }

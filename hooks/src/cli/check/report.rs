@@ -38,6 +38,9 @@ impl Findings {
             (None, Some(file)) => line(&mut out, &format!("{file}: ok")),
             (None, None) => {}
         }
+        for note in &self.names.notes {
+            line(&mut out, note);
+        }
         line(&mut out, &format!("policy: {}", self.policy));
         for vendor in &self.vendors {
             vendor.write(&mut out);

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use super::warn;
 use crate::apply::cdi::gpu::{self, Naming, KIND};
 use crate::apply::cdi::related::{self, Mode};
-use crate::apply::cdi::transform::Transform;
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
 use crate::cli::{print, settings_of, CONFIG_DIR, JSON, ROOT};
-use crate::config::cdi::folder::{DEFAULT, MAX_SIZE};
+use crate::config::cdi::folder::DEFAULT;
 use crate::config::cdi::Syntax;
-use crate::error::{exit, Error, Result};
-use crate::frontends::{read_file, read_input};
+use crate::error::{exit, Result};
 use crate::spec::options::{flag, value, Opt, Words};
 
 pub const HELP: &str = include_str!("cdi.txt");
@@ -62,17 +60,6 @@ const fn unused(names: &'static [&'static str], variables: &'static [&'static st
 pub const LIST: &[Opt] =
     &[DEBUG, QUIET, value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]), JSON, ROOT, CONFIG_DIR];
 
-pub const TRANSFORM: &[Opt] = &[
-    DEBUG,
-    QUIET,
-    value(&["from"]),
-    value(&["to"]),
-    value(&["relative-to"]),
-    value(&["input"]),
-    value(&["output"]),
-    value(&["format"]),
-];
-
 pub fn generate(words: &Words) -> Result<u8> {
     let settings = settings_of(words)?.sound()?;
     let namings =
@@ -100,14 +87,9 @@ pub fn generate(words: &Words) -> Result<u8> {
             &format!("{name} has no meaning here: the vendor file names the driver's folder"),
         );
     }
-    put(words, syntax, &document)
-}
-
-/// Prints a document, or writes it.
-fn put(words: &Words, syntax: Syntax, document: &serde_json::Value) -> Result<u8> {
     let text = match syntax {
         Syntax::Json => format!("{document:#}\n"),
-        Syntax::Yaml => yaml(document),
+        Syntax::Yaml => yaml(&document),
     };
     match output(words) {
         None => print(&text),
@@ -134,35 +116,6 @@ pub fn list(words: &Words) -> Result<u8> {
         listing.complain("nvidia-ctk");
     }
     listing.print(words.is_set("json"))
-}
-
-pub fn transform(words: &Words) -> Result<u8> {
-    let (Some(from), Some(to)) = (words.value("from"), words.value("to")) else {
-        return Err(words.wrong("--from and --to are needed"));
-    };
-    let in_container = |word: &str| match word {
-        "host" => Some(false),
-        "container" => Some(true),
-        _ => None,
-    };
-    let in_container = words.one_of("relative-to", in_container, "host and container")?;
-    let output_syntax = syntax(words)?;
-    let text = match words.value("input").filter(|path| *path != "-").map(Path::new) {
-        None => is_text("standard input", read_input("the specification", MAX_SIZE)?),
-        Some(path) => is_text(&path.display().to_string(), read_file(path, MAX_SIZE)?),
-    }?;
-    let is_json = text.trim_start().starts_with('{');
-    let transform = Transform {
-        from: from.to_owned(),
-        to: to.to_owned(),
-        in_container: in_container.unwrap_or(false),
-    };
-    let input_syntax = if is_json { Syntax::Json } else { Syntax::Yaml };
-    put(words, output_syntax, &transform.apply(&text, input_syntax)?)
-}
-
-fn is_text(shown: &str, bytes: Vec<u8>) -> Result<String> {
-    String::from_utf8(bytes).map_err(|_| Error::failed(format!("{shown} is not UTF-8")))
 }
 
 /// The file to write. `None`: standard output.
