@@ -144,6 +144,7 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
                 ],
                 "Recommends": [
                     "docker.io | docker-ce | podman",
+                    "git",
                     "gpgv | sqv",
                     "oci-decorator",
                 ],

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
+from urllib.parse import unquote
 
 from provision.errors import InUseError
 from provision.progress import Note, report
@@ -489,3 +490,10 @@ def _is_already(path: Path, data: bytes, mode: int) -> bool:
             and status.st_mode & 0o7777 == mode
             and stream.read(len(data) + 1) == data
         )
+
+
+def local_path(address: str) -> str | None:
+    """Return the path that ``file:///PATH`` or an absolute path names; None: a server's address."""
+    if address.startswith("file:///"):
+        return unquote(address.removeprefix("file://"))
+    return address if address.startswith("/") and not address.startswith("//") else None

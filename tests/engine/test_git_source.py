@@ -82,18 +82,35 @@ def test_a_commit_with_a_submodule_is_built_and_fetched_once(
 
 
 @pytest.mark.nightly
-def test_a_private_authority_and_a_login_reach_the_container_and_nothing_else(
+def test_a_branch_of_a_folder_is_built_from_its_commit_of_today(
+    provision: Provision, commits: tuple[Path, Commit, Commit], tmp_path: Path
+) -> None:
+    folder, own, common = commits
+    drivers = tmp_path / "drivers"
+    branch = run(["git", "-C", folder / own.repository, "branch", "--show-current"]).stdout.strip()
+    write_made_up_in_git(drivers, _VERSION, str(folder), own, common, ref=branch)
+    resolved = provision.json("resolve", *_target(drivers), *BUILD_NETWORK)
+    (source,) = resolved["sources"]
+    assert (source["commit"], source["sha256"]) == (own.commit, own.sha256)
+    built = provision.build(*_target(drivers))
+    provision("verify", built["image"])
+
+
+@pytest.mark.nightly
+def test_a_private_authority_and_a_login_reach_git_and_nothing_else(
     engine: Engine, commits: tuple[Path, Commit, Commit], tmp_path: Path
 ) -> None:
     folder, own, common = commits
     secret = token_hex(12)
     guarded = guard(tmp_path, f"builder:{secret}")
-    (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login builder password {secret}\n")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".netrc").write_text(f"machine 127.0.0.1 login builder password {secret}\n")
     cache = tmp_path / "cache"
     # Nothing of another test: the commits have to be fetched.
-    trusting = {"REQUESTS_CA_BUNDLE": str(guarded.authority)}
-    knowing = {"NETRC": str(tmp_path / "netrc")}
-    nothing = {"NETRC": str(tmp_path / "none"), "XDG_CACHE_HOME": str(cache)}
+    trusting = {"GIT_SSL_CAINFO": str(guarded.authority)}
+    knowing = {"HOME": str(home)}
+    nothing = {"HOME": str(tmp_path / "none"), "XDG_CACHE_HOME": str(cache)}
     with git_served(folder, guarded) as url:
         write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
         words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)

@@ -109,10 +109,18 @@ def made_up_source(
     return write_tarball(folder, f"hello-{version}", files)
 
 
-def write_made_up_in_git(catalogue: Path, version: str, url: str, *commits: Commit) -> Path:
-    """Write the driver's folder into a catalogue: one commit served at `url`, and submodules."""
+def write_made_up_in_git(
+    catalogue: Path, version: str, url: str, *commits: Commit, ref: str | None = None
+) -> Path:
+    """Write the driver's folder into a catalogue: one commit served at `url`, and submodules.
+
+    With `ref`, the recipe names that tag or branch in place of the commit.
+    """
     own, *others = commits
     lines = [_COMMIT.format(version=version, url=url, of=own)]
+    if ref is not None:
+        kept = [line for line in lines[0].splitlines() if not line.startswith(("commit", "sha256"))]
+        lines = ["\n".join([*kept, f'ref = "{ref}"', ""])]
     lines += [_SUBMODULE.format(url=url, of=one) for one in others]
     return write_recipe(catalogue, MADE_UP, "\n".join(lines), _BUILD, kind="git")
 

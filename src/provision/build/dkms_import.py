@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
+import shlex
 import tarfile
 import tomllib
 import zipfile
@@ -28,8 +29,8 @@ from provision.documents import parse_json
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
-from provision.files import sha256_file, write_atomic
-from provision.pin import ArchiveSource, GitSource
+from provision.files import local_path, sha256_file, write_atomic
+from provision.pin import ArchiveSource, GitSource, is_address, is_repository
 from provision.progress import Note, report
 from provision.run import find_program, run
 
@@ -58,13 +59,6 @@ _NO_ARCHIVE = (
     # For a password, or a compression that Python lacks.
     RuntimeError,
 )
-# A port of HTTP stays; a port of SSH has no meaning in an address for others.
-_REMOTE = re.compile(
-    r"(?:https?://(?:[^@/]*@)?(?P<host>[^/:@]+(?::[0-9]+)?)/(?P<path>.+)"
-    r"|(?:git@|ssh://git@)(?P<ssh>[^/:]+)(?::[0-9]+/|[/:])(?P<ssh_path>.+))"
-)
-
-
 # In a recipe until its author corrects it: SPDX's word for "unknown".
 UNKNOWN_LICENCE = "NOASSERTION"
 _NO_SOURCE = ArchiveSource(url="https://vendor.example/source.tar.gz", sha256="0" * 64)
@@ -109,8 +103,8 @@ def import_dkms(settings: Settings, what: str) -> Draft:
         with scratch(settings.state, "import") as draft:
             return draft_recipe(_folder(path.resolve(), draft))
     if path.is_file():
-        url = f"https://vendor.example/{path.name}"
-        return draft_recipe(_archive(path, what, url, sha256_file(path)))
+        path = path.resolve()
+        return draft_recipe(_archive(path, what, path.as_uri(), sha256_file(path)))
     if _PACKAGE.fullmatch(what):
         name = what.removesuffix("-dkms")
         return draft_recipe(Origin(name, package=what, components=_components(settings)))
@@ -157,6 +151,8 @@ def _unknown(origin: Origin) -> Iterator[str]:
         yield "source.components: leave those that the package is not in."
     elif "/vendor.example/" in origin.release.url:
         yield "source.releases: where others can download the source."
+    elif local_path(origin.release.url) is not None:
+        yield "source.releases.url: only this machine has it: the address that others have it at."
     if origin.submodules:
         yield (
             f"source.releases.submodules: {', '.join(origin.submodules)} of the repository stay"
@@ -192,7 +188,7 @@ def _folder(path: Path, draft: Path) -> Origin:
     release, modules = _checkout(path, draft)
     if release is None:
         return Origin(name, version)
-    homepage = release.url.removesuffix(".git")
+    homepage = release.url.removesuffix(".git") if is_address(release.url) else "unknown"
     return Origin(name, version, release=release, homepage=homepage, submodules=modules)
 
 
@@ -285,7 +281,7 @@ def _named(confs: Mapping[PurePosixPath, str], what: str) -> tuple[str, str]:
 def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
     """Return the commit of a git checkout, and the folders of its submodules.
 
-    There is no commit without an address that others can use. The settings in a checkout may name
+    The settings in a checkout may name
     programs that git runs (filters, monitors), so a copy with git's own settings is compared and
     packed.
     """
@@ -295,20 +291,23 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
     here, copy = str(folder.resolve()), draft / "git"
     head = ask(["git", "-C", here, "rev-parse", "HEAD"])
     remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
-    url = public_address(remote.stdout.strip())
+    url = _remote(remote.stdout.strip(), folder.resolve())
     # One commit without tags and branches, as in a build: git writes their names into some files
     # of an archive.
     made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
     git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
     copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
-    if head.returncode or url is None or made.returncode or copied.returncode:
+    if head.returncode or made.returncode or copied.returncode:
         return None, ()
     read = ask([*git, "read-tree", commit])
     compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
     changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *compare, "--"])
-    # A checkout with changed files is not the commit that was evaluated.
     if read.returncode or changes.returncode or changes.stdout.strip():
-        return None, ()
+        raise UsageError(
+            f"'{folder}' has changes that no commit has, and a recipe names a commit.",
+            resolution=f"Commit or drop them: git -C {shlex.quote(here)} status",
+            details=changes.stdout.strip() or changes.stderr.strip() or None,
+        )
     tar = draft / "source.tar"
     run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
     listed = ask([*git, "ls-tree", "-r", commit]).stdout.splitlines()
@@ -317,9 +316,7 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
     return GitSource(url=url, commit=commit, sha256=sha256_file(tar)), modules
 
 
-def public_address(remote: str) -> str | None:
-    """Return the address at which others can clone a remote of git, if it has one."""
-    match = _REMOTE.fullmatch(remote)
-    if match is None:
-        return None
-    return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
+def _remote(remote: str, folder: Path) -> str:
+    """Return the address of a clone's origin without a login, or of the clone itself."""
+    url = re.sub(r"^(https?://)[^@/]*@", r"\1", remote)
+    return url if is_repository(url) and redact(url) == url else folder.as_uri()

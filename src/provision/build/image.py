@@ -15,10 +15,11 @@ from typing import IO, Any, Self
 from pydantic import ValidationError
 
 from provision.build.base_image import ensure_base
-from provision.build.context_files import commit_files, downloaded_files
+from provision.build.commits import commits_of, ensure_commits
+from provision.build.context_files import downloaded_files
 from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
 from provision.build.dockerfile import RenderedContext
-from provision.build.package_store import closure_key
+from provision.build.package_store import PackageStore, closure_key
 from provision.build.provenance import (
     built_here,
     mark_image_used,
@@ -323,7 +324,7 @@ def build(
     *,
     state: Path,
     attach: Callable[[RenderedContext], Mapping[str, Path]] = lambda _: {},
-    fetch: Callable[[str], Mapping[str, Path]] = lambda _: {},
+    fetch: Callable[[], Mapping[str, Path]] = dict,
     build_args: Mapping[str, str] | None = None,
     rebuild: bool = False,
 ) -> Built:
@@ -332,8 +333,7 @@ def build(
     Args:
         attach: Returns the files of a context that are not rendered, and downloads them if
             necessary; called only for what is built.
-        fetch: Returns the files of the driver's context that a container of the toolchain fetches,
-            given the id of its image.
+        fetch: Returns the commits of the driver's context, as ``attach`` its other files.
         build_args: Values that can't change the result: jobs.
     """
     waiting = f"Another process is building {pin.image}; waiting for it"
@@ -350,7 +350,7 @@ def build(
         with BuildLog(path) as log, in_use:
             run = _Run(engine, pin, state, log, build_args or {})
             toolchain, steps = run.toolchain(shared, attach)
-            stream = run.build({**files, **fetch(toolchain.id)}, toolchain.id)
+            stream = run.build({**files, **fetch()}, toolchain.id)
         image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
         before = engine.image(pin.image)
         record_built(state, image.id, pin.image)
@@ -418,7 +418,9 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
         context,
         state=settings.state,
         attach=partial(downloaded_files, settings, resolved),
-        fetch=partial(commit_files, settings, resolved),
+        fetch=partial(
+            ensure_commits, PackageStore(settings.state), commits_of(resolved.pin.sources)
+        ),
         # Without a network, a build needs no proxy, whose password would reach programs and files.
         build_args={"JOBS": str(jobs)},
         rebuild=how.rebuild,

@@ -264,7 +264,6 @@ class PackageStore:
         limit = time.time() - _DRAFT_S
         places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
         places += (self.state / "developer-containers").glob("*")
-        places.append(self.state / "git-login")
         found = []
         for path in places:
             with suppress(FileNotFoundError):

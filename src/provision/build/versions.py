@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import zip_longest
 
+from provision.build.commits import commit_at
+from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
@@ -482,6 +485,7 @@ def version_context(
         source_names(distro),
         architecture=settings.architecture,
         published_sum=vendor_sums(settings, again=request.refresh),
+        commit_at=partial(commit_at, PackageStore(settings.state)),
         published=followed.published,
     )
     cards = cards_for(settings, request)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from provision.documents import Frozen
 from provision.errors import redact
 from provision.manifest import FeatureName, PciMatch, RelativePath
-from provision.pin import Name, Url, is_address
+from provision.pin import FileUrl, Name, RepositoryUrl, Url, is_address
 
 # Placeholders in a recipe's texts, which resolve and render fill in.
 PLACEHOLDERS = frozenset(
@@ -149,6 +149,8 @@ def _url_template(text: str) -> str:
 # An address; {version} and {arch} (as uname -m prints it) are filled in.
 UrlTemplate = Annotated[str, AfterValidator(_url_template)]
 PublicUrl = Annotated[Url, AfterValidator(public)]
+PublicFileUrl = Annotated[FileUrl, AfterValidator(public)]
+PublicRepositoryUrl = Annotated[RepositoryUrl, AfterValidator(public)]
 
 
 def version_matches(version: str, specifiers: str) -> bool:

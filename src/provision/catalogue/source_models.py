@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -24,7 +25,8 @@ from provision.catalogue.fields import (
     Argument,
     DistroPattern,
     FileName,
-    PublicUrl,
+    PublicFileUrl,
+    PublicRepositoryUrl,
     SourcePath,
     Specifiers,
     TargetPath,
@@ -33,6 +35,7 @@ from provision.catalogue.fields import (
     version_matches,
 )
 from provision.documents import Frozen
+from provision.errors import ProvisionError
 from provision.manifest import ContainerFeature, FeatureName, FileKind
 from provision.pin import (
     Architecture,
@@ -52,20 +55,39 @@ class ArchiveRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        url: ``http`` or ``https`` address of a tarball, a zip file or a Debian package (``.deb``).
-            A package with zstd compression needs ``zstd`` among the build's ``packages``.
+        url: Address of a tarball, a zip file or a Debian package (``.deb``): ``http``, ``https``,
+            ``file:///`` or an absolute path on the machine that builds. A package
+            with zstd compression needs ``zstd`` among the build's ``packages``.
         sha256: Checksum of the file.
         strip: How many leading parts to drop from the paths inside.
     """
 
     version: Version
-    url: PublicUrl
+    url: PublicFileUrl
     sha256: Sha256
     strip: int = Field(default=1, ge=0)
 
     def source(self) -> ArchiveSource:
         """Return what goes into the Pin."""
         return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
+
+
+# Returns the commit that a tag or branch of a repository names, and the checksum of its archive.
+CommitAt = Callable[[str, str], tuple[str, str]]
+
+
+def no_commit_at(url: str, ref: str) -> tuple[str, str]:
+    """Refuse to ask a repository: for callers that only list what is offered."""
+    raise ProvisionError(
+        f"The commit of '{ref}' would have to be asked for at '{url}'.",
+        resolution=f"Look it up: git ls-remote {shlex.quote(url)}",
+    )
+
+
+# Nothing that a pattern of git's or an option begins with.
+Ref = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_+#@=./-]*$", max_length=200)
+]
 
 
 def _public_submodule(module: GitSubmodule) -> GitSubmodule:
@@ -77,27 +99,42 @@ PublicSubmodule = Annotated[GitSubmodule, AfterValidator(_public_submodule)]
 
 
 class GitRelease(Frozen):
-    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``.
+    """One released version as a git commit, or as a tag or branch that names one.
 
     Attributes:
         version: The driver's version.
-        url: Address of the repository.
-        commit: 40 hexadecimal digits; tags and branches move.
-        sha256: Checksum of ``git archive --format=tar COMMIT``.
+        url: Address of the repository: ``https``, ``http``, ``ssh://``, ``git@HOST:PATH``,
+            ``file:///`` or an absolute path on the machine that builds.
+        commit: 40 hexadecimal digits; tags and branches move. Without it: ``ref``.
+        sha256: Checksum of ``git archive --format=tar COMMIT``. Without it: ``ref``.
+        ref: A tag or a branch, in place of ``commit`` and ``sha256``. Whoever resolves asks the
+            repository, and the Pin holds the commit and its checksum. Without it: ``commit``.
         submodules: The submodules that the build needs: a table each, see below. Without it: none.
     """
 
     version: Version
-    url: PublicUrl
-    commit: Commit
-    sha256: Sha256
+    url: PublicRepositoryUrl
+    commit: Commit | None = None
+    sha256: Sha256 | None = None
+    ref: Ref | None = None
     submodules: tuple[PublicSubmodule, ...] = ()
 
-    def source(self) -> GitSource:
-        """Return what goes into the Pin."""
-        return GitSource(
-            url=self.url, commit=self.commit, sha256=self.sha256, submodules=self.submodules
+    def source(self, commit_at: CommitAt = no_commit_at) -> GitSource:
+        """Return what goes into the Pin; ``commit_at`` is asked what a ``ref`` names."""
+        commit, sha256 = self.commit, self.sha256
+        if self.ref is not None:
+            commit, sha256 = commit_at(self.url, self.ref)
+        return GitSource.model_validate(
+            {"url": self.url, "commit": commit, "sha256": sha256, "submodules": self.submodules}
         )
+
+    @model_validator(mode="after")
+    def _commit_or_ref(self) -> Self:
+        if (self.ref is None) != (self.commit is not None and self.sha256 is not None) or (
+            self.ref is not None and (self.commit or self.sha256)
+        ):
+            raise ValueError("give either 'commit' and 'sha256', or 'ref'")
+        return self
 
     @model_validator(mode="after")
     def _folders_apart(self) -> Self:
@@ -128,7 +165,9 @@ class RunfileRelease(Frozen):
 
 
 def _release(value: object) -> str:
-    is_git = isinstance(value, GitRelease) or (isinstance(value, dict) and "commit" in value)
+    is_git = isinstance(value, GitRelease) or (
+        isinstance(value, dict) and not {"commit", "ref"}.isdisjoint(value)
+    )
     return "<commit>" if is_git else "<file>"
 
 

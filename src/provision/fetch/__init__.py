@@ -6,11 +6,13 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.fetch.http import (
     UnreachableError,
     check_secure,
@@ -20,7 +22,7 @@ from provision.fetch.http import (
     request,
     retried,
 )
-from provision.files import sha256_file, sync_directory
+from provision.files import local_path, sha256_file, sync_directory
 from provision.progress import Transfer, report
 from provision.run import HOSTILE_MEMORY, find_program, run
 
@@ -38,6 +40,7 @@ __all__ = [
 # The limit for files of unknown size. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
 _MAX_SUM = 4096
+_CHUNK = 1 << 20
 _MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 
 
@@ -123,9 +126,8 @@ def _receive(url: str, stream: IO[bytes], limit: int, *, secure: bool = False) -
     """Write a download durably to an open file, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
-    with request(url, {}, secure=secure) as response:
-        total = length(response)
-        for chunk in content(response, limit=limit):
+    with _opened(url, limit, secure=secure) as (total, chunks):
+        for chunk in chunks:
             stream.write(chunk)
             digest.update(chunk)
             done += len(chunk)
@@ -133,6 +135,26 @@ def _receive(url: str, stream: IO[bytes], limit: int, *, secure: bool = False) -
         stream.flush()
         os.fsync(stream.fileno())
     return digest.hexdigest()
+
+
+@contextmanager
+def _opened(url: str, limit: int, *, secure: bool) -> Iterator[tuple[int | None, Iterator[bytes]]]:
+    """Yield the size of a file, if it is known, and its content."""
+    path = local_path(url)
+    if path is None:
+        with request(url, {}, secure=secure) as response:
+            yield length(response), content(response, limit=limit)
+        return
+    try:
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            yield size, iter(partial(file.read, _CHUNK), b"")
+    except OSError as error:
+        raise NotFoundError(
+            f"The file '{path}' can't be read: {error.strerror}.",
+            resolution="Put it there on the machine that builds, or correct the address in"
+            " driver.toml.",
+        ) from error
 
 
 def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:

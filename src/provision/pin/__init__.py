@@ -23,6 +23,7 @@ from pydantic import (
 
 from provision.documents import Frozen
 from provision.errors import redact
+from provision.files import local_path
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -72,6 +73,45 @@ def is_address(text: str) -> bool:
         return False
 
 
+# What git runs ssh for; no host begins as an option does. USER@HOST:PATH has no scheme.
+_SSH = re.compile(r"(?:ssh://(?:\w[\w.-]*@)?[\w\[]|\w[\w.-]*@\w[\w.-]*:)[^\s\"'\\$`]+", re.ASCII)
+_READ_BY_SHELLS = re.compile(r"[\s\"'\\$`]")
+
+
+def _is_local(text: object) -> bool:
+    return (
+        isinstance(text, str) and local_path(text) is not None and not _READ_BY_SHELLS.search(text)
+    )
+
+
+def _file_address(text: object) -> object:
+    return text if _is_local(text) else _address(text)
+
+
+def _repository(text: object) -> object:
+    if not isinstance(text, str) or _is_local(text) or _SSH.fullmatch(text):
+        return text
+    if text.startswith(("http:", "https:")):
+        return _address(text)
+    raise ValueError(
+        f"'{redact(text)}' is no address of a repository, such as https://vendor.example/x.git,"
+        " ssh://git@vendor.example/x.git, git@vendor.example:x.git or /srv/x.git: it has no blanks,"
+        " quotes, '\\', '$' or '`'"
+    )
+
+
+def is_repository(text: str) -> bool:
+    """Return whether a text is what ``RepositoryUrl`` takes."""
+    try:
+        return _repository(text) == text
+    except ValueError:
+        return False
+
+
+# An address of a file, or an absolute path of this machine, with or without file://.
+FileUrl = Annotated[str, BeforeValidator(_file_address)]
+# What git takes, as above.
+RepositoryUrl = Annotated[str, BeforeValidator(_repository)]
 # Goes into a RUN line: nothing that a shell reads.
 Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -157,13 +197,14 @@ class ArchiveSource(_Download):
     """A tarball or zip file from the driver's vendor."""
 
     kind: Literal["archive"] = "archive"
+    url: FileUrl
     strip: int = Field(default=1, ge=0)
 
 
 class GitCommit(Frozen):
     """A commit of a repository; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
 
-    url: Url
+    url: RepositoryUrl
     commit: Commit
     sha256: Sha256
 
@@ -184,7 +225,7 @@ class GitSource(SourcePin):
     """A git commit with the submodules that the build needs."""
 
     kind: Literal["git"] = "git"
-    url: Url
+    url: RepositoryUrl
     commit: Commit
     # Of ``git archive --format=tar COMMIT``, without submodules.
     sha256: Sha256

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.source_models import (
     GIT_TOOLS,
+    CommitAt,
     DebSource,
     DkmsSource,
+    GitRelease,
     RunfileRelease,
     RunfileReleases,
+    no_commit_at,
 )
 from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
 from provision.distros.debian.relations import parse_depends, upstream_version, version_key
@@ -64,6 +67,7 @@ class SourceContext:
     index: ArchiveIndex | None = None
     architecture: str = "x86_64"
     published_sum: PublishedSum = no_published_sum
+    commit_at: CommitAt = no_commit_at
     # Versions that the vendor has files for, for sources that serve any version.
     published: tuple[str, ...] = ()
     # Versions that turned out to have no files.
@@ -209,7 +213,13 @@ def pin_sources(driver: str, candidate: Candidate, context: SourceContext) -> Pi
     if isinstance(source, DebSource | DkmsSource) and source.is_packaged:
         return _pin_packages(driver, variant, source, version, context)
     listed = () if isinstance(source, DebSource) else source.releases
-    return PinnedSources(tuple(r.source() for r in listed if r.version == version))
+    own = [release for release in listed if release.version == version]
+    return PinnedSources(
+        tuple(
+            one.source(context.commit_at) if isinstance(one, GitRelease) else one.source()
+            for one in own
+        )
+    )
 
 
 def _pin_packages(

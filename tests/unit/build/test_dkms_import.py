@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from kit.files import write_all
 from kit.fileserver import served
 from kit.process import run, run_bytes
-from provision.build import dkms_import
 from provision.build.dkms_import import Draft, Origin, draft_recipe, import_dkms, write_recipe
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue, Recipe
@@ -92,7 +91,22 @@ def test_a_folder_becomes_a_driver_that_is_never_overwritten(
         write_recipe(draft, tmp_path / "drivers")
 
 
-def test_a_clone_is_pinned(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://me:secret@git.example:8443/a/b.git", "https://git.example:8443/a/b.git"),
+        ("git@example.org:a/b.git", "git@example.org:a/b.git"),
+        ("ssh://git@example.org:2222/a/b.git", "ssh://git@example.org:2222/a/b.git"),
+        ("file:///srv/b.git", "file:///srv/b.git"),
+        # What no other clone can use: the clone itself.
+        ("../b.git", None),
+        ("", None),
+    ],
+)
+def test_a_clone_is_pinned(
+    settings: Settings, tmp_path: Path, remote: str, url: str | None
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "Makefile").write_text("all:\n")
@@ -103,16 +117,19 @@ def test_a_clone_is_pinned(settings: Settings, tmp_path: Path) -> None:
         return run(["git", "-C", source, *who, *words]).stdout.strip()
 
     git("init", "--quiet")
-    git("remote", "add", "origin", "git@example.org:maker/tool.git")
+    git("remote", "add", "origin", remote or "https://x")
+    if not remote:
+        git("remote", "remove", "origin")
     git("add", "Makefile", "dkms.conf")
     git("update-index", "--add", "--cacheinfo", f"160000,{'c' * 40},src/common")
     git("commit", "--quiet", "--message", "m")
     # A checkout's settings may name programs: what compares and packs looks at a copy.
     git("config", "core.fsmonitor", f"touch {tmp_path}/ran")
     draft = import_dkms(settings, str(source))
-    assert 'url = "https://example.org/maker/tool.git"' in draft.text
+    [release] = source_of(draft).releases
+    assert release.url == (url or source.as_uri())
     assert f'commit = "{git("rev-parse", "HEAD")}"' in draft.text
-    assert 'homepage = "https://example.org/maker/tool"' in draft.text
+    assert "secret" not in draft.text
     archived = hashlib.sha256(
         run_bytes(["git", "-C", source, "archive", "HEAD"], stdin=b"")
     ).hexdigest()
@@ -123,24 +140,8 @@ def test_a_clone_is_pinned(settings: Settings, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     # A checkout with changed files is not the commit that was evaluated.
     (source / "Makefile").write_text("all: more\n")
-    draft = import_dkms(settings, str(source))
-    assert "commit" not in draft.text
-
-
-@pytest.mark.parametrize(
-    ("remote", "url"),
-    [
-        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
-        ("https://me:secret@git.example:8443/a/b.git", "https://git.example:8443/a/b.git"),
-        ("git@example.org:a/b.git", "https://example.org/a/b.git"),
-        ("ssh://git@example.org/a/b.git", "https://example.org/a/b.git"),
-        ("ssh://git@example.org:2222/a/b.git", "https://example.org/a/b.git"),
-        ("file:///srv/b.git", None),
-        ("https://[::1]:8/x", None),
-    ],
-)
-def test_a_remote_becomes_an_address_that_others_can_use(remote: str, url: str | None) -> None:
-    assert dkms_import.public_address(remote) == url
+    with pytest.raises(UsageError):
+        import_dkms(settings, str(source))
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_an_archive_is_pinned_as_it_came(settings: Settings, vendor: Vendor, way
     draft = import_dkms(settings, url if way == "address" else str(vendor.folder / "tool.tar.gz"))
     [release] = source_of(draft).releases
     assert (release.version, release.sha256) == ("2.1", vendor.sha256("tool.tar.gz"))
-    assert release.url == (url if way == "address" else "https://vendor.example/tool.tar.gz")
+    assert release.url == (url if way == "address" else (vendor.folder / "tool.tar.gz").as_uri())
     assert "strip" not in draft.text
     assert not (settings.state / "import").exists()
 

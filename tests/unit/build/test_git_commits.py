@@ -1,181 +1,215 @@
-"""Commits are fetched once, by a container of the toolchain, and compared with the Pin."""
+"""git fetches commits, once, as the user who builds would; they are compared with the Pin."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, cast
 
 import pytest
 
-from provision.build.context_files import commit_files
-from provision.build.resolve import Resolved
-from provision.build.workspace import Settings
-from provision.catalogue import Catalogue
-from provision.config import Config
-from provision.engine.docker_api import ContainerRequest, Ran
-from provision.errors import ProvisionError, UsageError
+from kit.fileserver import guard
+from kit.git_server import Commit, commit_files, git_served
+from kit.process import run
+from provision.build.commits import commit_at, ensure_commits
+from provision.build.package_store import PackageStore
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError
-from provision.pin import GitSource, GitSubmodule
-from unit.engine.fake_engine import FakeEngine, using
+from provision.pin import GitCommit
 
-_URL = "https://git.example/x.git"
-_SOURCE = GitSource(
-    url=_URL,
-    commit="1" * 40,
-    sha256="2" * 64,
-    submodules=(
-        GitSubmodule(url="https://git.example/y.git", commit="3" * 40, sha256="4" * 64, path="y"),
-    ),
-)
+# Runs here what git would run on the server: the program's last argument.
+_SSH = '#!/bin/sh\nwhile [ $# -gt 1 ]; do shift; done\nexec sh -c "$1"\n'
 
 
-class _Container:
-    """Answers every script with one status, and has one file."""
-
-    def __init__(self, ran: Ran) -> None:
-        self.ran = ran
-        self.end, self.breaks = bytes(1024), False
-        self.scripts: list[str] = []
-        self.given: list[tuple[str, dict[str, bytes]]] = []
-
-    def put(self, files: dict[str, bytes], folder: str) -> None:
-        self.given.append((folder, files))
-
-    def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
-        self.scripts.append(script)
-        on_line(self.ran.said)
-        return self.ran
-
-    def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        if self.breaks:
-            raise ProvisionError(f"'{path}' of a container could not be read.")
-        yield path.rpartition("/")[2], io.BytesIO(self.scripts[-1].encode() * 9 + self.end)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a user without settings."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "GIT_CONFIG_GLOBAL", "GIT_SSH_COMMAND"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
 
 
-class _Engine(FakeEngine):
-    def __init__(self, ran: Ran) -> None:
-        super().__init__()
-        self.inside = _Container(ran)
-        self.asked: list[ContainerRequest] = []
-
-    @contextmanager
-    def container(self, request: ContainerRequest) -> Iterator[_Container]:  # type: ignore[override] # stands in
-        self.asked.append(request)
-        yield self.inside
+@pytest.fixture
+def store(tmp_path: Path, home: Path) -> PackageStore:
+    del home
+    return PackageStore(tmp_path / "state")
 
 
-def _fetch(
-    folder: Path, engine: _Engine | None = None, source: GitSource = _SOURCE
-) -> tuple[_Engine, dict[str, Path]]:
-    """Have the files of a source, by an engine of the caller or one that does what it should."""
-    engine = engine or _Engine(Ran(0, ""))
-    settings = using(Settings(folder / "root", Config(), Catalogue([]), folder), engine)
-    resolved = cast("Resolved", SimpleNamespace(pin=SimpleNamespace(sources=(source,))))
-    return engine, dict(commit_files(settings.with_network("host"), resolved, "sha256:x"))
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "repositories").mkdir()
+    return tmp_path / "repositories"
 
 
-def test_a_commit_and_its_submodules_are_fetched_once(tmp_path: Path) -> None:
-    engine, found = _fetch(tmp_path)
-    assert set(found) == {f"git/{commit.file_name}" for commit in _SOURCE.commits}
-    assert [request.network for request in engine.asked] == ["host", "host"]
-    first, second = engine.inside.scripts
-    assert f"{_URL} {'1' * 40}" in first
-    assert '"$sum" = ' + "4" * 64 in second
-    again, files = _fetch(tmp_path, _Engine(Ran(1, "gone")))
-    assert (files, again.asked) == (found, [])
-    # Of another state folder at the same engine, containers are left alone.
-    other, _ = _fetch(tmp_path / "other")
-    assert other.asked[0].owner != engine.asked[0].owner
+@pytest.fixture
+def own(folder: Path) -> Commit:
+    return commit_files(folder, "hello", {"Makefile": "all:\n"})
 
 
-_UNABLE = "fatal: unable to access 'https://x/': "
+def pinned(own: Commit, url: str) -> GitCommit:
+    return GitCommit(url=url, commit=own.commit, sha256=own.sha256)
+
+
+@pytest.mark.parametrize("kind", ["path", "file", "scp", "ssh", "http"])
+@pytest.mark.parametrize("settings", ["", "[core]\nautocrlf = true\n[tar]\numask = 0077\n"])
+def test_a_commit_comes_from_whatever_git_reaches_and_once(
+    store: PackageStore,
+    folder: Path,
+    own: Commit,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    settings: str,
+) -> None:
+    """The content is the same with every user's settings."""
+    (home / "ssh").write_text(_SSH)
+    (home / "ssh").chmod(0o755)
+    (home / ".gitconfig").write_text(settings)
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(home / "ssh"))
+    # As a hook of git's has it.
+    monkeypatch.setenv("GIT_DIR", str(home))
+    with git_served(folder) as server:
+        top = {
+            "path": str(folder),
+            "file": folder.as_uri(),
+            "scp": f"git@h.example:{folder}",
+            "ssh": f"ssh://git@h.example{folder}",
+            "http": server,
+        }[kind]
+        url = f"{top}/{own.repository}"
+        found = ensure_commits(store, [pinned(own, url)])
+    shutil.rmtree(folder)
+    assert ensure_commits(store, [pinned(own, url)]) == found
+    (path,) = found.values()
+    checkout = home / "checkout"
+    monkeypatch.delenv("GIT_DIR")
+    run(["git", "init", "--quiet", checkout])
+    run(["tar", "--extract", f"--file={path}", f"--directory={checkout}/.git"])
+    run(["git", "-C", checkout, "reset", "--quiet", "--hard", own.commit])
+    assert (checkout / "Makefile").read_text() == "all:\n"
+
+
+@pytest.mark.parametrize("way", ["netrc", "helper", "none"])
+def test_a_login_is_what_git_of_the_user_knows(
+    store: PackageStore,
+    folder: Path,
+    own: Commit,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    guarded = guard(tmp_path, "builder:s3cret")
+    with git_served(folder, guarded) as server:
+        commit = pinned(own, f"{server}/{own.repository}")
+        with pytest.raises(ProvisionError):
+            ensure_commits(store, [commit])
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(guarded.authority))
+        if way == "netrc":
+            (home / ".netrc").write_text("machine 127.0.0.1 login builder password s3cret\n")
+        if way == "helper":
+            helper = "!printf 'username=builder\\npassword=s3cret\\n'; true"
+            run(["git", "config", "--global", "credential.helper", helper], env={"HOME": str(home)})
+        if way == "none":
+            with pytest.raises(ProvisionError) as caught:
+                ensure_commits(store, [commit])
+            assert "ls-remote" in str(caught.value.resolution)
+            return
+        (path,) = ensure_commits(store, [commit]).values()
+    assert b"s3cret" not in path.read_bytes()
+    assert run(["grep", "-rl", "s3cret", store.state], check=False).stdout == ""
+
+
+def test_what_fails_has_a_cure_and_leaves_no_file(
+    store: PackageStore, folder: Path, own: Commit
+) -> None:
+    url = f"{folder}/{own.repository}"
+    rows = [
+        (pinned(own, url).model_copy(update={"sha256": "9" * 64}), ProvisionError),
+        (pinned(own, url).model_copy(update={"commit": "9" * 40}), ProvisionError),
+        (pinned(own, f"{folder}/missing.git"), ProvisionError),
+        # A server that is down says nothing of the driver.
+        (pinned(own, "http://127.0.0.1:1/x.git"), UnreachableError),
+    ]
+    for commit, kind in rows:
+        with pytest.raises(ProvisionError) as caught:
+            ensure_commits(store, [commit])
+        assert type(caught.value) is kind
+        assert commit.commit in caught.value.message
+        assert caught.value.resolution
+    assert not list((store.folder).rglob("*.tar*"))
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "cure"),
-    [
-        (f"provision: the archive's sha256 is {'9' * 64}", ProvisionError, "git init"),
-        ("provision: the image has no git", ProvisionError, "packages/commits"),
-        ("fatal: remote error: upload-pack: not our ref 1111", ProvisionError, "git ls-remote"),
-        (f"{_UNABLE}returned error: 404", ProvisionError, "packages/commits"),
-        # What a server wants.
-        ("fatal: Authentication failed for 'https://git.example/x.git/'", ProvisionError, ".netrc"),
-        ("fatal: could not read Username for 'https://git.example'", ProvisionError, "git.example"),
-        (f"{_UNABLE}The requested URL returned error: 403", ProvisionError, ".netrc"),
-        ("server certificate verification failed. CAfile: none", ProvisionError, "update-ca-trust"),
-        ("SSL certificate problem: self-signed certificate", ProvisionError, "update-ca"),
-        # A server that is down says nothing of the driver.
-        (f"{_UNABLE}Could not resolve host: x", UnreachableError, "--network"),
-        (f"{_UNABLE}Failed to connect to x", UnreachableError, "--network"),
-        (f"{_UNABLE}returned error: 503", UnreachableError, "--network"),
-        ("fetch-pack: unexpected disconnect\nfatal: early EOF", UnreachableError, "--network"),
-    ],
+    "url", ["https://user:secret@git.example/x.git", "ssh://me:secret@git.example/x.git"]
 )
-def test_what_fails_has_a_cure_and_leaves_no_file(
-    tmp_path: Path, said: str, kind: type[ProvisionError], cure: str
+def test_an_address_with_a_password_reaches_no_program(store: PackageStore, url: str) -> None:
+    commit = GitCommit.model_construct(url=url, commit="1" * 40, sha256="2" * 64)
+    for ask in (lambda: ensure_commits(store, [commit]), lambda: commit_at(store, url, "main")):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
+
+
+def test_a_command_to_paste_runs_nothing_that_an_address_holds(
+    store: PackageStore, own: Commit
 ) -> None:
     with pytest.raises(ProvisionError) as caught:
-        _fetch(tmp_path, _Engine(Ran(128, said)))
-    assert type(caught.value) is kind
-    assert "1" * 40 in caught.value.message
-    assert cure in str(caught.value.resolution)
-    assert not list((tmp_path / "packages").rglob("*.tar*"))
+        ensure_commits(store, [pinned(own, "/missing;reboot")])
+    assert "'/missing;reboot'" in str(caught.value.resolution)
 
 
-@pytest.mark.parametrize("said", ["fatal: x", f"provision: the archive's sha256 is {'9' * 64}"])
-def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, said: str) -> None:
-    source = _SOURCE.model_copy(update={"url": "https://x.example/y;reboot"})
-    with pytest.raises(ProvisionError) as caught:
-        _fetch(tmp_path, _Engine(Ran(3, said)), source)
-    assert "'https://x.example/y;reboot'" in str(caught.value.resolution)
-
-
-def test_a_file_that_was_copied_or_written_in_part_is_fetched_again(tmp_path: Path) -> None:
-    _, found = _fetch(tmp_path)
-    kept = found[f"git/{_SOURCE.commits[0].file_name}"]
-    whole = kept.read_bytes()
-    for cut in (b"", whole[:-1024], whole[: len(whole) // 2]):
-        kept.write_bytes(cut)
-        assert len(_fetch(tmp_path)[0].asked) == 1
-        assert kept.read_bytes() == whole
-    assert _fetch(tmp_path)[0].asked == []
-
-
-@pytest.mark.parametrize("breaks", [False, True])
-def test_what_an_engine_sends_in_part_is_not_kept(tmp_path: Path, *, breaks: bool) -> None:
-    engine = _Engine(Ran(0, ""))
-    engine.inside.end, engine.inside.breaks = b"", breaks
-    with pytest.raises(ProvisionError):
-        _fetch(tmp_path, engine)
-    assert not list((tmp_path / "packages/commits").iterdir())
-
-
-def test_the_container_gets_proxies_login_and_authorities_and_shows_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_was_copied_or_written_in_part_is_fetched_again(
+    store: PackageStore, folder: Path, own: Commit
 ) -> None:
-    (tmp_path / "netrc").write_text("machine git.example login builder password s3cret\n")
-    (tmp_path / "site.pem").write_text("of the site\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "site.pem"))
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    engine, _ = _fetch(tmp_path)
-    asked, (folder, files) = engine.asked[0], engine.inside.given[0]
-    assert list(files.values()) == [b"of the site\n"]
-    assert folder in engine.inside.scripts[0]
-    assert asked.environment["https_proxy"] == "http://proxy.example:3128"
-    assert asked.environment["HOME"] in asked.binds
-    assert "s3cret" not in f"{engine.asked} {engine.inside.scripts} {files}"
-    assert not list((tmp_path / "git-login").iterdir())
+    commit = pinned(own, f"{folder}/{own.repository}")
+    (path,) = ensure_commits(store, [commit]).values()
+    whole = path.read_bytes()
+    for cut in (b"", whole[:600], whole[:2000]):
+        path.write_bytes(cut)
+        ensure_commits(store, [commit])
+        assert path.stat().st_size == len(whole)
 
 
-def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
-    source = _SOURCE.model_copy(update={"url": "https://user:secret@git.example/x.git"})
-    engine = _Engine(Ran(0, ""))
-    with pytest.raises(UsageError) as caught:
-        _fetch(tmp_path, engine, source)
-    assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
-    assert engine.asked == []
+def test_a_tag_and_a_branch_are_pinned_to_the_commit_that_they_name_now(
+    store: PackageStore, folder: Path, own: Commit
+) -> None:
+    bare = folder / own.repository
+    url = str(bare)
+    who = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+
+    def git(*words: str) -> str:
+        return run(["git", "-C", bare, *who, *words]).stdout.strip()
+
+    branch = git("branch", "--show-current")
+    git("tag", "v1.0")
+    git("tag", "--annotate", "--message", "m", "v1.1")
+    for ref in (branch, "v1.0", "v1.1"):
+        assert commit_at(store, url, ref) == (own.commit, own.sha256)
+    # What was asked for is fetched: a build needs no server.
+    later = git("commit-tree", f"{own.commit}^{{tree}}", "-p", own.commit, "-m", "later")
+    git("update-ref", f"refs/heads/{branch}", later)
+    moved, sha256 = commit_at(store, url, branch)
+    assert moved == later
+    assert commit_at(store, url, "v1.1")[0] == own.commit
+    bare.rename(folder / "gone.git")
+    ensure_commits(store, [GitCommit(url=url, commit=moved, sha256=sha256)])
+    (folder / "gone.git").rename(bare)
+    # A tag comes before a branch of its name.
+    git("tag", branch, own.commit)
+    assert commit_at(store, url, branch)[0] == own.commit
+    with pytest.raises(NotFoundError):
+        commit_at(store, url, "v9")
+
+
+def test_while_a_server_is_down_its_last_answer_counts(
+    store: PackageStore, folder: Path, own: Commit
+) -> None:
+    with git_served(folder) as server:
+        url = f"{server}/{own.repository}"
+        run(["git", "-C", folder / own.repository, "tag", "v1"])
+        there = commit_at(store, url, "v1")
+    assert commit_at(store, url, "v1") == there
+    with pytest.raises(UnreachableError):
+        commit_at(store, url, "v2")

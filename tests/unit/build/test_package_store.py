@@ -167,15 +167,14 @@ def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     old = [
         store.runfiles / ".key",
-        tmp_path / "git-login",
         tmp_path / "developer-containers/.1.bin.bz2.draft",
     ]
     scratch = tmp_path / "scratch/verify"
-    for path in (*old[:2], scratch):
+    for path in (old[0], scratch):
         (path / "root").mkdir(parents=True)
         (path / "root/file").write_bytes(b"half")
-    old[2].parent.mkdir()
-    old[2].write_bytes(b"half")
+    old[1].parent.mkdir()
+    old[1].write_bytes(b"half")
     for path in old:
         aged(path, 2)
     expected = {(path.name, 4) for path in old}

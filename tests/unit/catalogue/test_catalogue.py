@@ -135,7 +135,12 @@ def _with_source(kind: str, release: dict[str, str]) -> str:
         ("archive", {**_ARCHIVE, "url": "ftp://host.example/x"}),
         ("archive", {**_ARCHIVE, "url": "https://host.example/$(id)"}),
         ("archive", {**_ARCHIVE, "url": "x.tar.gz"}),
-        ("git", {**_GIT, "url": "git@host.example:x"}),
+        ("git", {**_GIT, "url": "host.example:x"}),
+        ("git", {**_GIT, "url": "../x"}),
+        ("git", {**_GIT, "url": "ext::sh -c id"}),
+        ("git", {**_GIT, "url": "ssh://-oProxyCommand=id/x"}),
+        ("git", {**_GIT, "url": "/srv/$(id)"}),
+        ("git", {**_GIT, "ref": "--upload-pack=id"}),
         ("git", {**_GIT, "commit": "main"}),
     ],
 )
@@ -150,7 +155,7 @@ def test_a_wrong_source_is_a_mistake_of_the_file_and_its_key(
         load_entry(folder)
     assert caught.value.file == str(folder / "driver.toml")
     (mistake,) = caught.value.mistakes
-    key = "commit" if release.get("commit") == "main" else "url"
+    key = "ref" if "ref" in release else "commit" if release.get("commit") == "main" else "url"
     assert mistake.path == f"source.releases.0.{key}"
 
 

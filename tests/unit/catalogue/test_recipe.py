@@ -158,6 +158,23 @@ def test_releases_are_what_a_pin_takes() -> None:
     assert (git.source().kind, git.source().commit) == ("git", "1" * 40)
 
 
+def test_a_tag_or_branch_is_asked_for_its_commit_and_stands_for_no_other() -> None:
+    asked = []
+
+    def commit_at(url: str, ref: str) -> tuple[str, str]:
+        asked.append((url, ref))
+        return "1" * 40, "2" * 64
+
+    url = "git@h.example:f.git"
+    source = GitRelease(version="1", url=url, ref="v1").source(commit_at)
+    assert (source.url, source.commit, source.sha256) == (url, "1" * 40, "2" * 64)
+    assert asked == [(url, "v1")]
+    commit, sha256 = {"commit": "1" * 40}, {"sha256": "2" * 64}
+    for given in ({}, commit, sha256, {"ref": "v1"} | commit, {"ref": "v1"} | sha256):
+        with pytest.raises(ValidationError):
+            GitRelease.model_validate({"version": "1", "url": url, **given})
+
+
 def _with_submodules(*paths: str) -> GitRelease:
     other = {"url": "https://h.example/o", "commit": "3" * 40, "sha256": "4" * 64}
     release = {

@@ -13,6 +13,7 @@ import requests
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import (
     UnreachableError,
+    WrongContentError,
     download,
     download_summed,
     get_small,
@@ -35,6 +36,21 @@ def test_a_download_appears_whole_and_reports_its_progress(
     assert (tmp_path / "new/f").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["f"]
     assert events[-1] == Transfer(server.url, len(CONTENT), len(CONTENT))
+
+
+def test_a_file_of_this_machine_is_copied_if_it_is_the_right_one(tmp_path: Path) -> None:
+    source = tmp_path / "a driver.tar"
+    source.write_bytes(CONTENT)
+    for address in (str(source), source.as_uri()):
+        target = tmp_path / f"new/{len(address)}"
+        assert download(address, sha256=SHA256, destination=target)
+        assert target.read_bytes() == CONTENT
+    before = names(tmp_path / "new")
+    with pytest.raises(WrongContentError):
+        download(str(source), sha256="0" * 64, destination=tmp_path / "new/f")
+    with pytest.raises(NotFoundError):
+        download(f"{source}.gone", sha256=SHA256, destination=tmp_path / "new/f")
+    assert names(tmp_path / "new") == before
 
 
 def test_a_login_comes_from_netrc(
