@@ -158,8 +158,12 @@ class ContainerFeature(Frozen):
 class Container(Frozen):
     """How a container asks for the driver: the head of the vendor config.
 
+    A driver that no container asks for, such as that of a network card, has none of this, and its
+    host gets no vendor config.
+
     Attributes:
-        activation_flag: Environment variable by which a container asks.
+        activation_flag: Environment variable by which a container asks. Without it: no container
+            gets anything of the driver.
         driver_feature: Features that a flag without a value gives.
         log_level: ``LOG_EMERG`` … ``LOG_DEBUG``.
         units: Pattern of the device nodes that can be chosen one by one (``nvidia[0-9]*``); every
@@ -172,13 +176,22 @@ class Container(Frozen):
         features: The features that a container can ask for.
     """
 
-    activation_flag: VariableName
-    driver_feature: tuple[FeatureName, ...]
+    activation_flag: VariableName | None = None
+    driver_feature: tuple[FeatureName, ...] = ()
     log_level: LogLevel = "LOG_INFO"
     units: DevicePattern | None = None
     # None and not empty: a Pin has what a recipe says, and nothing of what it leaves out.
     interfaces: Annotated[tuple[Interface, ...], Field(min_length=1)] | None = None
-    features: dict[FeatureName, ContainerFeature]
+    features: dict[FeatureName, ContainerFeature] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _all_or_nothing(self) -> Self:
+        if self.activation_flag is not None:
+            if not {"driver_feature", "features"} <= self.model_fields_set:
+                raise ValueError("'activation_flag' needs 'driver_feature' and 'features'")
+        elif self.driver_feature or self.features or self.interfaces or self.units:
+            raise ValueError("'activation_flag' is missing, by which a container asks")
+        return self
 
 
 class MinorsFrom(Frozen):

@@ -146,6 +146,12 @@ def _artifact(
     )
 
 
+def _serves_host_only(layout: Layout, digest: str | None) -> bool:
+    """Return whether no container asks for a driver: then it has no vendor config."""
+    manifest = stored_manifest(layout.entry(digest)) if digest else None
+    return manifest is not None and manifest.container.activation_flag is None
+
+
 def _driver(
     layout: Layout,
     state: DriverState,
@@ -162,7 +168,7 @@ def _driver(
     # The state of a newer provision can't be updated: there, the links decide.
     is_switched = current is not None and (state.activated == current or state.is_newer)
     vendor_config = in_root(layout.root, layout.vendor_config.relative_to(layout.root))
-    is_active = is_switched and vendor_config.is_file()
+    is_active = is_switched and (vendor_config.is_file() or _serves_host_only(layout, current))
     # What the running kernel uses; of a driver that provision.toml does not name, what is active.
     artifact = artifacts.get(running or "")
     mine = (artifact.digest if artifact else None) if artifacts else current

@@ -29,6 +29,8 @@ Tool = Callable[[Sequence[str]], str]
 _CHUNK = 1 << 20
 _EXECUTABLE = 0o755
 _PLAIN = 0o644
+# Of the modules that a build made, where one is missing.
+_SHOWN = 20
 # What a kernel's own build writes beside its modules.
 _KERNEL_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 _PCI_ALIAS = re.compile(
@@ -172,10 +174,13 @@ def _modules(
 def _built(plan: dict[str, Any], source: Path, problems: list[str]) -> list[Path]:
     """Find the modules; each name may be a glob."""
     built: list[Path] = []
+    folder = source / plan["directory"]
     for name in plan["modules"]:
-        found = sorted(path for path in (source / plan["directory"]).glob(name) if path.is_file())
+        found = sorted(path for path in folder.glob(name) if path.is_file())
         if not found:
-            problems.append(f"the build did not make the module {name}")
+            made = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ko"))[:_SHOWN]
+            listed = ", ".join(made) or "no module"
+            problems.append(f"the build did not make the module {name}; it made: {listed}")
         built += found
     return built
 

@@ -104,7 +104,7 @@ class Recipe(Frozen):
     kernels: tuple[KnownKernels, ...] = ()
     flavours: dict[Name, Flavour] = Field(min_length=1)
     patches: tuple[Patch, ...] = ()
-    container: Container
+    container: Container = Container()
     files: tuple[UserFile, ...] = ()
     host: HostNeeds = HostNeeds()
     check: Check | None = None
@@ -272,7 +272,12 @@ class Recipe(Frozen):
             for where, feature in named
             if feature not in known
         ]
-        return [*unknown, *own, *lacking]
+        unasked = [
+            f"features of the source '{label}' need container.activation_flag"
+            for label, source in zip(self.labels, self.sources, strict=True)
+            if source.features and self.container.activation_flag is None
+        ]
+        return [*unknown, *own, *lacking, *unasked]
 
     def _card_problems(self) -> Iterator[str]:
         for card in self.hardware.cards:

@@ -85,9 +85,11 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
         kernels = _TOP / driver / "kernels" / manifest.pin.kernel.release
         place = tree / kernels.relative_to("/")
         place.mkdir(parents=True)
-        where = Place(str(entry), vendor_file=str(kernels / "vendor.json"))
+        vendor_file = _vendor_file(manifest, entry)
+        where = Place(str(entry), vendor_file=str(kernels / "vendor.json") if vendor_file else "")
         (place / "load").write_text(loader_script(artifact.folder, manifest, where))
-        (place / "vendor.json").write_text(_vendor_file(manifest, entry))
+        if vendor_file:
+            (place / "vendor.json").write_text(vendor_file)
         for name, path in firmware_names(manifest).items():
             target = tree / "usr/lib/firmware" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,8 +158,10 @@ def _check_alike(artifacts: Sequence[Artifact]) -> None:
         )
 
 
-def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
+def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str | None:
     text = vendor_config(Layout(Path("/"), manifest.pin.driver.name), manifest)
+    if text is None:
+        return None
     document = json.loads(text) | {"root": str(entry / "driver")}
     return json.dumps(document, indent=2) + "\n"
 

@@ -121,7 +121,9 @@ def trusted_keys(
             f"No trusted key is configured for '{repository}'.",
             resolution="Put the public keys of those who sign your artifacts into a folder, and"
             ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
-            ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
+            ' [policy] build = "always". To install unsigned images: [trust] insecure = true. For'
+            " one image: provision install IMAGE --public-key FILE, or --insecure if it is"
+            " unsigned.",
         )
     return settled_keys(settings.root, rule.keys)
 

@@ -38,12 +38,15 @@ _FOREIGN = (
 )
 
 
-def vendor_config(layout: Layout, manifest: Manifest) -> str:
+def vendor_config(layout: Layout, manifest: Manifest) -> str | None:
     """Return the text of the vendor config, which says what a container gets.
 
-    It is made from the manifest, which lists what was really built.
+    It is made from the manifest, which lists what was really built. None for a driver that no
+    container asks for.
     """
     container = manifest.container
+    if container.activation_flag is None:
+        return None
     document = {
         "version": manifest.pin.driver.version,
         "log_level": container.log_level,

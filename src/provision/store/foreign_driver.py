@@ -42,6 +42,11 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
             resolution="To have it installed, name it in /etc/provision/provision.toml"
             f" ([drivers.{recipe.name}]), then: provision apply",
         )
+    if recipe.container.activation_flag is None:
+        raise NotFoundError(
+            f"Containers get nothing of '{recipe.name}': its recipe has no [container].",
+            resolution="Load it on the host; no vendor file is needed.",
+        )
     version = _version(recipe, installed, root, machine)
     folders = library_folders(installed, machine)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kit.artifact import KERNEL, write
+from kit.artifact import KERNEL, write, write_manifest
 from kit.host_tree import DRIVER, NEXT
+from provision.manifest import Container, load_manifest
 from provision.store.obtain import Stored
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.recipes import RECIPE
@@ -42,6 +43,17 @@ def test_a_vendor_file_that_is_gone_is_written_again(ready: Host) -> None:
     ready.layout.vendor_config.unlink()
     assert ready.kinds() == [f"activate {KERNEL}"]
     assert ready.layout.vendor_config.exists()
+
+
+def test_a_driver_that_no_container_asks_for_has_no_vendor_file_and_lacks_none(
+    ready: Host,
+) -> None:
+    entry = ready.layout.entry(ready.layout.current.readlink().name)
+    manifest = load_manifest(entry)
+    write_manifest(entry, manifest, container=Container())
+    ready.layout.vendor_config.unlink()
+    assert ready.kinds() == []
+    assert ready.artifact().state == "ready"
 
 
 def test_what_is_asked_for_may_be_older(ready: Host) -> None:

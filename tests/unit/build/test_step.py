@@ -47,7 +47,12 @@ FAILURES: dict[str, tuple[str, dict[str, bytes | str], str]] = {
     "a module that was not made": (
         COLLECT,
         {"build.json": json.dumps(PLAN)},
-        "collect: the build did not make the module toy.ko",
+        "collect: the build did not make the module toy.ko; it made: no module",
+    ),
+    "a module of another name or place": (
+        COLLECT,
+        {"build.json": json.dumps(PLAN), "source/tree/b/c.ko": b"", "source/tree/a.ko": b""},
+        "collect: the build did not make the module toy.ko; it made: a.ko, b/c.ko",
     ),
     "a module that is none": (COLLECT, BAD_MODULE, "collect: failed: 'strip --strip-debug"),
     MISSING: (COLLECT, BAD_MODULE, "collect: failed: 'strip' can't be started: No such file"),

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from provision.build.resolve import recipe_digest
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.source_models import ArchiveRelease, GitRelease
+from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.manifest import PciMatch
+from provision.manifest import Container, PciMatch
 from unit.recipes import RECIPE, recipe, variant
 
 BUILD = {"command": ["make"], "modules": ["tool.ko"]}
@@ -156,6 +157,20 @@ def test_releases_are_what_a_pin_takes() -> None:
     assert (archive.source().kind, archive.source().strip) == ("archive", 2)
     git = GitRelease(version="1", url="https://h.example/f", commit="1" * 40, sha256="0" * 64)
     assert (git.source().kind, git.source().commit) == ("git", "1" * 40)
+
+
+def test_a_driver_for_the_host_alone_has_no_container() -> None:
+    given = tomllib.loads(RECIPE)
+    del given["container"], given["files"]
+    assert parse_json(json.dumps(given), Recipe, name="r").container == Container()
+    flag = {"activation_flag": "OCI_X"}
+    features = {"driver_feature": ["a"], "features": {"a": {}}}
+    for half in (flag, features, {"units": "x*"}):
+        with pytest.raises(ConfigError):
+            parse_json(json.dumps(given | {"container": half}), Recipe, name="r")
+    own = given["source"] | {"features": {"a": {}}}
+    with pytest.raises(ConfigError):
+        parse_json(json.dumps(given | {"source": own}), Recipe, name="r")
 
 
 def test_a_tag_or_branch_is_asked_for_its_commit_and_stands_for_no_other() -> None:

@@ -12,7 +12,7 @@ import pytest
 from kit.artifact import add, make_artifact, make_pin, write
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
+from provision.manifest import MANIFEST, Container, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
     apply,
@@ -47,6 +47,21 @@ def _install(layout: Layout, version: str = "1.2", *, replace: bool = False) -> 
 
 def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: Path) -> None:
     assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
+
+
+def test_a_driver_that_no_container_asks_for_has_no_vendor_config(layout: Layout) -> None:
+    _install(layout)
+    assert layout.vendor_config.exists()
+    pin = make_pin(version="1.3")
+    add(layout, pin.short_digest, lambda folder: make_artifact(folder, pin=pin))
+    asked = make_artifact(layout.root / "scratch", pin=pin)
+    apply(
+        layout,
+        plan(layout, asked.model_copy(update={"container": Container()})),
+        on_change=lambda _change: None,
+    )
+    assert not layout.vendor_config.exists()
+    assert layout.current.readlink().name == pin.short_digest
 
 
 def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path: Path) -> None:
@@ -108,7 +123,7 @@ def test_a_removed_config_is_written_again(layout: Layout) -> None:
 def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None:
     _install(layout)
     manifest = make_artifact(layout.root / "other", pin=make_pin(version="1.3"))
-    text = vendor_config(layout, manifest)
+    text = vendor_config(layout, manifest) or ""
     # The step to be killed in.
     ManagedFiles(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
     assert [change.kind for change in _install(layout)] == ["write"]
