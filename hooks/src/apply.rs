@@ -10,18 +10,13 @@ use rustix::io::Errno;
 use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
+use crate::model::edits::paths::clean;
 use crate::model::edits::Settled;
 
 /// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
 /// prevents is logged.
 pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
-    for directory in &edits.directories {
-        let (root, path) = rootfs.writer(directory);
-        if let Err(error) = root.make_folder(path) {
-            let message = format!("can't make {directory} in the container: {error}");
-            log.write(&Note::new(Level::Warning, message));
-        }
-    }
+    log.write_all(&make_directories(rootfs, &edits.directories));
     // If the runtime has not mounted the file system yet, a hook makes these links later.
     let late = edits.late_links.iter();
     let late = late.filter(|link| rootfs.is_in_new(&link.path));
@@ -32,6 +27,18 @@ pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
         }
     }
     log.write_all(&library_cache::update(rootfs, edits));
+}
+
+/// Makes directories, with those above them. Notes: what the image prevents.
+pub fn make_directories(rootfs: &Rootfs, directories: &[String]) -> Vec<Note> {
+    let make = |directory: &String| {
+        let path = clean(directory);
+        let (root, within) = rootfs.writer(&path);
+        let error = root.make_folder(within).err()?;
+        let message = format!("can't make {path} in the container: {error}");
+        Some(Note::new(Level::Warning, message))
+    };
+    directories.iter().filter_map(make).collect()
 }
 
 /// Why the libraries in a folder of the image are left out.

@@ -37,7 +37,6 @@ const ROOT: Opt = value(&["root"]);
 const JSON: Opt = flag(&["json"]);
 
 const HOST: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT];
-const HOOK: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT, value(&["library-cache"])];
 const CHECK: &[Opt] = &[
     CONFIG,
     CONFIG_DIR,
@@ -70,12 +69,12 @@ static PROGRAM: Program = Program {
         command("cdi list", &[CONFIG, CONFIG_DIR, ROOT, JSON], list),
         command("configure", configure::OPTIONS, configure::run).takes(Takes::One),
         command("install-links", install_links::OPTIONS, install_links::run).takes(Takes::One),
-        command("prestart", HOOK, run_hook),
-        command("createRuntime", HOOK, run_hook),
-        command("createContainer", HOOK, idle),
-        command("startContainer", HOOK, idle),
-        command("poststart", HOOK, idle),
-        command("poststop", HOOK, idle),
+        command("prestart", HOST, run_hook),
+        command("createRuntime", HOST, run_hook),
+        command("createContainer", HOST, idle),
+        command("startContainer", HOST, idle),
+        command("poststart", HOST, idle),
+        command("poststop", HOST, idle),
     ],
 };
 
@@ -205,12 +204,10 @@ fn filter(words: &Words) -> Result<u8> {
 /// Runs the hook at a stage at which a container's mount namespace can be joined.
 fn run_hook(words: &Words) -> Result<u8> {
     let settings = settings_of(words)?;
-    let library_cache: Vec<_> =
-        words.each("library-cache").map(|given| given.value.clone()).collect();
     let state = read_input("the state", hook::MAX_STATE)?;
     let state = std::str::from_utf8(&state)
         .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?;
-    hook::run(&settings, &library_cache, state)?;
+    hook::run(&settings, state)?;
     Ok(exit::DONE)
 }
 
@@ -248,7 +245,7 @@ fn generate(words: &Words) -> Result<u8> {
         return Ok(exit::DONE);
     }
     let settings = settings_of(words)?.sound()?;
-    let request = cdi::Request { settings: &settings, vendor, hook_words: words_for_hook(words)? };
+    let request = cdi::Request { settings: &settings, vendor };
     if let Some(folder) = &folder {
         for note in cdi::write_each(folder, &request)? {
             let _ = writeln!(std::io::stderr(), "note: {}", printable(&note));
@@ -260,18 +257,4 @@ fn generate(words: &Words) -> Result<u8> {
         None => print(&spec),
         Some(file) => cdi::write(file, &spec).map(|()| exit::DONE),
     }
-}
-
-/// The options with which a hook uses the same host and vendor files.
-/// Errors: the working folder is needed and unknown.
-fn words_for_hook(words: &Words) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for (key, option) in [("settings", "config"), ("config-dir", "config-dir"), ("root", "root")] {
-        if let Some(path) = words.value(key) {
-            let absolute = std::path::absolute(path);
-            let absolute = absolute.map_err(|e| Error::failed(format!("{path}: {e}")))?;
-            found.extend([format!("--{option}"), absolute.display().to_string()]);
-        }
-    }
-    Ok(found)
 }

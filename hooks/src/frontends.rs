@@ -53,9 +53,6 @@ pub struct Context<'a> {
     pub nvidia: Option<Nvidia<'a>>,
     /// The devices that the scheduler gave to this process.
     pub scheduled: SchedulerLists,
-    /// `FLAG=VALUE` for which a hook only makes the library cache, instead of what the container
-    /// asks for. Hooks of CDI specifications use this.
-    pub library_cache: &'a [String],
 }
 
 /// The kind of front end that reads a request.
@@ -80,7 +77,6 @@ impl<'a> Context<'a> {
             kind,
             nvidia: Nvidia::of_settings(settings, kind),
             scheduled,
-            library_cache: &[],
         }
     }
 

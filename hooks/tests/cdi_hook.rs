@@ -67,6 +67,23 @@ fn links_are_made_within_the_root() {
     assert_eq!(outside.listing(), Vec::<String>::new());
 }
 
+/// With those above them, in the image only. What is there stays.
+#[test]
+fn directories_are_made_within_the_root() {
+    let tree = setup();
+    let outside = Tree::new();
+    tree.link("bundle/rootfs/out", &outside.shown());
+    for _ in 0..2 {
+        works(&tree, &["create-directories", "--path=/opt/new/empty", "--path", "/opt/d"]);
+    }
+    assert!(tree.path("bundle/rootfs/opt/new/empty").is_dir());
+    assert!(tree.path("bundle/rootfs/opt/d/libx.so.5").is_file());
+    let output = hook(&tree, &["create-directories", "--path=/out/evil", "--path=/etc/ld.so.conf"]);
+    assert_eq!(code(&output), 0);
+    assert_eq!(outside.listing(), Vec::<String>::new());
+    assert!(tree.path("bundle/rootfs/etc/ld.so.conf").is_file());
+}
+
 #[test]
 fn the_cache_is_merged_once_however_often_a_container_starts() {
     let tree = setup();

@@ -54,10 +54,9 @@ fn bind(tree: &Tree, destination: &str, source: &str) -> Value {
            "options": ["rbind", "rprivate"]})
 }
 
-fn own_hook(tree: &Tree, words: &[&str]) -> Value {
+fn own_hook(tree: &Tree) -> Value {
     let config = format!("-config={}", tree.path("config.toml").display());
-    let mut all = vec!["oci-decorator", &config, "createRuntime"];
-    all.extend(words);
+    let all = ["oci-decorator", &config, "createRuntime"];
     json!({"path": env!("CARGO_BIN_EXE_oci-decorator"), "args": all, "env": ["PATH=/bin"]})
 }
 
@@ -84,7 +83,7 @@ fn start(tree: &Tree, front_end: FrontEnd, mounts: Vec<Value>, show: &[&str]) ->
     spec["root"]["path"] = json!(tree.path("bundle/rootfs"));
     let mut hooks = vec![look];
     if front_end == FrontEnd::Hook {
-        hooks.insert(0, own_hook(tree, &[]));
+        hooks.insert(0, own_hook(tree));
     }
     spec["hooks"] = json!({"createRuntime": hooks});
     let output = run_with(tree, front_end, &spec.to_string());
@@ -186,17 +185,15 @@ fn entries(tree: &Tree, path: &str) -> Vec<String> {
     names
 }
 
-/// Every way in which a volume can lie where the library cache is written, for the runtime,
-/// the hook, and the hook that CDI specifications call.
+/// Every way in which a volume can lie where the library cache is written, for the runtime
+/// and the hook.
 #[test]
 fn nothing_is_written_into_a_volume() {
     if runtime::find("runc").is_none() {
         return;
     }
     let drop_in = "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf";
-    for (how, cache_only) in
-        [(FrontEnd::Runtime, false), (FrontEnd::Hook, false), (FrontEnd::Hook, true)]
-    {
+    for how in [FrontEnd::Runtime, FrontEnd::Hook] {
         for (destination, beneath) in [("/etc", false), ("/etc/ld.so.conf.d", true)] {
             let tree = setup();
             tree.folder("bundle/rootfs/etc/ld.so.conf.d");
@@ -205,12 +202,11 @@ fn nothing_is_written_into_a_volume() {
             let mut spec = runtime::bundle(&tree, &["OCI_X="]);
             let volume = bind(&tree, destination, "volume");
             spec["mounts"].as_array_mut().unwrap().push(volume);
-            let words: &[&str] = if cache_only { &["--library-cache", "OCI_X="] } else { &[] };
             if how == FrontEnd::Hook {
-                spec["hooks"] = json!({"createRuntime": [own_hook(&tree, words)]});
+                spec["hooks"] = json!({"createRuntime": [own_hook(&tree)]});
             }
             let output = run_with(&tree, how, &spec.to_string());
-            let case = format!("{how:?} {cache_only} {destination}: {}", stderr(&output));
+            let case = format!("{how:?} {destination}: {}", stderr(&output));
             assert_eq!(code(&output), 0, "{case}");
             assert_eq!(entries(&tree, "volume"), before, "{case}");
             assert_eq!(tree.path(drop_in).exists(), beneath, "{case}");
@@ -240,7 +236,7 @@ fn a_mount_of_another_hook_is_left_alone() {
     let other = script(&tree, "other", &script_text);
     let list = format!("cat /proc/self/mountinfo >{}/mounts", tree.shown());
     let list = script(&tree, "list", &list);
-    spec["hooks"] = json!({"createRuntime": [other, own_hook(&tree, &[]), list]});
+    spec["hooks"] = json!({"createRuntime": [other, own_hook(&tree), list]});
     let output = run_with(&tree, FrontEnd::Hook, &spec.to_string());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(entries(&tree, "volume"), ["data", "file", "lib"]);
@@ -276,7 +272,7 @@ fn a_file_in_anothers_mount_is_left_alone() {
         );
         let mut spec = runtime::bundle(&tree, &["OCI_X="]);
         let other = script(&tree, "other", &script_text);
-        spec["hooks"] = json!({"createRuntime": [other, own_hook(&tree, &[])]});
+        spec["hooks"] = json!({"createRuntime": [other, own_hook(&tree)]});
         let output = run_with(&tree, FrontEnd::Hook, &spec.to_string());
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert_eq!(entries(&tree, "volume"), ["file", "lib"]);
@@ -393,7 +389,7 @@ fn folders_have_their_parents_owner_and_a_mode_of_their_own() {
         let tree = setup();
         let mut spec = runtime::bundle(&tree, &["OCI_X="]);
         if how == FrontEnd::Hook {
-            spec["hooks"] = json!({"createRuntime": [own_hook(&tree, &[])]});
+            spec["hooks"] = json!({"createRuntime": [own_hook(&tree)]});
         }
         tree.file("bundle/config.json", spec.to_string());
         chown(tree.path("bundle/rootfs"), Some(100_000), Some(100_001)).unwrap();
@@ -440,7 +436,7 @@ fn mounts_of_every_front_end_have_the_same_attributes() {
         let mut spec = runtime::bundle(&tree, &["OCI_X="]);
         let mut hooks = vec![script(&tree, "list", &text)];
         if front_end == FrontEnd::Hook {
-            hooks.insert(0, own_hook(&tree, &[]));
+            hooks.insert(0, own_hook(&tree));
         }
         spec["hooks"] = json!({"createRuntime": hooks});
         let output = run_with(&tree, front_end, &spec.to_string());
@@ -485,7 +481,7 @@ fn nodes_that_are_mounted_are_only_devices() {
     for map in ["uidMappings", "gidMappings"] {
         spec["linux"][map] = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
     }
-    let hooks = [own_hook(&tree, &[]), script(&tree, "list", &text)];
+    let hooks = [own_hook(&tree), script(&tree, "list", &text)];
     spec["hooks"] = json!({"createRuntime": hooks});
     tree.file("bundle/config.json", spec.to_string());
     let mut owner = Command::new("chown");
@@ -510,7 +506,7 @@ fn an_image_that_leads_into_the_kernels_file_systems_is_refused() {
         tree.link("bundle/rootfs/opt/x/data", "/proc/sys");
         let mut spec = runtime::bundle(&tree, &["OCI_X="]);
         if front_end == FrontEnd::Hook {
-            spec["hooks"] = json!({"createRuntime": [own_hook(&tree, &[])]});
+            spec["hooks"] = json!({"createRuntime": [own_hook(&tree)]});
         }
         let output = run_with(&tree, front_end, &spec.to_string());
         let message = stderr(&output);
@@ -521,27 +517,6 @@ fn an_image_that_leads_into_the_kernels_file_systems_is_refused() {
     }
 }
 
-/// A document of CDI may be older than the driver: what it has mounted is cached.
-#[test]
-fn libraries_that_a_cdi_document_mounted_are_cached() {
-    if runtime::find("runc").is_none() {
-        return;
-    }
-    let tree = setup();
-    tree.library("host/old/libx.so.1", "libx.so.1", &[]);
-    let mut spec = runtime::bundle(&tree, &[]);
-    let library = bind(&tree, LIBRARY, "host/old/libx.so.1");
-    spec["mounts"].as_array_mut().unwrap().push(library);
-    let hook = own_hook(&tree, &["--library-cache", "OCI_X="]);
-    spec["hooks"] = json!({"createRuntime": [hook]});
-    let output = run_with(&tree, FrontEnd::Hook, &spec.to_string());
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(tree.text("bundle/rootfs/etc/ld.so.cache").contains("/opt/x/lib/libx.so.1\0"));
-    assert!(tree.path("bundle/rootfs/opt/x/empty").is_dir());
-    let log = tree.text("log");
-    assert!(!log.contains("stays as it is"), "{log}");
-}
-
 /// Mounts are counted in a namespace of this test's own: others run at the same time.
 #[test]
 fn starts_leave_no_mount_behind() {
@@ -550,7 +525,7 @@ fn starts_leave_no_mount_behind() {
     }
     let tree = setup();
     let mut spec = runtime::bundle(&tree, &["OCI_X="]);
-    let hook = own_hook(&tree, &[]);
+    let hook = own_hook(&tree);
     spec["hooks"] = json!({"createRuntime": [hook, hook]});
     spec["mounts"].as_array_mut().unwrap().push(bind(&tree, "/etc/ld.so.conf.d", "volume"));
     tree.file("bundle/config.json", spec.to_string());

@@ -170,21 +170,6 @@ fn the_policy_says_whose_annotations_and_which_vendors_count() {
     assert!(edited.contains("libx.so.1") && !edited.contains("x-smi"), "{edited}");
 }
 
-/// The engine has decided who may name a CDI device.
-#[test]
-fn the_policy_is_not_for_a_library_cache_that_cdi_asks_for() {
-    let tree = setup();
-    set(&tree, "[policy]\nenvironment = \"none\"\nallow = {}");
-    tree.file("bundle/config.json", spec(&["OCI_X=fly"], &[], &[]));
-    let config = tree.path("config.toml").display().to_string();
-    let state = json!({"id": "c1", "pid": std::process::id(), "bundle": tree.path("bundle")});
-    let words = ["--config", &config, "createRuntime"];
-    assert_eq!(code(&run(&words, &state.to_string())), 0);
-    let words = [&words[..], &["--library-cache", "OCI_X=fly"]].concat();
-    let said = stderr(&run(&words, &state.to_string()));
-    assert!(said.contains(FLY[0]), "{said}");
-}
-
 #[test]
 fn broken_settings_refuse_only_containers_that_ask() {
     for (settings, part) in [

@@ -26,15 +26,13 @@ pub struct Request<'a> {
     pub settings: &'a Settings,
     /// Name of a vendor file, without `.json`. `None`: all of them, in one document.
     pub vendor: Option<&'a str>,
-    /// Options with which a hook finds the same host and vendor files.
-    pub hook_words: Vec<String>,
 }
 
 /// The specification as text. Errors: a vendor file has mistakes, a driver is not installed, or
 /// this host has nothing of the inventory.
 pub fn generate(request: &Request) -> Result<String> {
     let sources = Sources::read(request.settings)?;
-    sources.specification(request.vendor, &request.hook_words)
+    sources.specification(request.vendor)
 }
 
 /// What specifications are made from, read once for all of them.
@@ -59,9 +57,9 @@ impl<'a> Sources<'a> {
     }
 
     /// Engines refuse a specification without devices.
-    fn specification(&self, vendor: Option<&str>, hook_words: &[String]) -> Result<String> {
+    fn specification(&self, vendor: Option<&str>) -> Result<String> {
         let chosen = self.choose(vendor)?;
-        let document = own::document(self.host()?, kind(&chosen)?, &chosen, hook_words)?;
+        let document = own::document(self.host()?, kind(&chosen)?, &chosen)?;
         if document.devices.is_empty() {
             return Err(Error::not_found("this host has nothing that the vendor files list")
                 .resolve(

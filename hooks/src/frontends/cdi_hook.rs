@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use crate::apply::library_cache;
 use crate::apply::namespace::params;
 use crate::apply::spec::Spec;
-use crate::apply::{cannot_link, cannot_list};
+use crate::apply::{cannot_link, cannot_list, make_directories};
 use crate::error::{Error, Result};
 use crate::host::bundle::read_config;
 use crate::host::ldcache::drop_in;
@@ -65,6 +65,7 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     rootfs.open_new(&new);
     match verb {
         Verb::CreateSymlinks(links) => Ok(make_links(&rootfs, links)),
+        Verb::CreateDirectories(paths) => Ok(make_directories(&rootfs, paths)),
         Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
         Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),
         Verb::DisableDeviceNodeModification => params::hide(&rootfs).map(|()| Vec::new()),

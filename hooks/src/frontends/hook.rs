@@ -22,10 +22,7 @@ use crate::host::bundle::read_config;
 use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::model::edits::paths::clean;
-use crate::model::edits::{Edits, Mount, Present};
-use crate::model::policy::Policy;
-use crate::model::request::Request;
+use crate::model::edits::{Edits, Present};
 use crate::spec::command_line::Arguments;
 use crate::spec::config::Config;
 use crate::spec::state::State;
@@ -44,20 +41,13 @@ pub fn is_stage(word: &str) -> bool {
 /// Largest state that is read, in bytes.
 pub const MAX_STATE: u64 = 1 << 20;
 
-/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it. `library_cache`: as in
-/// [`Context`]. Errors: the start is refused.
-pub fn run(loaded: &Loaded, library_cache: &[String], input: &str) -> Result<()> {
+/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it.
+/// Errors: the start is refused.
+pub fn run(loaded: &Loaded, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
-    let mut context = Context::new(loaded, &log, FrontEndKind::Hook);
-    // The engine decides who may name a CDI device.
-    let everything = Policy::default();
-    if !library_cache.is_empty() {
-        context.policy = &everything;
-        context.library_cache = library_cache;
-    }
-    act(&context, &state)
+    act(&Context::new(loaded, &log, FrontEndKind::Hook), &state)
 }
 
 /// Puts everything into the container. Logs the error if that fails.
@@ -77,12 +67,7 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
         return Ok(());
     };
     let config = Config::parse(&config);
-    let cache_only = !context.library_cache.is_empty();
-    let request = if cache_only {
-        Request::of_environment(context.library_cache.iter().map(String::as_str))
-    } else {
-        context.request(&config)
-    };
+    let request = context.request(&config);
     let Some(mut edits) = context.edits(&request)? else {
         return Ok(());
     };
@@ -92,14 +77,9 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     // The image is seen too late to decide between a folder and its files.
     edits.folders.clear();
     let process = Process::open(state.pid.clone()?)?;
-    let hosts = if cache_only {
-        edits.mounts = by_spec(edits.mounts, &present);
-        None
-    } else {
-        // Another program may give the right to use the devices.
-        let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
-        Some(open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?)
-    };
+    // Another program may give the right to use the devices.
+    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+    let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?;
     context.log.open();
     process.join()?;
     let rootfs = frontends::rootfs(&spec, &bundle)?
@@ -149,24 +129,21 @@ fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<Deta
     Ok(hosts)
 }
 
-/// Puts edits into a container's root, in the mount namespace that this process is in. Without the
-/// files of the host, only the library cache is made.
+/// Puts edits into a container's root, in the mount namespace that this process is in.
 fn fill(
     context: &Context,
     edits: Edits,
     present: Present,
     mut rootfs: Rootfs,
-    hosts: Option<DetachedMounts>,
+    hosts: DetachedMounts,
 ) -> Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let (root, log) = (&context.loaded.settings.root, context.log);
     let settled = frontends::settle(edits, present, Some(&rootfs), root, log)?;
     rootfs.open_new(&settled.new_file_systems);
-    if let Some(hosts) = hosts {
-        log.write_all(&hosts.put_into(&rootfs, &settled)?);
-        if settled.rest.keeps_nodes {
-            params::hide(&rootfs)?;
-        }
+    log.write_all(&hosts.put_into(&rootfs, &settled)?);
+    if settled.rest.keeps_nodes {
+        params::hide(&rootfs)?;
     }
     write_files(&rootfs, &settled, log);
     Ok(())
@@ -185,7 +162,7 @@ pub fn configure(
     let Some(pid) = process else {
         // As the engine mounts its own: no file system of the container has to allow devices.
         let hosts = DetachedMounts::open(&edits, true)?;
-        return fill(context, edits, Present::default(), Rootfs::open_whole(root)?, Some(hosts));
+        return fill(context, edits, Present::default(), Rootfs::open_whole(root)?, hosts);
     };
     let process = Process::open(pid)?;
     let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
@@ -194,17 +171,5 @@ pub fn configure(
     process.join()?;
     let rootfs = Rootfs::open_whole(root)?;
     process.become_root();
-    fill(context, edits, Present::default(), rootfs, Some(hosts))
-}
-
-/// The mounts that a CDI specification has added. What the spec has at their paths counts, even if
-/// the driver has changed since the specification was generated.
-fn by_spec(mut mounts: Vec<Mount>, present: &Present) -> Vec<Mount> {
-    for mount in &mut mounts {
-        let mut there = present.mounts.iter().rev();
-        if let Some(there) = there.find(|there| clean(&there.destination) == mount.target) {
-            mount.source = there.source.clone().into_owned();
-        }
-    }
-    mounts
+    fill(context, edits, Present::default(), rootfs, hosts)
 }

@@ -1,9 +1,14 @@
 //! A specification that is being made, and its form as JSON.
 
+use std::collections::BTreeSet;
+
 use serde_json::{json, Map, Value};
 
+use crate::apply::spec::hooks::own_hook;
 use crate::config::cdi::{ContainerEdits, DeviceNode, Document, NamedDevice};
-use crate::model::edits::{Attribute, DescribedMount, Device, Mount, FILE_MOUNT};
+use crate::error::Result;
+use crate::model::edits::paths::split;
+use crate::model::edits::{Attribute, DescribedMount, Device, Edits, Hook, Mount, FILE_MOUNT};
 
 /// Paths without numbers. Engines look these up when a container starts: they change from one boot
 /// to the next, and may then belong to another driver.
@@ -24,6 +29,39 @@ pub fn mounts(mounts: &[Mount]) -> Vec<DescribedMount> {
         options: Attribute::options(FILE_MOUNT).map(str::to_owned).collect(),
     };
     mounts.iter().map(mount).collect()
+}
+
+/// The hooks for what a specification can't describe, in the form that NVIDIA's tool writes: calls
+/// of `nvidia-cdi-hook`. Errors: the path of this program can't be found.
+pub fn hooks(calls: impl IntoIterator<Item = Vec<String>>) -> Result<Vec<Hook>> {
+    let hook = |mut words: Vec<String>| {
+        words.insert(0, "nvidia-cdi-hook".to_owned());
+        own_hook("createContainer", words)
+    };
+    calls.into_iter().map(hook).collect()
+}
+
+/// The call that puts the libraries into the library cache.
+pub fn cache_call(edits: &Edits) -> Option<Vec<String>> {
+    let folders = edits.libraries.iter().filter_map(|it| split(&it.path));
+    let folders: BTreeSet<&str> = folders.map(|(folder, _)| folder.trim_end_matches('/')).collect();
+    call("update-ldcache", "--folder", folders)
+}
+
+/// The call that makes the directories that no mount makes.
+pub fn directories_call(edits: &Edits) -> Option<Vec<String>> {
+    call("create-directories", "--path", edits.bare_directories())
+}
+
+/// A command with its option for each value. `None`: there are no values.
+fn call<'v>(
+    command: &str,
+    option: &str,
+    values: impl IntoIterator<Item = &'v str>,
+) -> Option<Vec<String>> {
+    let options = values.into_iter().flat_map(|value| [option, value]);
+    let words: Vec<_> = [command].into_iter().chain(options).map(str::to_owned).collect();
+    (words.len() > 1).then_some(words)
 }
 
 /// Adds a device, unless the name is taken. A device that gives nothing is left out, because

@@ -26,7 +26,7 @@ pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     let sources = Sources::read(request.settings)?;
     for file in &sources.files {
         let name = format!("{OWN_VENDOR}-{}.json", file.name);
-        let text = sources.specification(Some(&file.name), &request.hook_words);
+        let text = sources.specification(Some(&file.name));
         match text.and_then(|text| write(&folder.join(&name), &text)) {
             Ok(()) => _ = written.insert(name),
             Err(error) => errors.push(error),

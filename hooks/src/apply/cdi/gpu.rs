@@ -1,13 +1,10 @@
 //! A specification as NVIDIA's own tool makes it: a device for each unit by its index and its UUID, a
 //! device for each part, and `all`. The common edits have what all devices share.
 
-use std::collections::BTreeSet;
-
 use rustc_hash::FxHashSet;
 
-use super::document::{add, mounts, nodes};
+use super::document::{add, cache_call, directories_call, hooks, mounts, nodes};
 use super::Sources;
-use crate::apply::spec::hooks::own_hook;
 use crate::config::cdi::name::is_device;
 use crate::config::cdi::{ContainerEdits, Document};
 use crate::config::settings::Settings;
@@ -20,8 +17,7 @@ use crate::host::Host;
 use crate::log::brief;
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
-use crate::model::edits::paths::split;
-use crate::model::edits::{Compat, Device, Edits, Hook};
+use crate::model::edits::{Compat, Device, Edits};
 use crate::model::request::Interface;
 use crate::model::vendor::{Vendor, VendorFile};
 
@@ -195,7 +191,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
             add_devices(&mut document, &candidates, own, ids, request)?;
         }
     }
-    document.edits.hooks = hooks(&edits, &compat(vendor, facts.as_ref()), request)?;
+    document.edits.hooks = hooks(calls(&edits, &compat(vendor, facts.as_ref()), request))?;
     Ok(document)
 }
 
@@ -249,21 +245,15 @@ fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> Contai
     }
 }
 
-/// The hooks, in the form that NVIDIA's tool writes.
-fn hooks(edits: &Edits, compat: &Compat, request: &Request) -> Result<Vec<Hook>> {
-    let mut calls: Vec<Vec<String>> = Vec::new();
-    calls.extend(compat_call(compat));
-    calls.extend(cache_call(edits));
-    calls.push(vec!["disable-device-node-modification".to_owned()]);
+/// The calls of hooks that the request does not leave out.
+fn calls(edits: &Edits, compat: &Compat, request: &Request) -> Vec<Vec<String>> {
+    let params = vec!["disable-device-node-modification".to_owned()];
+    let all = [compat_call(compat), directories_call(edits), cache_call(edits), Some(params)];
     let is_on = |words: &Vec<String>| {
         let is_disabled = |hook: &String| hook == "all" || *hook == words[0];
         request.enabled_hooks.contains(&words[0]) || !request.disabled_hooks.iter().any(is_disabled)
     };
-    let hook = |mut words: Vec<String>| {
-        words.insert(0, "nvidia-cdi-hook".to_owned());
-        own_hook("createContainer", words)
-    };
-    calls.into_iter().filter(is_on).map(hook).collect()
+    all.into_iter().flatten().filter(is_on).collect()
 }
 
 fn compat_call(compat: &Compat) -> Option<Vec<String>> {
@@ -273,14 +263,6 @@ fn compat_call(compat: &Compat) -> Option<Vec<String>> {
     let cuda = compat.cuda.iter();
     words.extend(cuda.map(|version| format!("--host-cuda-version={version}")));
     Some(words)
-}
-
-fn cache_call(edits: &Edits) -> Option<Vec<String>> {
-    let folders = edits.libraries.iter().filter_map(|it| split(&it.path));
-    let folders: BTreeSet<&str> = folders.map(|(folder, _)| folder.trim_end_matches('/')).collect();
-    let options = folders.iter().flat_map(|folder| ["--folder", *folder]);
-    let words = ["update-ldcache"].into_iter().chain(options);
-    (!folders.is_empty()).then(|| words.map(str::to_owned).collect())
 }
 
 /// The error for a host without devices. Engines refuse a specification without one.

@@ -71,7 +71,10 @@ fn add(verb: &Verb, host: &Host, edits: &mut Edits) -> Result<bool> {
             Ok(true)
         }
         // The specification may name NVIDIA's own program, which does more.
-        Verb::Chmod { .. } | Verb::UpdateApplicationProfile | Verb::Unsupported(_) => Ok(false),
+        Verb::CreateDirectories(_)
+        | Verb::Chmod { .. }
+        | Verb::UpdateApplicationProfile
+        | Verb::Unsupported(_) => Ok(false),
     }
 }
 

@@ -7,8 +7,9 @@ use crate::model::edits::{Compat, Link};
 use crate::spec::options::{flag, value, Opt, Words};
 
 /// The commands, for error messages.
-pub const VERBS: [&str; 6] = [
+pub const VERBS: [&str; 7] = [
     "create-symlinks",
+    DIRECTORIES,
     "update-ldcache",
     "enable-cuda-compat",
     "disable-device-node-modification",
@@ -18,6 +19,8 @@ pub const VERBS: [&str; 6] = [
 /// New in version 1.20 of NVIDIA's toolkit. It writes settings for one of the driver's own
 /// programs.
 const PROFILE: &str = "update-application-profile";
+/// Not a command of NVIDIA's. Our own specifications have it for directories that no mount makes.
+const DIRECTORIES: &str = "create-directories";
 /// The folder of newer libraries in NVIDIA's images.
 const COMPAT_FOLDER: &str = "/usr/local/cuda/compat";
 
@@ -25,6 +28,7 @@ const COMPAT_FOLDER: &str = "/usr/local/cuda/compat";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
     CreateSymlinks(Vec<Link>),
+    CreateDirectories(Vec<String>),
     UpdateLdcache(Vec<String>),
     EnableCudaCompat(Compat),
     DisableDeviceNodeModification,
@@ -55,6 +59,7 @@ fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
     let verb = verb.unwrap_or_default();
     let options: &[Opt] = match &*verb {
         "create-symlinks" => &[STATE, DEBUG, QUIET, value(&["link"])],
+        DIRECTORIES => &[STATE, DEBUG, QUIET, value(&["path"])],
         // The cache is merged here: no program of the host or the image is run for it.
         "update-ldcache" => &[STATE, DEBUG, QUIET, value(&["folder"]), value(&["ldconfig-path"])],
         "enable-cuda-compat" => &[
@@ -79,6 +84,7 @@ fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
     let state = state.map(str::to_owned);
     let verb = match &*verb {
         "create-symlinks" => Verb::CreateSymlinks(links(&words)?),
+        DIRECTORIES => Verb::CreateDirectories(words.list("path")),
         "update-ldcache" => Verb::UpdateLdcache(folders(&words)?),
         "enable-cuda-compat" => Verb::EnableCudaCompat(Compat {
             folder: words.value("cuda-compat-container-root").unwrap_or(COMPAT_FOLDER).to_owned(),
