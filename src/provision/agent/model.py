@@ -140,6 +140,18 @@ class Hold(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
+class Unnamed:
+    """An artifact that a kernel uses, of a driver that provision.toml does not name."""
+
+    driver: str
+    # Release of the kernel.
+    kernel: str
+    digest: str
+    # None: the artifact is missing in the store.
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The observed state of a host."""
 
@@ -150,6 +162,8 @@ class Observed:
     drivers: Mapping[str, ObservedDriver]
     # Whether its boot loader's default is held.
     hold: Hold = field(default_factory=Hold)
+    # What 'provision install' put there, or a driver on its way out.
+    unnamed: tuple[Unnamed, ...] = ()
 
 
 Kind = Literal["prepare", "unload", "activate", "load", "check", "retire"]

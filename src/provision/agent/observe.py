@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.hold import read_hold
-from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
+from provision.agent.model import (
+    Desired,
+    KernelArtifact,
+    Loaded,
+    Observed,
+    ObservedDriver,
+    Unnamed,
+)
 from provision.catalogue.cards import Card, undriven, unserved
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
@@ -78,10 +85,19 @@ def observe(
             # Without its card, no driver passes a check.
             driver = replace(driver, lacks_card=True, is_unchecked=False)
         drivers[name] = driver
+    unnamed: list[Unnamed] = []
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
-    return Observed(kernels, is_live, drivers, read_hold(root))
+        unnamed += _unnamed(layout)
+    return Observed(kernels, is_live, drivers, read_hold(root), tuple(unnamed))
+
+
+def _unnamed(layout: Layout) -> Iterator[Unnamed]:
+    for release, digest in linked_kernels(layout).items():
+        manifest = stored_manifest(layout.entry(digest))
+        version = manifest.pin.driver.version if manifest else None
+        yield Unnamed(layout.driver, release, digest, version)
 
 
 def applied_drivers(root: Path) -> set[str]:

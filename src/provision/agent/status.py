@@ -18,6 +18,7 @@ from provision.agent.model import (
     Observed,
     ObservedDriver,
     Plan,
+    Unnamed,
 )
 from provision.config import Config, KubernetesConfig
 from provision.errors import ExitCode
@@ -145,6 +146,8 @@ class Status:
     kernels: Kernels
     drivers: tuple[DriverStatus, ...]
     planned: tuple[str, ...]
+    # What is there besides, such as what 'provision install' put into a root without settings.
+    unnamed: tuple[Unnamed, ...] = ()
     # A failure that belongs to no kernel; None: there was none.
     error: Trouble | None = None
     # None: nothing is held, and nothing hinders it.
@@ -208,6 +211,7 @@ def status_of(
         kernels=observed.kernels,
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
+        unnamed=observed.unnamed,
         error=trouble,
         hold=_hold(observed),
     )

@@ -108,6 +108,15 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
         yield status["error"]["message"]
         yield from advice(status["error"])
         return
+    if status["unnamed"]:
+        yield "Installed, and not named in provision.toml:"
+        columns = {
+            "driver": "driver",
+            "kernel": "kernel",
+            "version": "version",
+            "artifact": "digest",
+        }
+        yield from table("unnamed", columns)(status)
     if not status["drivers"]:
         yield f"What to do: {NAME_A_DRIVER}"
         return

@@ -10,6 +10,7 @@ import pytest
 
 from kit.artifact import KERNEL, write, write_manifest
 from kit.host_tree import DRIVER, NEXT
+from provision.agent.run import plan_host
 from provision.manifest import Container, load_manifest
 from provision.store.obtain import Stored
 from unit.agent.host import NEWEST, OLDER, Host
@@ -54,6 +55,14 @@ def test_a_driver_that_no_container_asks_for_has_no_vendor_file_and_lacks_none(
     ready.layout.vendor_config.unlink()
     assert ready.kinds() == []
     assert ready.artifact().state == "ready"
+
+
+def test_what_is_installed_is_shown_whatever_the_settings_name(ready: Host) -> None:
+    for settings in ("", "[drivers.other]\n"):
+        ready.configure(settings)
+        _observed, _plan, status = plan_host(ready.root, ready.desired())
+        (one,) = status.unnamed
+        assert (one.driver, one.kernel, one.version) == (DRIVER, KERNEL, OLDER)
 
 
 def test_what_is_asked_for_may_be_older(ready: Host) -> None:
