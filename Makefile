@@ -62,10 +62,10 @@ check-python: lint-python
 	@$(SELF) quick
 
 check-crate: lint-crate
-	PROVISION_INSTALLS=no hooks/build.sh test
+	PROVISION_INSTALLS=no tests/in-memory.sh hooks/build.sh test
 
 quick:
-	$(PYTEST) $(QUICK) --tier=1 --numprocesses=2
+	PYTHONPATH=tests tests/in-memory.sh .venv/bin/python -m pytest $(QUICK) --tier=1 --numprocesses=2
 
 lint-python:
 	.venv/bin/ruff format --check
@@ -85,7 +85,7 @@ test: first-setup ## What a change must not break: all small tests, the main job
 	$(PYTEST) $(REAL) --tier=1 $(SHARED); $(PRUNED)
 
 dev:
-	@hooks/build.sh dev
+	@tests/in-memory.sh hooks/build.sh dev
 
 test-all: all-setup build ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
 	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare 2 & \

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
-# A slow machine is no failure of a property.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# A slow machine is no failure of a property; and each run tries other cases than the one before.
+hypothesis.settings.register_profile("each run", deadline=None, max_examples=40)
+hypothesis.settings.load_profile("each run")
 
 # The first stage of a life that failed.
 _FAILED_STAGE = pytest.StashKey[str]()

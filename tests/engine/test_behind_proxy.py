@@ -111,6 +111,7 @@ def test_a_download_trusts_the_systems_authorities_and_no_packages_list(
     assert proxy.asked() == ({url.removeprefix("https://")} if behind else set())
 
 
+@pytest.mark.nightly
 def test_a_build_of_a_unit_fetches_through_the_proxy_of_provision_toml(
     engine: Engine, provision: Provision, tmp_path: Path, guarded: Guarded, proxy: _Proxy
 ) -> None:

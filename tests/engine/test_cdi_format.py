@@ -10,6 +10,7 @@ from kit.probe import is_root, need
 from kit.process import run
 
 
+@pytest.mark.nightly
 @pytest.mark.minutes(2)
 def test_cdi_accepts_every_specification_of_the_corpus() -> None:
     """The schema, and the reader that Docker, podman and containerd have compiled in."""

@@ -55,6 +55,7 @@ def _target(catalogue: Path) -> tuple[str | Path, ...]:
     return (MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
 
 
+@pytest.mark.nightly
 def test_a_commit_with_a_submodule_is_built_and_fetched_once(
     provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
 ) -> None:

@@ -95,10 +95,13 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     before = set(engine.containers())
     first = _background(provision, logs[0], *_BUILD, "--json")
     _wait(lambda: set(engine.containers()) - before, first)
+    # However fast the engine is, the first is not done before the second looks.
+    first.send_signal(signal.SIGSTOP)
     second = _background(provision, logs[1], *_BUILD, "--json")
+    _wait(lambda: "waiting" in logs[1].read_text().lower(), second)
+    first.send_signal(signal.SIGCONT)
     assert (first.wait(600), second.wait(600)) == (0, 0)
     texts = [log.read_text() for log in logs]
-    assert "waiting" in texts[1].lower()
     documents = [json.loads(text[text.index("{\n") :]) for text in texts]
     assert [document["built"] for document in documents] == [True, False]
     assert engine.images().count(unbuilt) == 1
@@ -190,7 +193,7 @@ def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path:
         with client.container(request) as container:
             container.run(look, on_line=lambda line: found.append(int(line)))
     assert len(found) == 2
-    assert max(found) * 4 < of_containers()
+    assert max(found) * 4 <= of_containers()
 
 
 def _fail(stream: BuildStream) -> BuildError:

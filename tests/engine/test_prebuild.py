@@ -140,6 +140,8 @@ def _document(log: Path) -> dict[str, Any]:
     return document
 
 
+# Of what the builders have pushed.
+@pytest.mark.nightly
 def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> None:
     layers = [site.layers(tag) for tag in sorted(_hosts_tags(site))]
     assert [len(of_image) for of_image in layers] == [3, 3], "user space, a shell, modules"

@@ -195,6 +195,7 @@ def _with_environment(bundle: Bundle, *entries: str) -> None:
 
 
 # One of the two is enough: the time that each takes for so many grows as their square.
+@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", ["runc"], indirect=True)
 def test_a_hundred_thousand_variables(bundle: Bundle, runtime: str, gpu: Host) -> None:
     many = [f"V{number}=" for number in range(100_000)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kit.probe import need_programs
 from kit.registry import RegistryServer
 from kit.rollout import KERNELS, Rollout
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 _HOSTS = 40
 
 
+@pytest.mark.nightly
 def test_five_kernels_cost_five_builds_and_no_host_compiles(tmp_path: Path) -> None:
     need_programs("docker-registry")
     (tmp_path / "registry").mkdir()

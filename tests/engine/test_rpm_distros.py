@@ -385,6 +385,7 @@ def test_update_solves_again_and_finds_the_same_where_nothing_has_changed(
     assert said == [pin]
 
 
+@pytest.mark.nightly
 @_one
 def test_another_machine_builds_a_pin_into_the_same_module(
     stand: _Stand, solved: _Host, built: dict[str, Any], tmp_path: Path

@@ -65,6 +65,7 @@ def _never_builds(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_a_host_without_an_engine_gets_a_signed_driver_from_a_registry(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -133,12 +133,11 @@ def earlier(package: Path, folder: Path) -> Path:
 def make_release(folder: Path, engine: Engine, url: str) -> Path:
     """Make a signed release below `folder`, which is served at `url`.
 
-    The agent's image is made on the engine's base image.
+    It is for the architectures that the hook was built for. The agent's image is made on the
+    engine's base image.
     """
     need_programs("dpkg-deb", "rpmbuild", "git", "gpg", "apt-ftparchive", "createrepo_c")
     need(DECORATOR.exists(), str(DECORATOR), "make build")
-    # A release is for both architectures.
-    run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": "aarch64"}, timeout_s=1200)
     made = folder / "dist"
     shipping("--output", made, "--base", IMAGE, engine=engine)
     with gnupg_home() as home:
