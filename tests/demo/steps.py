@@ -52,7 +52,7 @@ class Demo:
             ("provision facts: what this machine is", self.show_facts),
             ("provision resolve: everything that is pinned", self.resolve),
             ("provision build: modules and user space, as an image", self.build),
-            ("provision verify: is it whole, and for that kernel", self.verify),
+            ("provision verify --boot: is it whole, and does that kernel load it", self.verify),
             ("provision install: into the store below a folder", self.install),
             ("containers, with the flag and without", self.containers),
         ]
@@ -103,8 +103,11 @@ class Demo:
 
     def verify(self) -> None:
         """Step 4."""
-        done = self._provision("verify", self.built["image"])
-        self.screen.check(done.returncode == 0, "vermagic, checksums and modules are right", done)
+        image = self.built["image"]
+        done = self._provision("verify", "--boot", image, *self.engines.network_flags)
+        self.screen.check(
+            done.returncode == 0, "checksums are right, and its kernel takes the modules", done
+        )
 
     def install(self) -> None:
         """Step 5."""

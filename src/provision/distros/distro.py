@@ -51,7 +51,8 @@ class HeaderRule(Frozen):
     # fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
     kernels: Pattern
     specs: tuple[Placeholder, ...] = ()
-    # The packages of the kernel itself, image and modules; empty: not known.
+    # The packages of the kernel itself, image and modules; empty: not known. Of ``a|b``, the first
+    # that apt knows.
     image: tuple[Placeholder, ...] = ()
     # The build folder that the packages bring.
     build: AbsolutePath | None = None

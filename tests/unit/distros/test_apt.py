@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.process import run
 from provision.distros import Distro, Failure, Repository, Spec, Supply, distro_named, family_of
 from provision.distros.family import NO_CONFIG
 from provision.errors import NotFoundError, ProvisionError
@@ -162,11 +163,25 @@ def test_repositories_take_the_place_of_the_base_images_own() -> None:
     assert "Dir::Etc::SourceList" not in APT.solve(Supply(UBUNTU, NOBLE), (Spec("make"),)).text
 
 
-def test_specs_are_words_of_the_shell() -> None:
-    script = APT.solve(
-        Supply(UBUNTU, NOBLE), (Spec("make; reboot"),), config="/usr/src/a b/.config"
+# An archive that has the packages b and c; apt-cache ends with 0 for a name that others mention.
+_ARCHIVE = 'apt_cache() { case $2 in b | c) echo "Package: $2";; esac; }'
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"), [("make; reboot", "make; reboot"), ("b|c", "b"), ("a|c", "c"), ("d|a", "d")]
+)
+def test_apt_gets_one_word_for_a_spec(spec: str, asked: str) -> None:
+    lines = APT.solve(Supply(UBUNTU, NOBLE), (Spec("x"), Spec(spec))).text.splitlines()
+    begin, end = (
+        lines.index("first_of() {"),
+        next(number for number, line in enumerate(lines) if line.startswith("set -- ")),
     )
-    assert "install 'make; reboot'" in script.text
+    script = "\n".join([_ARCHIVE, *lines[begin : end + 1], "printf '%s\\n' \"$@\""])
+    assert run(["sh", "-c", script]).stdout.splitlines() == ["x", asked]
+
+
+def test_a_folder_of_headers_is_one_word() -> None:
+    script = APT.solve(Supply(UBUNTU, NOBLE), (), config="/usr/src/a b/.config")
     assert "'/usr/src/a b/.config'" in script.text
     assert script.config == "config"
 

@@ -164,7 +164,7 @@ class Apt(Family):
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""
-        packages = " ".join(shlex.quote(spec.text) for spec in specs)
+        packages = " ".join(_word(spec.text) for spec in specs)
         parts = [_prelude(supply.repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
@@ -310,10 +310,19 @@ done
 # another, empty folder of downloads, because apt leaves out files that it has downloaded already.
 # apt compares each file with its sha256, and so does the package store.
 _SOLVE = """\
+# Debian's archive may have a kernel unsigned days before it has the signed one.
+first_of() {
+    for name in "$@"; do
+        # Of a name that only others mention, it prints nothing and ends with 0.
+        if apt_cache show "$name" 2> /dev/null | grep -q .; then echo "$name"; return; fi
+    done
+    echo "$1"
+}
+set -- @packages@
 apt_get -o Dir::Cache::Archives=/provision/solve/none --quiet=2 --print-uris --yes \\
-    install @packages@ > uris.txt 2> uris.log &
+    install "$@" > uris.txt 2> uris.log &
 listing=$!
-apt_get --quiet --download-only --yes install @packages@
+apt_get --quiet --download-only --yes install "$@"
 wait "$listing" || { cat uris.log; exit 1; }
 rm -rf packages && mkdir packages
 {
@@ -363,6 +372,12 @@ def source_files(distro: Distro, repositories: Iterable[Repository]) -> Mapping[
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
         }
     return files
+
+
+def _word(spec: str) -> str:
+    """Return a word of the script for a package, or for the first that there is of ``a|b``."""
+    names = [shlex.quote(name) for name in spec.split("|")]
+    return names[0] if len(names) == 1 else f'"$(first_of {" ".join(names)})"'
 
 
 def _package(record: list[str], installed: set[tuple[str, str]]) -> Package:
