@@ -24,6 +24,7 @@ from bench import (
     registry,
     runfile,
     starts,
+    trial,
 )
 from bench.rows import as_document, as_text
 from bench.scene import Scene
@@ -45,6 +46,7 @@ _GROUPS: tuple[Group, ...] = (
     *product.GROUPS,
     *agent.GROUPS,
     *beside.GROUPS,
+    *trial.GROUPS,
     *runfile.GROUPS,
     *registry.GROUPS,
     *matrix.GROUPS,

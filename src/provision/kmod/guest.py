@@ -33,7 +33,7 @@ _COPIES = 2.25
 # Seconds until the first program runs. Emulated, a kernel needs three on an idle processor.
 _STARTS_WITHIN_S = 120.0
 # With KVM a kernel needs one; where KVM is offered and does not work, nothing ever comes.
-_KVM_STARTS_WITHIN_S = 10.0
+_KVM_STARTS_WITHIN_S = 5.0
 _KVM = Path("/dev/kvm")
 _MEMORY = Path("/proc/meminfo")
 _STARTED = "@started"
