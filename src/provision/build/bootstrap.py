@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import hashlib
 import json
-import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from provision.build.base_image import (
     image_of_tree,
     named_base,
 )
-from provision.build.network_access import can_hold, netrc_home
+from provision.build.network_access import netrc_home
 from provision.build.solve import configured_repositories, suites_of
 from provision.build.workspace import Settings
 from provision.distros import Distro, Repository, release_of, uses_archive
@@ -33,9 +32,9 @@ from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError, UsageError, redact
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download_signed
-from provision.files import in_root, lock, settled_path, write_atomic
+from provision.files import in_root, settled_path, write_atomic
 from provision.pin import BasePin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, report
@@ -103,29 +102,23 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
             resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
         )
     archive = settings.config.distro(FLATCAR).archive
-    # The download has one name: while one process checks its signature, none may write to it.
-    with lock(settings.state / "locks" / "developer-containers"):
-        engine = settings.engine()
-        image = engine.image(request.name)
-        if image is not None:
-            return BasePin(image=request.name, digest=image.id)
-        place = release_address(FLATCAR, version, request.architecture, mirror=archive.mirror)
-        packed = settings.state / "developer-containers" / f"{version}.bin.bz2"
+    url = release_address(FLATCAR, version, request.architecture, mirror=archive.mirror)
+    packed = settings.state / "developer-containers" / f"{version}.bin.bz2"
+
+    def fill(tree: Path) -> None:
         keyring = _keyring(settings, archive.keyring or _KEYRING)
-        download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed)
+        download_signed(f"{url}/{_FILE}", keyring=keyring, destination=packed)
         # Some 6 GB.
-        with scratch(settings.state, "developer") as folder:
-            report(Note(f"Unpacking {packed.name}"))
-            disk, tree = folder / "disk", folder / "root"
-            _unpack(packed, disk)
-            report(Note("Copying the files of the developer container"))
-            copy_root(disk, tree)
-            disk.unlink()
-            report(Note(f"Importing {request.name}"))
-            pin = image_of_tree(engine, tree, request, "Flatcar's developer container")
-        # Half a gigabyte, which is not needed once the image exists.
-        packed.unlink()
-        return pin
+        disk = tree.with_name("disk")
+        _unpack(packed, disk)
+        copy_root(disk, tree)
+        disk.unlink()
+
+    maker = "Flatcar's developer container"
+    pin = _make_image(settings.engine(), request, maker, url, fill, state=settings.state)
+    # Half a gigabyte, which is not needed once the image exists.
+    packed.unlink(missing_ok=True)
+    return pin
 
 
 def _keyring(settings: Settings, name: str) -> Path:
@@ -147,19 +140,17 @@ def _keyring(settings: Settings, name: str) -> Path:
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 # Copied from this machine; the engine replaces them in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
-# Files that the installation leaves there are not needed in a base image.
-_APT_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
-_RPM_UNTIDY = ("var/cache", "var/log", "tmp", "run")
+_CACHES = ("var/cache/apt", "var/lib/apt/lists", "var/cache/dnf", "var/cache/zypp")
+_UNTIDY = (*_CACHES, "var/log", "tmp", "run")
 # This machine's rpm keeps its database here in the tree; the distro's own is made from it.
 _DATABASE = "provision-rpmdb"
-# Paths of fewer parts belong to the distro.
-_MIN_DEPTH = 2
 _REPOSITORIES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
 # Exported by this machine's rpm and imported by the distro's: they may keep it in other folders and
 # formats, and neither reads every format of the other.
-_EXPORT = 'rpmdb --dbpath "$1" --exportdb > "$2" && rm -r "$1"'
-_IMPORT = """\
+_OWN_DATABASE = """\
 set -eu
+rpmdb --dbpath "$1/$3" --exportdb > "$2"
+rm -r "$1/$3"
 unset TMPDIR
 # zypper's, to the database that is gone.
 for link in "$1/var/lib/rpm" "$1/usr/lib/sysimage/rpm"; do
@@ -220,25 +211,19 @@ def _from_repositories(settings: Settings, request: BaseRequest) -> BasePin:
     is_such_a_host = facts.id == distro.id and data.release(facts.version or "") == release
     # The release's name in its repositories ($releasever).
     version = facts.version if is_such_a_host and facts.version else release.version
-    if keyless := [one.id for one in own if not one.keys]:
-        raise UsageError(
-            f"The repositories {', '.join(keyless)} of [distros.{distro.id}] name no key, and there"
-            " is no base image yet that would have the distro's.",
-            resolution="Name the distro's key in /etc/provision/provision.toml: keys ="
-            f' ["/path/of/its/key"]; {data.name} publishes it on its site.',
-        )
-    configured = None if own else in_root(settings.root, _REPOSITORIES[data.family])
-    if configured and not (is_such_a_host and configured.is_dir()):
+    configured = in_root(settings.root, _REPOSITORIES[data.family])
+    is_known = all(one.keys for one in own) if own else is_such_a_host and configured.is_dir()
+    if not is_known:
         raise NotFoundError(
-            f"It is not known from which repositories a base image of {data.name}"
-            f" {release.version} can be made: this machine is no such host.",
+            f"It is not known from which repositories, and with whose keys, a base image of"
+            f" {data.name} {release.version} can be made.",
             resolution="Name its repositories, with the keys that sign their packages, in"
             f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
             ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
             f" where that is possible ({release.image}) and docker load it here.",
         )
     return make_rpm_base(
-        settings.engine(), request, data, version, configured or own, state=settings.state
+        settings.engine(), request, data, version, own or configured, state=settings.state
     )
 
 
@@ -271,7 +256,7 @@ def make_apt_base(
                 env=environment,
                 on_line=lambda line: report(Output(line)),
             )
-        _empty(tree, _APT_UNTIDY)
+        _tidy(tree)
 
     maker = "debootstrap --variant=minbase"
     return _make_image(engine, request, maker, mirror, fill, state=state)
@@ -292,13 +277,6 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
         yield mirror, {}
         return
     login = (unquote(parts.username), unquote(parts.password or ""))
-    if not can_hold(*login):
-        raise UsageError(
-            f"debootstrap can't log in to the mirror '{redact(mirror)}': a blank, a quote or a"
-            " backslash can't be in its user or password.",
-            resolution="Give the mirror another password, or pull a base image instead: docker"
-            " pull NAME, and name it with --base.",
-        )
     host = parts.netloc.rpartition("@")[2]
     with netrc_home(parts.hostname, login, folder) as home:
         yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
@@ -339,17 +317,21 @@ def make_rpm_base(
                 # default.
                 env={"HOME": str(home), "TMPDIR": ""},
             )
-        _own_database(tree, folder / "database", request)
+        report(Note(f"Writing the package database of {request.name}"))
+        run(
+            ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
+            why="have the distro's own rpm keep the package database",
+        )
         # Package managers make folders in the tree at the paths of their settings.
         inside = folder.resolve().relative_to("/")
         shutil.rmtree(tree / inside, ignore_errors=True)
         for path in inside.parents:
-            if len(path.parts) < _MIN_DEPTH or str(path) in _RPM_UNTIDY:
+            if path in {Path("var/cache"), Path(path.parts[0])}:
                 break
-            # A folder that is not empty belongs to the distro.
+            # A folder that is not empty belongs to the distro, like these.
             with suppress(OSError):
                 (tree / path).rmdir()
-        _empty(tree, _RPM_UNTIDY)
+        _tidy(tree)
 
     if isinstance(repositories, Path):
         places = f"this machine's repositories ({repositories})"
@@ -390,24 +372,6 @@ def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str
     return commands
 
 
-def _own_database(tree: Path, database: Path, request: BaseRequest) -> None:
-    """Convert the package database to that of the distro's own rpm."""
-    report(Note(f"Writing the package database of {request.name}"))
-    run(["sh", "-c", _EXPORT, "sh", tree / _DATABASE, database], why="read a package database")
-    done = run(
-        ["sh", "-c", _IMPORT, "sh", tree, database], why="write a package database", check=False
-    )
-    if done.returncode != 0:
-        raise ProvisionError(
-            f"The rpm of {request.distro.id} {request.distro.version} could not take over the"
-            " database of the packages that were installed.",
-            resolution="See whether the repositories are of that release. An image that the distro"
-            " publishes does without: docker load it, and name it with [distros."
-            f"{request.distro.id}] base_images in /etc/provision/provision.toml.",
-            details=done.stderr.strip() or None,
-        )
-
-
 def _make_image(
     engine: Engine,
     request: BaseRequest,
@@ -418,18 +382,9 @@ def _make_image(
     state: Path,
 ) -> BasePin:
     """Let a program fill a root filesystem, and import it with the name of the request."""
-    if request.architecture != platform.machine() and not _runs_here(request.architecture):
-        raise UsageError(
-            f"A base image for {request.architecture} can't be made here: this machine can't run"
-            " such programs.",
-            resolution="Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
-            " qemu-user-static), or pull an image and name it with --base.",
-        )
-    before = engine.image(request.name)
     # Not in /tmp, which may forbid programs and device nodes.
     with scratch(state, "base") as folder:
-        made = engine.image(request.name)
-        if made is not None and (before is None or made.id != before.id):
+        if (made := engine.image(request.name)) is not None:
             # The process that this one waited for made it.
             return base_pin(request.name, made.id)
         tree = folder / "root"
@@ -442,22 +397,9 @@ def _make_image(
         return image_of_tree(engine, tree, request, maker)
 
 
-def _runs_here(machine: str) -> bool:
-    """Return whether the kernel starts programs of another machine by an emulator.
-
-    The flag F: its emulator is open, so that it is found in a container or another root too.
-    Source: https://docs.kernel.org/admin-guide/binfmt-misc.html
-    """
-    try:
-        said = Path(f"/proc/sys/fs/binfmt_misc/qemu-{machine}").read_text()
-    except OSError:
-        return False
-    return said.startswith("enabled") and re.search(r"^flags: .*F", said, re.MULTILINE) is not None
-
-
-def _empty(tree: Path, names: Sequence[str]) -> None:
-    """Remove the files in folders, and keep their folders, which programs expect."""
-    for folder in (tree / name for name in names):
+def _tidy(tree: Path) -> None:
+    """Remove what an installation leaves, but for its folders, which programs expect."""
+    for folder in (tree / name for name in _UNTIDY):
         for path in () if folder.is_symlink() else folder.rglob("*"):
             if path.is_symlink() or not path.is_dir():
                 path.unlink()

@@ -19,25 +19,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.config import NetworkConfig
+from provision.errors import UsageError
 
 # Characters that a word of the file can't hold: wget reads quotes, but has no escape for one.
 _NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
-def can_hold(user: str, password: str) -> bool:
-    """Return whether ``netrc_home`` can write a login."""
-    return bool(user) and not _NO_WORD.search(user + password)
-
-
 @contextmanager
 def netrc_home(host: str, login: tuple[str, str], folder: Path) -> Iterator[Path]:
     """Make a home with a ``.netrc``, which is removed afterwards."""
+    user, password = login
+    if not user or _NO_WORD.search(user + password):
+        raise UsageError(
+            f"No program can log in to '{host}' as is asked: the user is empty, or a blank, a quote"
+            " or a backslash is in the user or password.",
+            resolution="Have another password or token made for it, and give that in its place.",
+        )
     home = Path(tempfile.mkdtemp(dir=folder, prefix="home-"))
     try:
         handle = os.open(home / ".netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as stream:
-            stream.write(f"machine {host} login {login[0]} password {login[1]}\n")
+            stream.write(f"machine {host} login {user} password {password}\n")
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -158,7 +158,7 @@ def test_a_mirrors_password_is_in_no_argument(
     assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
     assert not list(tmp_path.rglob(".netrc"))
     with pytest.raises(UsageError) as caught:
-        make_apt_base(engine, _REQUEST, "http://me:a%20b@m.example/debian", state=tmp_path)
+        make_apt_base(FakeEngine(), _REQUEST, "http://me:a%20b@m.example/debian", state=tmp_path)
     assert "a%20b" not in caught.value.message
 
 
@@ -213,14 +213,6 @@ def test_a_failure_leaves_no_tree_behind(
     assert not Path(debootstrap[-2]).parent.exists()
 
 
-def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
-    if Path("/proc/sys/fs/binfmt_misc/qemu-s390x").exists():
-        pytest.skip("this machine runs programs of it")
-    request = BaseRequest(_DEBIAN, "s390x")
-    with pytest.raises(UsageError):
-        make_apt_base(FakeEngine(), request, "http://mirror/debian", state=tmp_path)
-
-
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stand in for dnf, zypper and rpm; gives their arguments, and HOME as the first."""
@@ -248,14 +240,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         (tree / tree.parent.relative_to("/") / "cache/metadata").mkdir(parents=True, exist_ok=True)
         calls.extend([path.name, path.read_text()] for path in tree.parent.glob("repos/*"))
 
-    def run(argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+    def run(argv: Sequence[str | Path], *, why: str) -> Completed:
         assert why
         words = [str(word) for word in argv]
         calls.append(words)
-        if "--exportdb" in words[2]:
-            Path(words[4]).rmdir()
-        status = 1 if not check and "broken" in words[-2] else 0
-        return Completed(tuple(words), status, "", "rpmdb: cannot open")
+        Path(words[4], words[6]).rmdir()
+        return Completed(tuple(words), 0, "", "")
 
     monkeypatch.setattr(bootstrap, "stream", stream)
     monkeypatch.setattr(bootstrap, "run", run)
@@ -277,7 +267,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     request = BaseRequest(find_distro("rocky:9"), "x86_64", "rocky:9")
     pin = make_rpm_base(engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path)
     assert pin == BasePin(image="rocky:9", digest=_ID)
-    dnf, (name, repository), export, taken = installed
+    dnf, (name, repository), database = installed
     assert dnf[0] == "dnf"
     assert dnf[-1] == "xz"
     assert {"--releasever=9", "--assumeyes", "system-release"} <= set(dnf)
@@ -287,9 +277,8 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     assert "gpgcheck=1" in repository
     assert f"--setopt=reposdir={folder}/repos" in dnf
     # Its own rpm keeps the database, wherever and however it does.
-    assert "--exportdb" in export[2]
-    assert "chroot" in taken[2]
-    assert "--importdb" in taken[2]
+    script = database[2]
+    assert script.index("--exportdb") < script.index("chroot") < script.index("--importdb")
     assert not folder.exists()
     names = _names_in(engine)
     assert "./etc/yum.repos.d" in names
@@ -326,19 +315,6 @@ def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
     make_rpm_base(engine, request, _data("rocky:9"), "9.6", own, state=tmp_path / "state")
     assert "--setopt=reposdir=/etc/yum.repos.d" in installed[0]
     assert "--releasever=9.6" in installed[0]
-
-
-def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
-    installed: list[list[str]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    request = BaseRequest(find_distro("rocky:8"), "x86_64", "rocky:8")
-    with pytest.raises(ProvisionError) as caught:
-        make_rpm_base(engine, request, _data("rocky:8"), "8", (_OWN,), state=tmp_path / "broken")
-    assert "base_images" in str(caught.value.resolution)
-    assert caught.value.details == "rpmdb: cannot open"
-    assert engine.calls == []
-    assert installed
-    assert not (tmp_path / "broken/base").exists()
 
 
 def test_a_push_gives_the_registrys_digest(engine: FakeEngine) -> None:

@@ -137,7 +137,7 @@ def test_a_base_image_that_cannot_be_pulled_is_made_from_the_repositories_that_a
 
 def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Path) -> None:
     settings = _host(tmp_path, _REPOSITORY.format(id="rocky"))
-    with pytest.raises(UsageError):
+    with pytest.raises(NotFoundError):
         _base(settings, "rocky:9")
 
 

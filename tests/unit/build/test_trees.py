@@ -351,7 +351,7 @@ def test_one_process_at_a_time_downloads_a_developer_container(settings: Setting
             bootstrap.ensure_developer_image(using(settings, engine), wanted)
         )
     )
-    with lock(settings.state / "locks/developer-containers"):
+    with lock(settings.state / "locks/base"):
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
