@@ -15,7 +15,6 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from provision.catalogue.fields import Day, PublicUrl, known_placeholders, last_day
 from provision.documents import Frozen
-from provision.pin import PackageName
 
 # A vendor's promise for a branch, the longest support first.
 Maturity = Literal["lts", "production", "new-feature"]
@@ -86,29 +85,10 @@ class _Source(Frozen):
         )
 
 
-class LatestText(_Source):
-    """A text file whose first word is the newest version, the second the path of its file."""
-
-    kind: Literal["latest-txt"]
-
-
 class NvidiaReleases(_Source):
     """NVIDIA's list of data center drivers, by branch, with what each branch is."""
 
     kind: Literal["nvidia-releases-json"]
-
-
-class Redistributables(_Source):
-    """A folder with a ``redistrib_VERSION.json`` for each version, which has checksums.
-
-    Attributes:
-        component: The member of these files that is the driver.
-        platform: The member of the component for a platform, with ``{arch}``.
-    """
-
-    kind: Literal["redistrib-json"]
-    component: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
-    platform: Annotated[str, AfterValidator(_address)] = "linux-{arch}"
 
 
 class GitTags(_Source):
@@ -133,21 +113,8 @@ class HttpIndex(_Source):
     pattern: Pattern
 
 
-class PackageIndex(_Source):
-    """A vendor's own repository of packages.
-
-    Attributes:
-        kind: ``deb-index``: ``url`` is its file ``Packages`` or ``Packages.gz``; ``rpm-index``:
-            the folder that has ``repodata``.
-        package: The package whose versions are the driver's.
-    """
-
-    kind: Literal["deb-index", "rpm-index"]
-    package: PackageName
-
-
 UpstreamSource = Annotated[
-    LatestText | NvidiaReleases | Redistributables | GitTags | HttpIndex | PackageIndex,
+    NvidiaReleases | GitTags | HttpIndex,
     Field(discriminator="kind"),
 ]
 

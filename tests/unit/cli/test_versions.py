@@ -62,8 +62,9 @@ kind = "nvidia-releases-json"
 url = "VENDOR/releases.json"
 
 [[upstream.sources]]
-kind = "latest-txt"
-url = "VENDOR/latest.txt"
+kind = "http-index"
+url = "VENDOR/files.html"
+pattern = "([0-9.]+)"
 files = true
 
 [upstream.branches]
@@ -78,7 +79,7 @@ def vendor(tmp_path: Path) -> Iterator[Mirror]:
     folder.mkdir()
     (folder / "releases.json").write_bytes((DATA / "releases.json").read_bytes())
     # Older than what the other source has: it happens.
-    (folder / "latest.txt").write_text("595.84 595.84/NVIDIA-Linux-x86_64-595.84.run\n")
+    (folder / "files.html").write_text("<a href='595.84/'>595.84/</a>\n")
     mirror = Mirror(folder)
     with mirror.serving():
         yield mirror
@@ -179,9 +180,9 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     assert branches["535"]["kind_by"].startswith("127.0.0.1, asked on ")
     assert [source["kind"] for source in document["sources"]] == [
         "nvidia-releases-json",
-        "latest-txt",
+        "http-index",
     ]
-    assert document["sources"][1]["url"] == f"{vendor.url}/latest.txt"
+    assert document["sources"][1]["url"] == f"{vendor.url}/files.html"
     assert [concern["kind"] for concern in document["concerns"]] == ["ended"]
 
 
@@ -219,7 +220,7 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
 ) -> None:
     before = site.document()
     (vendor.folder / "releases.json").write_text("<html>Sorry</html>")
-    (vendor.folder / "latest.txt").unlink()
+    (vendor.folder / "files.html").unlink()
     outcome = site.versions("demo")
     # Nobody could be read, and its last answer is shown.
     assert outcome.code == 3
@@ -277,7 +278,7 @@ def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("any_version")
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
-    # Of latest.txt, which says 'files = true'; the other source does not.
+    # Of the page of files, which says 'files = true'; the other source does not.
     assert follow(settings, DriverRequest("demo"), DEBIAN).published == ("595.84",)
     assert follow(settings, DriverRequest("demo", version="595"), DEBIAN).published == ("595.84",)
     asked = len(vendor.asked)

@@ -18,7 +18,7 @@ from provision.sources.upstream.queries import Answer, Branches, UpstreamResult,
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)
 NVIDIA: dict[str, Any] = {
-    "sources": [{"kind": "latest-txt", "url": "https://vendor.example/latest.txt"}],
+    "sources": [{"kind": "git-tags", "url": "https://vendor.example/driver.git"}],
     "branches": {
         "535": {"maturity": "lts", "end_of_life": "2026-06"},
         "580": {"maturity": "production", "end_of_life": "2028-06-15"},
@@ -118,10 +118,10 @@ def test_branches_may_have_more_parts() -> None:
         ({"branches": {"535": {"end_of_life": "June"}}}, "branches.535.end_of_life"),
         ({"branches": {"r535": {}}}, "branches.r535"),
         ({"sources": [{"kind": "rss", "url": "https://x"}]}, "sources.0"),
-        ({"sources": [{"kind": "latest-txt", "url": "https://x/{distro}"}]}, "{distro}"),
+        ({"sources": [{"kind": "git-tags", "url": "https://x/{distro}"}]}, "{distro}"),
         ({"sources": [{"kind": "git-tags", "url": "https://x", "pattern": "("}]}, "pattern"),
         ({"sources": [{"kind": "git-tags", "url": "https://x", "pattern": "v"}]}, "one group"),
-        ({"sources": [{"kind": "latest-txt", "url": "file:///etc/passwd"}]}, "url"),
+        ({"sources": [{"kind": "git-tags", "url": "file:///etc/passwd"}]}, "url"),
     ],
 )
 def test_mistakes_of_a_recipe_are_named(change: dict[str, Any], place: str) -> None:
@@ -131,7 +131,7 @@ def test_mistakes_of_a_recipe_are_named(change: dict[str, Any], place: str) -> N
 
 
 def test_addresses_hold_the_architecture_as_the_vendor_calls_it() -> None:
-    source = {"kind": "latest-txt", "url": "https://x/{arch}/y", "arch": {"aarch64": "sbsa"}}
+    source = {"kind": "git-tags", "url": "https://x/{arch}/y", "arch": {"aarch64": "sbsa"}}
     (found,) = upstream(sources=[source]).sources
     assert found.address("x86_64") == "https://x/x86_64/y"
     assert found.address("aarch64") == "https://x/sbsa/y"

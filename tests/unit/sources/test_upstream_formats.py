@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.catalogue.upstream import Redistributables
 from provision.errors import ProvisionError
 from provision.sources.upstream import formats
 
@@ -20,15 +18,6 @@ _WITHIN_S = 2.0
 
 DATA = Path(__file__).parents[2] / "data/releases"
 URL = "https://vendor.example/file"
-REDIST = Redistributables.model_validate(
-    {
-        "kind": "redistrib-json",
-        "url": "https://vendor.example/redist/",
-        "component": "nvidia_driver",
-        "arch": {"aarch64": "sbsa"},
-    },
-    strict=False,
-)
 
 
 def data(name: str) -> bytes:
@@ -41,15 +30,6 @@ def versions(releases: tuple[formats.Release, ...]) -> list[str]:
 
 def nvidia(content: bytes, machine: str = "x86_64") -> tuple[formats.Release, ...]:
     return formats.nvidia_releases(content, url=URL, machine=machine)
-
-
-def test_a_latest_txt_names_one_version_and_its_file() -> None:
-    text = b"595.84 595.84/NVIDIA-Linux-x86_64-595.84.run\n"
-    (release,) = formats.latest_text(text, url="https://vendor.example/Linux-x86_64/latest.txt")
-    assert release.version == "595.84"
-    assert release.url == (
-        "https://vendor.example/Linux-x86_64/595.84/NVIDIA-Linux-x86_64-595.84.run"
-    )
 
 
 def test_releases_json_has_branches_with_what_they_are() -> None:
@@ -81,15 +61,8 @@ def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "releases.json": nvidia,
-    "latest.txt": lambda content: formats.latest_text(content, url=URL),
-    "redistrib.json": lambda content: formats.redistributables(
-        content, url=URL, source=REDIST, machine="x86_64"
-    ),
     "sums": lambda content: formats.redistributed_sums(content, url=URL),
     "page": lambda content: formats.http_index(content, url=URL, pattern=r"(.*)"),
-    "Packages": lambda content: formats.deb_index(content, url=URL, package="tool"),
-    "primary.xml": lambda content: formats.rpm_index(content, url=URL, package="tool"),
-    "repomd.xml": lambda content: formats.primary_of(content, url=URL),
     "tags": lambda content: formats.git_tags(
         content.decode("utf-8", "replace"), url=URL, pattern="(.*)"
     ),
@@ -100,43 +73,17 @@ _PAGE = b"\n <!DOCTYPE html><html><body>Moved</body></html>"
 @pytest.mark.parametrize(
     ("reader", "content"),
     [
-        ("latest.txt", b""),
-        ("latest.txt", b"595.84 a b"),
-        ("latest.txt", b"latest 595.84/x.run"),
-        ("latest.txt", b"595.84 580.1/NVIDIA-Linux-x86_64-580.1.run"),
-        ("latest.txt", b"595.84 \xc3\xa4/595.84.run"),
-        ("latest.txt", _PAGE),
         ("releases.json", _PAGE),
         ("releases.json", _PAGE.lower()),
-        ("Packages", b"Package: tool\nVersion: \xff\n"),
-        ("Packages", gzip.compress(bytes(1 << 17))),
-        ("primary.xml", b'<!DOCTYPE a [<!ENTITY b "c">]><metadata/>'),
-        ("primary.xml", b"<metadata>"),
-        ("primary.xml", b"<?xml version='1.0' encoding='made-up'?><metadata/>"),
-        ("primary.xml", b"<?xml version='1.0' encoding='utf-7'?><metadata/>"),
-        ("primary.xml", gzip.compress(b"<metadata/>", mtime=0)[:-9]),
-        (
-            "primary.xml",
-            b"<metadata xmlns='x'><name>tool</name><version ver='..'/></metadata>",
-        ),
-        # A list of packages lies in its repository.
-        *(
-            ("repomd.xml", data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href))
-            for href in (b"../../etc/shadow", b"https://other.example/x.gz", b"repodata/../x", b"")
-        ),
     ],
 )
-def test_what_is_in_another_format_is_refused_by_its_address(
-    monkeypatch: pytest.MonkeyPatch, reader: str, content: bytes
-) -> None:
-    monkeypatch.setattr(formats, "_MAX_INDEX", 1 << 16)
+def test_what_is_in_another_format_is_refused_by_its_address(reader: str, content: bytes) -> None:
     with pytest.raises(ProvisionError) as refused:
         READERS[reader](content)
     assert URL in f"{refused.value.message} {refused.value.resolution}"
 
 
 _DRIVER = ("535", "driver_info", 1, "release_version")
-_PLATFORM = ("nvidia_driver", "linux-x86_64")
 
 
 @pytest.mark.parametrize(
@@ -149,16 +96,13 @@ _PLATFORM = ("nvidia_driver", "linux-x86_64")
         ("releases.json", {("580", "driver_info", 0, "release_date"): "Aug 18"}),
         # All are named together.
         ("releases.json", {_DRIVER: None, ("580", "driver_info"): {}}),
-        ("redistrib.json", {("nvidia_driver",): None}),
-        ("redistrib.json", {("nvidia_driver", "version"): 580}),
-        ("redistrib.json", {(*_PLATFORM, "sha256"): "00"}),
-        ("redistrib.json", {_PLATFORM: []}),
+        ("sums", {("nvidia_driver", "linux-x86_64", "sha256"): "00"}),
     ],
 )
 def test_a_changed_format_is_named_by_address_and_member(
     reader: str, members: dict[tuple[str | int, ...], object]
 ) -> None:
-    name = "redistrib_580.65.06.json" if reader == "redistrib.json" else reader
+    name = "redistrib_580.65.06.json" if reader == "sums" else reader
     document = json.loads(data(name))
     for keys, value in members.items():
         table = document
@@ -202,26 +146,12 @@ def test_no_json_is_more_than_refused(document: object) -> None:
     content = json.dumps(document).encode()
     for read in (
         lambda: nvidia(content),
-        lambda: formats.redistributables(content, url=URL, source=REDIST, machine="x86_64"),
         lambda: formats.redistributed_sums(content, url=URL),
     ):
         try:
             read()
         except ProvisionError as error:
             assert URL in error.message  # noqa: PT017 - as above
-
-
-def test_redistributables_have_a_checksum_by_architecture() -> None:
-    content, url = data("redistrib_580.65.06.json"), "https://vendor.example/redist/r.json"
-    release = formats.redistributables(content, url=url, source=REDIST, machine="aarch64")
-    assert release is not None
-    assert (release.version, release.released) == ("580.65.06", "2025-08-04")
-    assert release.sha256 == "3" * 64
-    assert release.url == (
-        "https://vendor.example/redist/nvidia_driver/linux-sbsa/"
-        "nvidia_driver-linux-sbsa-580.65.06-archive.tar.xz"
-    )
-    assert formats.redistributables(content, url=url, source=REDIST, machine="riscv64") is None
 
 
 def test_tags_are_versions_where_the_pattern_says_so() -> None:
@@ -248,21 +178,6 @@ def test_a_page_of_links_is_read_by_names_of_files() -> None:
     found = formats.http_index(content, url=URL, pattern=r"redistrib_([0-9.]+)\.json")
     assert versions(found) == ["550.163.01", "580.65.06", "570.172.08", "1.2"]
     assert versions(formats.newest_first(found))[0] == "580.65.06"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_index_of_debian_packages(packed: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    content = gzip.compress(data("Packages")) if packed else data("Packages")
-    found = formats.deb_index(content, url=URL, package="nvidia-kernel-open-dkms")
-    assert versions(found) == ["580.65.06", "575.57.08"]
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
-    content = gzip.compress(data("primary.xml")) if packed else data("primary.xml")
-    found = formats.rpm_index(content, url=URL, package="kmod-nvidia-open-dkms")
-    assert versions(found) == ["580.65.06", "575.57.08"]
-    assert formats.primary_of(data("repomd.xml"), url=URL) == "repodata/abc-primary.xml.gz"
 
 
 @pytest.mark.parametrize("part", [b"<a ", b"<a href='", b"<!--", b"<?", b"</", b"<![CDATA["])

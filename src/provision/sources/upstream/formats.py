@@ -1,4 +1,4 @@
-"""Reads versions from the answers of vendors, in their formats, and from indexes. Pure.
+"""Reads versions from the answers of vendors, in their formats. Pure.
 
 Unknown members of JSON are accepted, because vendors add some. A missing member, or one of another
 type, is an error that names the address and the member.
@@ -6,21 +6,17 @@ type, is an error that names the address and the member.
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from html.parser import HTMLParser
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
-from xml.etree import ElementTree
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
 
-from provision.catalogue.upstream import Maturity, Redistributables
-from provision.distros.debian.relations import upstream_version, version_key
+from provision.catalogue.upstream import Maturity
+from provision.distros.debian.relations import version_key
 from provision.documents import Foreign, Frozen, refusing
 from provision.errors import ProvisionError
 from provision.pin import Commit, Sha256
@@ -55,7 +51,6 @@ class Release(Frozen):
     released: str | None = None
     commit: Commit | None = None
     url: str | None = None
-    sha256: Sha256 | None = None
 
 
 def _version(text: str) -> str:
@@ -86,15 +81,9 @@ _NVIDIA = TypeAdapter(dict[_BranchKey, _NvidiaBranch])
 
 
 class _Redistrib(Foreign):
-    """A release; its components are members beside those of the release itself."""
+    """A release; its components are members beside others of the release itself."""
 
     model_config = ConfigDict(extra="allow")
-
-    release_date: _Date = ""
-
-    def component(self, name: str) -> object:
-        """Return a member; None, which is no component, if it is missing."""
-        return (self.model_extra or {}).get(name)
 
 
 class _File(Foreign):
@@ -102,24 +91,8 @@ class _File(Foreign):
     sha256: Sha256
 
 
-class _Component(Foreign):
-    version: _ForeignVersion
-
-
-# By component; and by component and platform.
-_COMPONENTS = TypeAdapter(dict[str, _Component])
+# By component and platform.
 _FILES = TypeAdapter(dict[str, dict[str, _File]])
-
-
-def latest_text(content: bytes, *, url: str) -> tuple[Release, ...]:
-    """Read a ``latest.txt``: ``595.84 595.84/NVIDIA-Linux-x86_64-595.84.run``."""
-    version, _, path = _text(content, url).strip().partition(" ")
-    if not VERSION.fullmatch(version) or len(path.split()) > 1:
-        raise unexpected(url, "expected 'VERSION PATH' and nothing else")
-    if path and version not in path:
-        raise unexpected(url, f"its path '{path[:100]}' is not that of the version {version}")
-    file = f"{url.rpartition('/')[0]}/{path}" if path else None
-    return (Release(version=version, url=file),)
 
 
 def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release, ...]:
@@ -140,26 +113,6 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
         if not driver.architectures or names & set(driver.architectures)
     ]
     return bounded(found, url)
-
-
-def redistributables(
-    content: bytes, *, url: str, source: Redistributables, machine: str
-) -> Release | None:
-    """Read a ``redistribVERSION.json``; None: it has no file for the architecture."""
-    name, platform = source.component, source.platform.replace("{arch}", source.named(machine))
-    with _describing(content, url):
-        document = _Redistrib.model_validate_json(content)
-        raw = document.component(name)
-        component = _COMPONENTS.validate_python({name: raw})[name]
-        if not isinstance(raw, dict) or platform not in raw:
-            return None
-        file = _FILES.validate_python({name: {platform: raw[platform]}})[name][platform]
-    return Release(
-        version=component.version,
-        released=document.release_date or None,
-        url=f"{url.rpartition('/')[0]}/{file.relative_path}",
-        sha256=file.sha256,
-    )
 
 
 def redistributed_sums(content: bytes, *, url: str) -> Mapping[str, str]:
@@ -211,14 +164,6 @@ def newest_first(releases: Iterable[Release]) -> tuple[Release, ...]:
     return tuple(sorted(releases, key=lambda release: version_key(release.version), reverse=True))
 
 
-def _text(content: bytes, url: str) -> str:
-    _refuse_page(content, url)
-    try:
-        return content.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise unexpected(url, f"not ASCII text (byte {error.start})") from error
-
-
 def _refuse_page(content: bytes, url: str) -> None:
     if content.lstrip()[:1] == b"<":
         raise unexpected(url, "it is a web page (HTML)")
@@ -242,10 +187,6 @@ def unexpected(url: str, why: str) -> ProvisionError:
     return ProvisionError(
         f"'{url}' is not as expected.", resolution=_ELSE.format(url=url), details=why
     )
-
-
-# Bytes of an unpacked index: the largest of NVIDIA's repositories has some 40 MB.
-_MAX_INDEX = 256 << 20
 
 
 # A comment, or the beginning of a link. The parser gets links only, one by one: over a page of
@@ -282,91 +223,3 @@ def http_index(content: bytes, *, url: str, pattern: str) -> tuple[Release, ...]
         if match and VERSION.fullmatch(match[1] or ""):
             versions.append(match[1])
     return bounded([Release(version=version) for version in dict.fromkeys(versions)], url)
-
-
-def deb_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
-    """Read a ``Packages`` file, packed by gzip or not.
-
-    Source: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
-    """
-    text = _unpacked(content, url)
-    if text and b"Package: " not in text:
-        raise unexpected(url, "no stanza begins with 'Package:'")
-    versions: dict[str, None] = {}
-    for stanza in re.split(rb"\n\s*\n", text):
-        fields = dict(re.findall(rb"^(Package|Version): *(\S+)\s*$", stanza, re.MULTILINE))
-        if fields.get(b"Package") == package.encode() and b"Version" in fields:
-            versions[_upstream(fields[b"Version"].decode("ascii", "replace"), url)] = None
-    return bounded([Release(version=version) for version in versions], url)
-
-
-def rpm_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
-    """Read a ``primary.xml`` of a repository of RPMs, packed by gzip or not.
-
-    Source: https://createrepo.readthedocs.io/en/latest/ and
-    http://linux.duke.edu/metadata/common, the namespace of its elements
-    """
-    versions: dict[str, None] = {}
-    name: str | None = None
-    for element in _elements(_unpacked(content, url), url):
-        kind = element.tag.rpartition("}")[2]
-        if kind == "name":
-            name = element.text
-        elif kind == "version" and name == package:
-            versions[_upstream(element.get("ver", ""), url)] = None
-        elif kind == "package":
-            name = None
-            element.clear()
-    return bounded([Release(version=version) for version in versions], url)
-
-
-def primary_of(content: bytes, *, url: str) -> str:
-    """Return the path of the list of packages that a ``repomd.xml`` names."""
-    for element in _elements(content, url):
-        if element.tag.rpartition("}")[2] != "data" or element.get("type") != "primary":
-            continue
-        path = next((e.get("href", "") for e in element if e.tag.endswith("}location")), "")
-        if re.fullmatch(r"repodata/[A-Za-z0-9][A-Za-z0-9._-]*\.xml(\.gz)?", path):
-            return path
-        raise unexpected(
-            url, f"its list of packages lies at '{path[:100]}', not in repodata/ as .xml.gz"
-        )
-    raise unexpected(url, "it names no list of packages (type 'primary')")
-
-
-def _elements(content: bytes, url: str) -> Iterable[ElementTree.Element]:
-    """Yield the elements of an XML document as they end.
-
-    Entities are refused: no repository declares any, and they make small files large.
-    """
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise unexpected(url, "it declares entities or a document type")
-    try:
-        for _event, element in ElementTree.iterparse(io.BytesIO(content)):  # noqa: S314 - as above
-            yield element
-    except (ElementTree.ParseError, LookupError, ValueError) as error:
-        # The last two: it declares an encoding that is unknown, or that the parser does not read.
-        raise unexpected(url, f"not XML: {error}") from error
-
-
-def _unpacked(content: bytes, url: str) -> bytes:
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            text = stream.read(_MAX_INDEX + 1)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise unexpected(url, f"can't be unpacked: {error}") from error
-    if len(text) > _MAX_INDEX:
-        raise unexpected(url, f"larger than {_MAX_INDEX} bytes when it is unpacked")
-    return text
-
-
-def _upstream(version: str, url: str) -> str:
-    try:
-        upstream = upstream_version(version) if version else ""
-    except ValueError:
-        upstream = ""
-    if not VERSION.fullmatch(upstream):
-        raise unexpected(url, f"'{version[:64]}' is no version of a package")
-    return upstream

@@ -26,11 +26,8 @@ from provision.catalogue.upstream import (
     BranchFacts,
     GitTags,
     HttpIndex,
-    LatestText,
     Maturity,
     NvidiaReleases,
-    PackageIndex,
-    Redistributables,
     Upstream,
     UpstreamSource,
 )
@@ -47,12 +44,10 @@ log = logging.getLogger(__name__)
 
 # Seconds for which an answer counts as current, unless the newest is requested.
 MAX_AGE = 3600.0
-# Bytes of an answer: NVIDIA's list of drivers has some 200 kB, its largest index 3 MB when packed.
+# Bytes of an answer: NVIDIA's list of drivers has some 200 kB.
 _MAX_ANSWER = 16 << 20
-_MAX_INDEX = 64 << 20
 _GIT_S = 60.0
 _AT_ONCE = 8
-_REDISTRIB = r"redistrib_([0-9][0-9A-Za-z.]*)\.json"
 # git asks for nothing, runs no helper of the user's, and speaks HTTP only.
 _GIT_ENV = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -148,7 +143,7 @@ def _asked(reading: UpstreamResult, machine: str, folder: Path) -> UpstreamResul
 
 def _nothing(reading: UpstreamResult) -> ProvisionError:
     """Return the error for an answer without versions, which must not replace the kept one."""
-    pattern = getattr(reading.source, "pattern", None) or getattr(reading.source, "package", None)
+    pattern = getattr(reading.source, "pattern", None)
     return ProvisionError(
         f"'{reading.url}' names no version.",
         resolution=f"Look at it: curl -sSL {reading.url}. If its names have changed, correct"
@@ -165,28 +160,12 @@ def _file(source: UpstreamSource, machine: str, folder: Path) -> Path:
 
 def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]:
     match source:
-        case LatestText():
-            return formats.latest_text(_page(url), url=url)
         case NvidiaReleases():
             return formats.nvidia_releases(_page(url), url=url, machine=machine)
-        case Redistributables():
-            return _redistributables(source, f"{url.rstrip('/')}/", machine)
         case GitTags():
             return _git_tags(source, url)
         case HttpIndex():
             return formats.http_index(_page(url), url=url, pattern=source.pattern)
-        case PackageIndex():
-            return _package_index(source, url)
-
-
-def _redistributables(source: Redistributables, url: str, machine: str) -> tuple[Release, ...]:
-    """Return all versions, with the details of the newest."""
-    found = formats.newest_first(formats.http_index(_page(url), url=url, pattern=_REDISTRIB))
-    if not found:
-        return ()
-    newest = f"{url}redistrib_{found[0].version}.json"
-    release = formats.redistributables(_page(newest), url=newest, source=source, machine=machine)
-    return (*([release] if release else []), *found[1:])
 
 
 def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
@@ -204,17 +183,6 @@ def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
             details=done.stderr.strip(),
         )
     return formats.git_tags(done.stdout, url=url, pattern=source.pattern)
-
-
-def _package_index(source: PackageIndex, url: str) -> tuple[Release, ...]:
-    if source.kind == "deb-index":
-        content = get_small(url, limit=_MAX_INDEX, patient=False)
-        return formats.deb_index(content, url=url, package=source.package)
-    base = url.rstrip("/")
-    description = f"{base}/repodata/repomd.xml"
-    packages = f"{base}/{formats.primary_of(_page(description), url=description)}"
-    content = get_small(packages, limit=_MAX_INDEX, patient=False)
-    return formats.rpm_index(content, url=packages, package=source.package)
 
 
 def _page(url: str) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from kit.artifact import write
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.upstream import LatestText
+from provision.catalogue.upstream import GitTags
 from provision.fleet.matrix import offers as matrix_offers
 from provision.fleet.matrix.cells import (
     Cell,
@@ -70,7 +70,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     write(tmp_path / "catalogue/demo/driver.toml", RECIPE)
     write(root / "etc/os-release", b'ID=rocky\nVERSION_ID="9.5"\n')
     write(root / "etc/provision/provision.toml", b'[drivers.demo]\nversion = "lts"\n')
-    source = LatestText(kind="latest-txt", url="https://vendor.example/latest.txt", files=True)
+    source = GitTags(kind="git-tags", url="https://vendor.example/driver.git", files=True)
     releases = tuple(Release(version=version) for version in PUBLISHED)
     reading = UpstreamResult(source, source.url, Answer(url=source.url, read=1, releases=releases))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
