@@ -76,7 +76,6 @@ def site(
         **config,
         # The kernel that the host believes to run is one of Debian 12's.
         "kernel_distro": DISTRO,
-        "catalogue": ["/srv/drivers"],
         "drivers": {MADE_UP: {"version": MADE_UP_VERSION}},
     }
     variables = {
@@ -84,12 +83,12 @@ def site(
         # Its module can't be loaded in a container.
         "provision_driver_require": "prepared",
         "provision_hook_docker_default": True,
+        "provision_driver_catalogue": str(folder / "catalogue"),
         "provision_hook_engines": ["docker", "containerd", "podman"],
     }
     with served(source.parent) as url:
         write_made_up(folder / "catalogue", {MADE_UP_VERSION: source}, url)
-        binds = {engine.folder: ENGINE, folder / "catalogue": "/srv/drivers"}
-        with SshHost(request.param, binds=binds) as machine:
+        with SshHost(request.param, binds={engine.folder: ENGINE}) as machine:
             machine.write("/etc/docker/daemon.json", json.dumps(DAEMON))
             machine.write("/etc/containerd/config.toml", CONTAINERD)
             machine("systemctl", "start", "docker")

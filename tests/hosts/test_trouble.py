@@ -80,6 +80,8 @@ _REFUSED: dict[str, list[Row]] = {
         (_driver("trust_keys", ["FILES/text.pub"]), "no public key in PEM"),
         (_driver("trust_keys", ["FILES/fleet.txt"]), "would not be read"),
         (_driver("trust_keys", ["FILES/fleet.pub", "FILES/more/fleet.pub"]), "called 'fleet.pub'"),
+        (_driver("catalogue", "/nowhere/recipes"), "has no driver"),
+        (_driver("catalogue", "FILES"), "has no driver"),
         (_driver("folder", "/nowhere/drivers"), "is no folder"),
         (_driver("folder", "FILES/fleet.key"), "tar -xf"),
         (

@@ -39,6 +39,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "wheelhouse": _TEXT,
                         "trust_keys": {"type": "list", "elements": "str", "default": []},
                         "folder": _TEXT,
+                        "catalogue": _TEXT,
                     }
                 ),
                 "hook": _part({"install": _INSTALL, "program": _TEXT}),
@@ -93,6 +94,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             *packages,
             *preflight.keys_mistakes([self._path(key) for key in given["trust_keys"]]),
             *preflight.folder_mistakes(self._path(given["folder"]), self._drivers(given)),
+            *preflight.catalogue_mistakes(self._path(given["catalogue"])),
         ]
         for secret in secrets_in(given["config"]):
             found = [mistake.replace(secret, "********") for mistake in found]

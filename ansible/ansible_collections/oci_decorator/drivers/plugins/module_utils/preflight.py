@@ -162,8 +162,8 @@ def config_mistakes(config: dict[str, Any], source: Path | None) -> list[str]:
             guess = f" Did you mean '{close[0]}'?" if close else ""
             wrong.append(
                 f"provision_driver_config.drivers.{name}: there is no such driver;"
-                f" there are {', '.join(known)}.{guess} A driver of your own needs its folder on"
-                " the host in provision_driver_config.catalogue."
+                f" there are {', '.join(known)}.{guess} A driver of your own needs its folder"
+                " in provision_driver_catalogue."
             )
     return wrong
 
@@ -215,6 +215,16 @@ def _twice(what: str, variable: str, paths: list[str]) -> list[str]:
         f"Several {what} of {variable} are called '{name}', and one would replace the other."
         " Give them different names."
         for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+
+
+def catalogue_mistakes(folder: str) -> list[str]:
+    """Return the mistakes of a folder with recipes of the user's own; empty: there is none."""
+    if not folder or any(Path(folder).glob("*/driver.toml")):
+        return []
+    reason = "has no driver: it has to have a folder for each, with a driver.toml"
+    return [
+        f"'{folder}' (provision_driver_catalogue) {reason}. Give the folder above the driver's."
     ]
 
 
