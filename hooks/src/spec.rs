@@ -4,7 +4,6 @@
 pub mod command_line;
 pub mod config;
 pub mod json;
-pub mod keys;
 pub mod options;
 pub mod state;
 

@@ -16,7 +16,6 @@ use crate::model::edits::{
 };
 use crate::spec::config::Config;
 use crate::spec::json::{quote, RawObject};
-use crate::spec::keys;
 use splice::{apply, extend, Additions, Splice};
 
 /// Types of file systems that a runtime creates for each container.
@@ -32,11 +31,10 @@ pub struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// Errors: the config is not a JSON object, or has a key twice.
+    /// Errors: the config is not a JSON object.
     pub fn of(config: &Config<'a>) -> Result<Self> {
         let (text, members) = config.members()?;
-        let members = checked("", members.clone())?;
-        Ok(Self { text, members })
+        Ok(Self { text, members: members.clone() })
     }
 
     /// The same from a text.
@@ -167,19 +165,7 @@ fn present(value: Option<&RawValue>) -> Option<&RawValue> {
 }
 
 fn object<'a>(key: &str, text: &'a str) -> Result<RawObject<'a>> {
-    checked(key, serde_json::from_str(text).map_err(|e| invalid(key, &e))?)
-}
-
-/// Errors: runtimes may read a member differently.
-fn checked<'a>(key: &str, members: RawObject<'a>) -> Result<RawObject<'a>> {
-    if let Some(name) = members.duplicate() {
-        return Err(invalid(key, &format!("{name:?} is given twice")));
-    }
-    if let Some((name, known)) = members.misspelt(keys::of(key)) {
-        let problem = format!("{name:?} is not {known:?}, and some runtimes take it for that");
-        return Err(invalid(key, &problem));
-    }
-    Ok(members)
+    serde_json::from_str(text).map_err(|e| invalid(key, &e))
 }
 
 fn list<'a>(key: &str, value: &'a RawValue) -> Result<Vec<&'a RawValue>> {

@@ -25,7 +25,7 @@ pub struct Request<'a> {
     pub annotations: Annotations<'a>,
     /// Its bounding set has `CAP_SYS_ADMIN`, so it could take the devices without asking.
     pub privileged: bool,
-    /// Why the runtime may see another request than this one.
+    /// Why NVIDIA's settings may not be the intended ones, for a container that may ask by them.
     pub doubt: Option<Error>,
     /// Mounts, for front ends that need them: some mounts ask by their destinations.
     pub mounts: Vec<AskingMount<'a>>,
@@ -193,12 +193,6 @@ impl<'a> Environment<'a> {
         let mut entries = self.0.iter();
         entries.find(|entry| !entry.contains('=')).map(|entry| &**entry)
     }
-
-    /// The same, without borrowing from the text that it was read from.
-    pub fn into_owned(self) -> Environment<'static> {
-        let owned = |entry: Cow<str>| Cow::Owned(entry.into_owned());
-        Environment(self.0.into_iter().map(owned).collect())
-    }
 }
 
 fn entry_name(entry: &str) -> &str {
@@ -232,21 +226,10 @@ impl<'a> Annotations<'a> {
         }
     }
 
-    pub fn extend(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-
     /// The flags that ask for something.
     pub fn asking(&self) -> impl Iterator<Item = &str> {
         let asks = |value| asked(Some(value)) != Asked::Nothing;
         self.0.iter().filter(move |(_, value)| asks(value)).map(|(flag, _)| &**flag)
-    }
-
-    /// The same, without borrowing from the text that they were read from.
-    pub fn into_owned(self) -> Annotations<'static> {
-        let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
-        let pairs = self.0.into_iter();
-        Annotations(pairs.map(|(flag, value)| (owned(flag), owned(value))).collect())
     }
 }
 

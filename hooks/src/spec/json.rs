@@ -204,47 +204,14 @@ pub fn lossy_text(value: &RawValue) -> Option<Cow<'_, str>> {
     Some(text.0)
 }
 
-/// Whether Go's reader, which runc is built with, takes a key for a known one: it prefers
-/// the same letters and accepts any case, the Kelvin sign and the long s included.
-/// <https://pkg.go.dev/encoding/json#Unmarshal>
-pub fn folds_to(key: &str, known: &str) -> bool {
-    let fold = |c| match c {
-        '\u{212a}' => 'k',
-        '\u{17f}' => 's',
-        c => c.to_ascii_lowercase(),
-    };
-    key == known || key.chars().map(fold).eq(known.chars().map(fold))
-}
-
 /// The members of one object, each value an untouched slice of the text.
 #[derive(Debug, Clone)]
 pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
+    /// Of two members with one key, the last one counts, as for runc.
     pub fn get(&self, key: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| *v)
-    }
-
-    /// The first of these keys that occurs twice.
-    pub fn duplicate_of<'k>(&self, known: &[&'k str]) -> Option<&'k str> {
-        let count = |name: &&str| self.0.iter().filter(|(key, _)| key == name).count();
-        known.iter().find(|name| count(name) > 1).copied()
-    }
-
-    /// A key that occurs twice.
-    pub fn duplicate(&self) -> Option<&str> {
-        let mut keys: Vec<&str> = self.0.iter().map(|(key, _)| &**key).collect();
-        keys.sort_unstable();
-        let twice = keys.windows(2).find(|pair| pair[0] == pair[1])?;
-        Some(twice[0])
-    }
-
-    /// A key that only some readers take for one of these, and the one that they take it for.
-    pub fn misspelt<'k>(&self, known: &[&'k str]) -> Option<(&str, &'k str)> {
-        self.0.iter().find_map(|(key, _)| {
-            let same = known.iter().find(|name| folds_to(key, name))?;
-            (key != same).then_some((&**key, *same))
-        })
+        self.0.iter().rev().find(|(k, _)| k == key).map(|(_, v)| *v)
     }
 }
 

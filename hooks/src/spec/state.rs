@@ -9,9 +9,6 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Result};
 use crate::spec::json::{lossy_text, Json, RawObject};
 
-/// Keys that are read. The rest, annotations too, may hold anything.
-const KEYS: [&str; 4] = ["id", "pid", "bundle", "bundlePath"];
-
 /// The parts of a state that matter to this program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct State {
@@ -29,16 +26,7 @@ pub fn bundle(text: &str) -> Result<PathBuf> {
 }
 
 fn members(text: &str) -> Result<RawObject<'_>> {
-    let members: RawObject =
-        serde_json::from_str(text).map_err(|e| invalid(&format!("it is not valid JSON: {e}")))?;
-    // Of two members with one name, some readers take the first and some the last.
-    if let Some((key, known)) = members.misspelt(&KEYS) {
-        return Err(invalid(&format!("some read its {key:?} as {known:?}")));
-    }
-    if let Some(key) = members.duplicate_of(&KEYS) {
-        return Err(invalid(&format!("{key:?} is given twice")));
-    }
-    Ok(members)
+    serde_json::from_str(text).map_err(|e| invalid(&format!("it is not valid JSON: {e}")))
 }
 
 fn bundle_of(members: &RawObject) -> Result<PathBuf> {

@@ -13,6 +13,7 @@ use oci_decorator::host::ldcache::{merge, parse, write, Addition};
 use oci_decorator::model::edits::paths::Unseen;
 use oci_decorator::model::edits::{Device, Edits, Mount};
 use oci_decorator::model::request::{asked, Environment, Known, Outcome, Requirement, Source};
+use oci_decorator::spec::config::{Config, ScanScope};
 use oci_decorator::spec::state::State;
 
 /// What is tried: a name, samples to damage, and what must hold for any bytes.
@@ -216,7 +217,7 @@ fn edited(spec: &Spec) -> Result<String> {
 
 /// What was there stays, in its order; what is added makes a valid spec; twice is once.
 fn check_spec(bytes: &[u8]) {
-    let request = oci_decorator::spec::config::request(bytes);
+    let request = Config::parse(bytes).request(&ScanScope::default());
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };

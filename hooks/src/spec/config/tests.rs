@@ -9,23 +9,16 @@ fn many_members_are_read_in_no_time() {
     };
     let prefixes = ["cdi.k8s.io/".to_owned()];
     let wanted = ScanScope { cdi_prefixes: &prefixes, ..ScanScope::default() };
-    for (members, flags, names, is_doubtful) in [
-        (many(&|at| format!(r#""oci-decorator.d/F{at}":"all""#)), 50_000, 0, false),
-        (many(&|at| format!(r#""cdi.k8s.io/{at}":"v.com/c=d""#)), 0, 50_000, false),
-        (many(&|_| r#""oci-decorator.d/F":"all""#.to_owned()), 50_000, 0, true),
+    for (members, flags, names) in [
+        (many(&|at| format!(r#""oci-decorator.d/F{at}":"all""#)), 50_000, 0),
+        (many(&|at| format!(r#""cdi.k8s.io/{at}":"v.com/c=d""#)), 0, 50_000),
     ] {
         let text = format!(r#"{{"annotations":{{{members}}}}}"#);
         let started = std::time::Instant::now();
         let request = Config::parse(text.as_bytes()).request(&wanted);
-        assert_eq!(request.annotations.asking().count(), flags);
-        assert_eq!(request.cdi.len(), names);
-        assert_eq!(request.doubt.is_some(), is_doubtful);
+        assert_eq!((request.annotations.asking().count(), request.cdi.len()), (flags, names));
         assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
-    let text = format!("{{{}}}", many(&|_| r#""process":{}"#.to_owned()));
-    let started = std::time::Instant::now();
-    assert!(request(text.as_bytes()).doubt.is_some());
-    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
 
 /// An engine may leave such an annotation behind: what else asks is not hidden by it.
