@@ -209,7 +209,7 @@ pub fn lossy_text(value: &RawValue) -> Option<Cow<'_, str>> {
 pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
-    /// Of two members with one key, the last one counts, as for runc.
+    /// Of two members with one key, the last one counts.
     pub fn get(&self, key: &str) -> Option<&'a RawValue> {
         self.0.iter().rev().find(|(k, _)| k == key).map(|(_, v)| *v)
     }
