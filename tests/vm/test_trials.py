@@ -22,10 +22,10 @@ from kit.broken_driver import (
     other_version,
 )
 from kit.cache import REPOSITORY
-from kit.hosts import OLD_KERNEL
+from kit.hosts import DISTRO, OLD_KERNEL
 from kit.probe import need_programs
 from kit.process import run, wait_for
-from kit.product import Provision
+from kit.product import BUILD_NETWORK, Provision
 from kit.repackaged import download
 from provision.build.workspace import load_settings
 from provision.kmod.boot_files import boot_files
@@ -202,6 +202,15 @@ def test_the_agent_says_before_the_reboot_what_does_not_load(engine: Engine, hos
     assert slot["failure"]["reason"] == "does-not-load"
     assert not (links / OLD_KERNEL).exists()
     agent.boot(OLD_KERNEL)
+
+
+def test_what_its_kernel_refuses_is_not_pushed(engine: Engine, host: Host, tmp_path: Path) -> None:
+    catalogue = host.root.parent / "drivers"
+    words = (BROKEN, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
+    push = ("--push", f"oci:{tmp_path / 'images'}", *BUILD_NETWORK)
+    status, error = Provision(engine.host).failure("build", *words, "--trial", *push)
+    assert (status, error["reason"]) == (1, "does-not-load")
+    assert not list(tmp_path.rglob("index.json"))
 
 
 def test_the_scripts_of_guests_are_good_shell() -> None:

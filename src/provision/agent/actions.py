@@ -38,7 +38,7 @@ from provision.kmod.check import CheckFailedError, run_check
 from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
-from provision.kmod.trial import TrialFailedError, try_artifact
+from provision.kmod.trial import TrialFailedError, require_loading
 from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
@@ -408,12 +408,10 @@ class Preparation:
             return
         name = f"{self.driver} {obtained.manifest.pin.driver.version}"
         try:
-            trial = try_artifact(self.settings, obtained.entry, obtained.manifest)
+            trial = require_loading(self.settings, obtained.entry, obtained.manifest, what=name)
         except NotTriedError as error:
             report(Note(f"{name} is used without a trial: {error.message}"))
             return
-        if not trial.is_passed:
-            raise TrialFailedError(name, trial)
         report(Note(f"{trial.kernel} takes {name}, by a trial of {trial.seconds} s"))
 
     def _is_tried(self) -> bool:

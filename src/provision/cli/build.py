@@ -19,14 +19,17 @@ from provision.cli.job import (
     key_options,
     signed_lines,
     target_options,
+    trial_lines,
 )
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
 from provision.files import write_atomic, write_output
+from provision.kmod.trial import Trial, require_loading
 from provision.registry.find import host_reference
 from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
+from provision.store.install import unpacked_image
 
 # What the engine's cache had takes no time.
 _CACHED_S = 0.05
@@ -125,6 +128,7 @@ def build_command(
         "--push REF", "Also push the image under this name, or to a folder: oci:DIR."
     ),
     signs: bool = option("--sign", "Sign the pushed image."),
+    trial: bool = options.trial,
     private: KeyOptions = key_options,
     dry_run: bool = options.dry_run,
 ) -> None:
@@ -170,6 +174,7 @@ def build_command(
         # Check the key before the build.
         signer = private.signer(settings) if signs else None
         built = build_image(settings, resolved, how)
+        tried = _tried(settings, built.image) if trial else None
         image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
         if push_to is not None:
@@ -197,6 +202,7 @@ def build_command(
             "left_out": built.left_out,
             "pushed": pushed,
             "signed": signed,
+            **({"boot": tried} if tried else {}),
         },
         table(
             lambda _: phases.items(),
@@ -217,8 +223,16 @@ def build_command(
                 "pushed?": lambda _: pushed and f"{pushed.reference}@{pushed.digest}",
             }
         ),
+        lambda one: trial_lines(one["boot"]) if tried else (),
         lambda one: signed_lines(one["signed"]) if signed else (),
     )
+
+
+def _tried(settings: Settings, image: str) -> Trial:
+    """Return the trial of an image, which it passed."""
+    with unpacked_image(settings, image) as (folder, verified):
+        manifest = verified.require_whole(f"'{image}'")
+        return require_loading(settings, folder, manifest, what=f"'{image}'")
 
 
 def _check_subject(driver: str | None, pin_file: Path | None, given: list[str]) -> None:

@@ -13,13 +13,13 @@ from provision.agent.use import refuse_reverted, use
 from provision.build.image import image_pin
 from provision.build.workspace import Settings
 from provision.cli import options
-from provision.cli.job import examined, job, trust_options
+from provision.cli.job import examined, job, trial_lines, trust_options
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, size_of, table, text
+from provision.cli.output import emit, fields, size_of, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import UsageError
-from provision.kmod.trial import TrialFailedError, try_artifact
+from provision.kmod.trial import require_loading
 from provision.kmod.verify import Report, verify_artifact
 from provision.registry.find import TrustOverride
 from provision.store.artifact_lookup import check_age
@@ -138,9 +138,11 @@ def verify_command(
         _artifact(settings, what, TrustOverride(public_key, insecure), kernel) as (folder, report),
     ):
         manifest = report.require_whole(f"'{what}'")
-        trial = try_artifact(settings, folder, manifest, kernel=kernel) if boot else None
-    if trial is not None and not trial.is_passed:
-        raise TrialFailedError(f"'{what}'", trial)
+        trial = (
+            require_loading(settings, folder, manifest, what=f"'{what}'", kernel=kernel)
+            if boot
+            else None
+        )
     pin = manifest.pin
     emit(
         {
@@ -166,23 +168,8 @@ def verify_command(
                 "result": lambda _: "undamaged",
             }
         ),
-        _booted,
+        lambda one: trial_lines(one["boot"]) if trial else (),
     )
-
-
-def _booted(verified: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what became of each module in a trial, if there was one."""
-    trial = verified.get("boot")
-    if trial is None:
-        return
-    yield f"{trial['kernel']}, booted with {trial['accelerator']}, {trial['seconds']} s:"
-    for one in trial["outcomes"]:
-        means = f": {one['reason']}" if one["reason"] else ""
-        error = f" ({one['error']})" if one["error"] else ""
-        yield f"  {one['module']}: {one['state'].replace('-', ' ')}{error}{means}"
-    stayed = text(trial["stayed"]) if trial["stayed"] else "nothing"
-    yield f"  after unloading: {stayed} stayed"
-    yield from trial["untried"]
 
 
 @contextmanager

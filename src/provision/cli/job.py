@@ -16,7 +16,7 @@ from provision.build.request import BuildSettings, RequestOptions
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.options import option
-from provision.cli.output import fields, progress
+from provision.cli.output import fields, progress, text
 from provision.errors import UsageError
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import TrustOverride, connect, examine
@@ -158,6 +158,18 @@ key_options = options.group(
     ),
     **_password,
 )
+
+
+def trial_lines(trial: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what became of each module in a trial."""
+    yield f"{trial['kernel']}, booted with {trial['accelerator']}, {trial['seconds']} s:"
+    for one in trial["outcomes"]:
+        means = f": {one['reason']}" if one["reason"] else ""
+        error = f" ({one['error']})" if one["error"] else ""
+        yield f"  {one['module']}: {one['state'].replace('-', ' ')}{error}{means}"
+    stayed = text(trial["stayed"]) if trial["stayed"] else "nothing"
+    yield f"  after unloading: {stayed} stayed"
+    yield from trial["untried"]
 
 
 def signed_lines(signed: Mapping[str, Any]) -> Iterable[str]:

@@ -97,6 +97,7 @@ def matrix_command(
         "Also write the matrix as a self-contained HTML page.",
         type=options.OUTPUT_FILE,
     ),
+    trial: bool = options.trial,
     state: Path | None = option(
         "--state DIR", "Folder of the results.  [/var/lib/provision/matrix]", type=options.FOLDER
     ),
@@ -116,6 +117,7 @@ def matrix_command(
         file and chosen, f"{', '.join(chosen)} can't be given with FLEET, which names the cells."
     )
     _refuse(missing and (builds or pushes), "--missing lists; --build and --push build.")
+    _refuse(trial and not (builds or pushes), "--trial tries what --build and --push build.")
     private.check(signs=pushes)
     if html is not None and not html.absolute().parent.is_dir():
         # Before hours of builds.
@@ -154,6 +156,7 @@ def matrix_command(
             keep_going=keep_going,
             words=tuple(words),
             stdin=password,
+            is_tried=trial,
             registry=registry if pushes else None,
         )
         cells = [one.cell for one in planned]

@@ -211,6 +211,10 @@ allow_downgrade = option(
 )
 again = option("--again", "Do it although the result is there already.")
 replace_files = option("--replace", "Replace foreign and changed files; copies of them are kept.")
+trial = option(
+    "--trial",
+    "Boot the kernel in a virtual machine and load the modules there; what it refuses has failed.",
+)
 dry_run = option("--dry-run", "Only show what would be done.")
 distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
 flavour = option(

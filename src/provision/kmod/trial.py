@@ -115,6 +115,8 @@ class Trial:
 class TrialFailedError(ProvisionError):
     """A kernel does not take the modules of an artifact."""
 
+    reason = "does-not-load"
+
     def __init__(self, what: str, trial: Trial) -> None:
         bad = [one for one in trial.outcomes if one.is_bad]
         said = "; ".join(f"{one.module} {one.state}: {one.reason}" for one in bad)
@@ -128,6 +130,26 @@ class TrialFailedError(ProvisionError):
     def members(self) -> dict[str, object]:
         """Return the whole result."""
         return {"boot": asdict(self.trial)}
+
+
+def require_loading(
+    settings: Settings,
+    artifact: Path,
+    manifest: Manifest,
+    *,
+    what: str,
+    kernel: str | None = None,
+) -> Trial:
+    """Return the trial of an artifact, which it passed; ``what`` is its name for people.
+
+    Raises:
+        NotTriedError: No guest can run here.
+        TrialFailedError: The kernel does not take a module that the driver can't do without.
+    """
+    trial = try_artifact(settings, artifact, manifest, kernel=kernel)
+    if not trial.is_passed:
+        raise TrialFailedError(what, trial)
+    return trial
 
 
 def try_artifact(

@@ -99,6 +99,8 @@ class RunOptions:
     # Further words of ``provision build``, and its standard input.
     words: tuple[str, ...] = ()
     stdin: bytes | None = None
+    # Whether each kernel loads what was built for it, in a virtual machine.
+    is_tried: bool = False
     # Where images are pushed; None: only the results of cells are kept.
     registry: FleetRegistry | None = None
     resolve: Callable[[Settings, Cell], Resolved] = resolve_cell
@@ -203,21 +205,35 @@ class _Run:
             self._failed(cell, error.document(), None)
             return
         pin = resolved.pin
-        is_lacking = registry is not None and known is not None and known.state == "built"
-        if known is not None and known.holds_for(pin.digest) and not is_lacking:
+        if known is not None and self._is_enough(known, pin):
             self._done(cell, known.state)
             return
-        file = self._pins / f"{pin.short_digest}.json"
-        file.write_text(json.dumps(pin_document(pin, resolved.urls)))
-        words = ["build", "--pin", str(file), "--json", *self._options.words]
-        if registry is not None:
-            words += ["--push", str(registry.reference(cell))]
-        if self._options.jobs > 1:
-            compilers = len(os.sched_getaffinity(0)) // self._options.jobs
-            words += ["--jobs", str(max(1, compilers))]
         self._running[cell] = pin
+        words = self._words(cell, resolved)
         # It ends with the process if it does not end by itself.
         Thread(target=copy_context().run, args=(self._build, cell, words), daemon=True).start()
+
+    def _is_enough(self, known: Result, pin: Pin) -> bool:
+        """Return whether a result stands for what a build of this run would give."""
+        if not known.holds_for(pin.digest):
+            return False
+        is_untried = self._options.is_tried and not known.is_tried
+        return known.state != "built" or (self._options.registry is None and not is_untried)
+
+    def _words(self, cell: Cell, resolved: Resolved) -> list[str]:
+        """Return the words of ``provision`` that build a cell."""
+        options, pin = self._options, resolved.pin
+        file = self._pins / f"{pin.short_digest}.json"
+        file.write_text(json.dumps(pin_document(pin, resolved.urls)))
+        words = ["build", "--pin", str(file), "--json", *options.words]
+        if options.is_tried:
+            words.append("--trial")
+        if options.registry is not None:
+            words += ["--push", str(options.registry.reference(cell))]
+        if options.jobs > 1:
+            compilers = len(os.sched_getaffinity(0)) // options.jobs
+            words += ["--jobs", str(max(1, compilers))]
+        return words
 
     def _build(self, cell: Cell, words: Sequence[str]) -> None:
         try:
@@ -237,9 +253,15 @@ class _Run:
         if error := document.get("error"):
             self._failed(cell, error, pin)
             return
-        seconds = document["seconds"]
         self._record(
-            result_of(cell, "built", digest=pin.digest, size=document["size"], seconds=seconds)
+            result_of(
+                cell,
+                "built",
+                digest=pin.digest,
+                size=document["size"],
+                seconds=document["seconds"],
+                is_tried=bool(document.get("boot")),
+            )
         )
         if pushed := document["pushed"]:
             self._outcome.pushed[cell] = f"{pushed['reference']}@{pushed['digest']}"

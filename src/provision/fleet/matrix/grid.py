@@ -29,6 +29,7 @@ NOT_BUILT = "not-built"
 # A symbol and words beside the colour, for print and for readers who see no colours.
 LOOKS = {
     "built": ("✓", "built"),
+    "loads": ("✔", "built, and its kernel loads it"),
     "failed": ("✗", "failed"),
     "not-supported": ("⊘", "not supported"),
     NOT_BUILT: ("·", "not built yet"),
@@ -51,7 +52,9 @@ class MatrixReport:
     def state(self, row: Row, column: Column) -> str:
         """Return the state of a cell: one that ``LOOKS`` has."""
         result = self.result(row, column)
-        return result.state if result else NOT_BUILT
+        if result is None:
+            return NOT_BUILT
+        return "loads" if result.is_tried else result.state
 
     @property
     def counts(self) -> dict[str, int]:
@@ -109,6 +112,7 @@ _REASONS = {
     "compile": "does not compile",
     "build": "a step of the build failed",
     "missing": "something is missing",
+    "does-not-load": "the kernel does not take it",
     "failed": "failed",
 }
 
@@ -163,7 +167,7 @@ def _cell(report: MatrixReport, row: Row, column: Column) -> dict[str, Any]:
 
 
 def _detail(result: Result) -> dict[str, Any]:
-    symbol, words = LOOKS[result.state]
+    symbol, words = LOOKS["loads" if result.is_tried else result.state]
     return {
         "id": _identity(result.cell),
         "symbol": symbol,

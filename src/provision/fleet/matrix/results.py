@@ -22,7 +22,7 @@ from provision.host import STORE
 from provision.pin import ImageDigest, KernelRelease, Name, Version
 
 State = Literal["built", "failed", "not-supported"]
-Reason = Literal["compile", "build", "missing", "failed"]
+Reason = Literal["compile", "build", "missing", "does-not-load", "failed"]
 # Of the year 9999, the last one that can be shown.
 _LAST_SECOND = 253_402_300_799
 _LONGEST_TEXT = 16_000
@@ -41,7 +41,8 @@ class Result(Frozen):
         state: How it ended.
         digest: Of the Pin that was built; None if there is no Pin.
         reason: Why it failed: ``compile`` (a compiler refused the source), ``build`` (another
-            step), ``missing`` (headers, kernel, driver or version), ``failed`` (all else).
+            step), ``missing`` (headers, kernel, driver or version), ``does-not-load`` (its
+            kernel does not take the modules), ``failed`` (all else).
         phase: Whether deciding the Pin failed, or the build.
         message: The error in one line; for an unsupported cell, why it is unsupported.
         resolution: What to do.
@@ -53,6 +54,7 @@ class Result(Frozen):
         log: File with the whole output.
         size: Bytes of the artifact image.
         seconds: The duration, by part.
+        is_tried: Whether the kernel took the modules, in a virtual machine.
         finished: Unix time.
         made_by: Version of provision.
     """
@@ -79,6 +81,7 @@ class Result(Frozen):
     seconds: dict[str, Annotated[float, Field(ge=0, le=2**63 - 1, allow_inf_nan=False)]] = Field(
         default_factory=dict
     )
+    is_tried: bool = False
     finished: int = Field(ge=0, le=_LAST_SECOND)
     made_by: str
 
@@ -98,7 +101,7 @@ class Result(Frozen):
 
     def holds_for(self, digest: str) -> bool:
         """Return whether building a Pin would have this result again."""
-        is_final = self.state != "failed" or self.reason == "compile"
+        is_final = self.state != "failed" or self.reason in {"compile", "does-not-load"}
         return is_final and self.digest == digest
 
 

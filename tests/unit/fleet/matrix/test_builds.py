@@ -131,6 +131,7 @@ class Lab:
             "size": 7,
             "seconds": {"total": 1.5},
             "pushed": pushed,
+            **({"boot": {"kernel": kernel}} if "--trial" in words else {}),
         }
 
     def have(self, image: Image) -> None:
@@ -215,6 +216,22 @@ def test_a_failure_is_recorded_with_place_output_and_cure_and_the_others_are_bui
     assert "unpacked" in lab.removed, "a gigabyte that no other build uses"
     # The compiler would refuse it again.
     assert lab.run().built == []
+
+
+def test_a_cell_that_was_only_built_is_tried_when_that_is_asked_for(lab: Lab) -> None:
+    lab.run()
+    assert not lab.result().is_tried
+    refused = ProvisionError("the kernel does not take it", resolution="do")
+    refused.reason = "does-not-load"
+    lab.broken[KERNELS[1]] = refused
+    assert lab.run(is_tried=True).troubles == {}
+    assert lab.result().is_tried
+    assert (lab.result(KERNELS[1]).state, lab.result(KERNELS[1]).reason) == (
+        "failed",
+        "does-not-load",
+    )
+    # Neither what passed nor what the kernel refused is tried again, with a trial or without.
+    assert (lab.run(is_tried=True).built, lab.run().built) == ([], [])
 
 
 def test_another_failure_is_tried_again(lab: Lab) -> None:

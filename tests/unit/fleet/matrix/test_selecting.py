@@ -277,10 +277,13 @@ def test_a_result_does_nothing_to_a_terminal() -> None:
 def test_a_report_knows_what_was_not_built_yet(tmp_path: Path) -> None:
     write_result(tmp_path, failed(cell()))
     write_result(tmp_path, result_of(cell("1.8"), "built"))
-    report = report_of_cells([cell(), cell("1.8"), cell("1.7")], tmp_path)
-    assert report.counts == {"built": 1, "failed": 1, "not-supported": 0, "not-built": 1}
+    write_result(tmp_path, result_of(cell("1.6"), "built", is_tried=True))
+    report = report_of_cells([cell(), cell("1.8"), cell("1.7"), cell("1.6")], tmp_path)
+    counts = {"built": 1, "loads": 1, "failed": 1, "not-supported": 0, "not-built": 1}
+    assert report.counts == counts
     document = report.document()
-    assert [one["state"] for one in document["cells"]] == ["failed", "built", "not-built"]
+    states = [(one["state"], one.get("is_tried")) for one in document["cells"]]
+    assert states == [("failed", False), ("built", False), ("not-built", None), ("built", True)]
     assert document["cells"][0]["first_error"]["line"] == 3
 
 
