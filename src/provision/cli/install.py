@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provision.agent.model import Desired
+from provision.agent.desired import load_desired
 from provision.agent.use import refuse_reverted, use
 from provision.build.image import image_pin
 from provision.build.workspace import Settings
@@ -51,7 +51,7 @@ def install_command(
     must be signed. Every other name is an image of the engine, which this user must have built.
     """
     with job(root) as settings:
-        desired = Desired(settings.config, catalogue=settings.catalogue.folders)
+        desired = load_desired(settings.root)
         add: Callable[[], Stored]
         if names_registry(what):
             trusted = examined(settings, what, consent)
