@@ -125,7 +125,7 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     if request.distro is not None or request.base is not None:
         return ()
     recipe = settings.catalogue.entry(request.driver).recipe
-    found = cards_of(recipe, settings.facts.pci)
+    found = cards_of(recipe, settings.pci)
     named = request.flavour
     if named is None or named == AUTO:
         return found

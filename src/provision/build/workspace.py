@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from provision.build.network_access import proxies_used
 from provision.catalogue import Catalogue
 from provision.config import Config, catalogue_folders, load
-from provision.host.facts import Facts, read_facts
+from provision.host.facts import Facts, PciDevice, pci_devices, read_facts
 from provision.host.kernels import machine
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ class Settings:
     def facts(self) -> Facts:
         """The facts of the host, read once."""
         return read_facts(self.root)
+
+    @cached_property
+    def pci(self) -> tuple[PciDevice, ...]:
+        """The PCI devices of the host, read once; a root that is no whole host has none."""
+        return pci_devices(self.root)
 
     @contextmanager
     def connected(self) -> Iterator[Settings]:

@@ -62,7 +62,7 @@ def require_card(settings: Settings, manifest: Manifest) -> None:
     except NotFoundError:
         # Which devices it is for is not known here.
         return
-    cards = cards_of(recipe, settings.facts.pci)
+    cards = cards_of(recipe, settings.pci)
     lacking = undriven(cards, manifest)
     what = f"{driver.name} {driver.version} ({driver.flavour})"
     if lacking and len(lacking) == len(cards):
