@@ -18,7 +18,7 @@
 # The toolchain is the first of these: the machine's cargo where it is new enough for Cargo.toml;
 # Debian's own, where that is new enough (Debian 13) and apt may install it; a Debian 13 made by
 # debootstrap (`msrv` always takes that). With musl, which starts faster, where the toolchain has
-# that target or rustup can add it; else with glibc. Both are static: docs/decisions/03-static-binary.md.
+# that target or rustup can add it; else with glibc. Both are static: docs/decisions/02-static-binary.md.
 set -euo pipefail
 cd "$(dirname "$0")"
 # cargo would look for the job server of a make, which hands it to other makes only.

@@ -3,7 +3,7 @@
 An absolute link on a mounted disk or in an unpacked image points to a file of that system. The
 kernel knows only this machine's root and would follow it to the running host. So all code that
 reads or writes below the root of another host resolves paths here first
-(docs/decisions/18-store-and-modules.md).
+(docs/decisions/07-store-and-modules.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Programs get an argument list (never a shell), ``/dev/null`` as standard input, 
 they could ask on, and a small, known environment, so that neither the caller's locale nor its
 variables can change a result. Each has limits of time, memory, output and, if it is given, size of
 files, because much of what programs read comes from others: a registry may send tags without end
-(docs/decisions/09-facts-and-doctor.md).
+(docs/decisions/07-store-and-modules.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ const WRITERS: u32 = 64;
 /// `temporary` is the name of the file until it is complete, followed by a number while other
 /// starts are writing. These names are always the same for a folder, so that a later start
 /// finds what a killed start left. Errors: `AGAIN` if all of them are taken.
-/// Not synced: `docs/decisions/04-editing-a-container.md` says why.
+/// Not synced: `docs/decisions/03-editing-a-container.md` says why.
 pub fn publish(
     folder: &OwnedFd,
     temporary: &str,

@@ -2,7 +2,7 @@
 
 The host's lock is held from an observation until the actions that were planned from it are done.
 Builds and pulls run without that lock; afterwards, the host is observed and planned for again
-(docs/decisions/19-agent.md).
+(docs/decisions/08-agent.md).
 """
 
 from __future__ import annotations

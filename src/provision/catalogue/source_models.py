@@ -153,7 +153,7 @@ class RunfileRelease(Frozen):
         architecture: Architecture that ``sha256`` is for.
         url: As in the source, for this version. Without it: that of the source.
         sha256: Checksum of the file. Without it: the vendor's checksum [counts as it was first
-            seen](../decisions/15-sources.md).
+            seen](../decisions/05-pins-and-builds.md).
         checksums: As in the source, for this version. Without it: that of the source.
     """
 

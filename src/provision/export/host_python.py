@@ -1,7 +1,7 @@
 """A Python for hosts that have none: a distro's packages with every library that they need.
 
 The result is one archive that is unpacked at ``/``. It runs whatever C library the host has, or
-where it has none (docs/decisions/22-coreos.md).
+where it has none (docs/decisions/09-other-systems.md).
 """
 
 from __future__ import annotations

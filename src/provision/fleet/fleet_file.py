@@ -1,7 +1,7 @@
 """The file that names the cells of a fleet, and the registry that has their images.
 
 Cells that the registry has are not built. If two machines build the same cell, the image that is
-signed first stays (docs/decisions/23-matrix-and-fleets.md).
+signed first stays (docs/decisions/06-registries.md).
 """
 
 from __future__ import annotations

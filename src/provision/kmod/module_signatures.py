@@ -1,6 +1,6 @@
 """Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
 
-OpenSSL makes the messages, and provision appends them (docs/decisions/18-store-and-modules.md).
+OpenSSL makes the messages, and provision appends them (docs/decisions/07-store-and-modules.md).
 Keys may be in files or in tokens.
 """
 

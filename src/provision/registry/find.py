@@ -1,7 +1,7 @@
 """Finds the image that a host needs: where it looks, whom it trusts, and what it accepts.
 
 A name without a registry's host is local, and is looked for in no registry. Only signatures make
-the answers of a registry trusted: docs/decisions/16-registries.md.
+the answers of a registry trusted: docs/decisions/06-registries.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ can't have this: it says what was built, not where it came from.
 Keys are changed, and one command may have allowed what provision.toml does not. So this is looked
 at again when an artifact is chosen. What is in use stays in use: a driver that fails to appear
 after a reboot would be a worse answer to a changed key than a status that says so
-(docs/decisions/16-registries.md).
+(docs/decisions/06-registries.md).
 """
 
 from __future__ import annotations

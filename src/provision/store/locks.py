@@ -11,7 +11,7 @@ store in order to write it (entries, links, state, managed files).
 
 Locks are taken in this order only, and never those of two drivers at once. A build holds neither of
 the last two, so nothing that switches waits for it. Commands that only look (``status``, ``plan``)
-take no lock. Why: docs/decisions/19-agent.md.
+take no lock. Why: docs/decisions/08-agent.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Managed files, which provision wrote outside of its store, and how they differ from foreign ones.
 
-Why a foreign file is not replaced: docs/decisions/18-store-and-modules.md.
+Why a foreign file is not replaced: docs/decisions/07-store-and-modules.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 No other file has these decisions: which artifacts someone rolled back from, and which version
 stays. So unknown keys are kept, a value that can't be read is reported and costs no other, and the
-file of a newer provision is not touched: docs/decisions/19-agent.md.
+file of a newer provision is not touched: docs/decisions/08-agent.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Real guests in QEMU, with or without KVM: Debian, and a stand-in of EL.
 
-`docs/decisions/10-tests-and-bench.md` says why so.
+`docs/decisions/10-tests-and-releases.md` says why so.
 """
 
 from kit.guest.base import IMAGE, guest_of

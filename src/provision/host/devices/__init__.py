@@ -2,5 +2,5 @@
 
 Written to ``/run/oci-decorator/devices/<vendor>.json``, where oci-decorator finds the node that
 belongs to an index or a UUID. NVML is asked in a process of its own;
-docs/decisions/09-facts-and-doctor.md says why.
+docs/decisions/07-store-and-modules.md says why.
 """
