@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.agent_host import AgentHost
 from kit.fileserver import served
+from kit.git_server import commit_files
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
-from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.made_up import (
+    MADE_UP,
+    made_up_files,
+    made_up_source,
+    write_made_up,
+    write_made_up_in_git,
+)
+from kit.probe import need_programs
+from kit.process import run
 from kit.product import BUILD_NETWORK
+from kit.signed_registry import NO_ENGINE
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 
 if TYPE_CHECKING:
@@ -96,3 +108,32 @@ def test_a_kernel_that_the_driver_is_not_known_to_build_on_is_refused_with_what_
     assert status == 3
     assert kernel in f"{error['message']} {error['details']}"
     assert OLD_KERNEL.rsplit("-", 2)[0] in f"{error['resolution']} {error['details']}"
+
+
+@pytest.mark.nightly
+def test_a_vendors_driver_reaches_a_host_that_builds_nothing(
+    provision: Provision, tmp_path: Path
+) -> None:
+    """As docs/how-to/add-a-driver.md has it: a branch that only the vendor has, by a folder."""
+    need_programs("git", "skopeo")
+    repositories, drivers, medium = (tmp_path / name for name in ("git", "drivers", "medium"))
+    repositories.mkdir()
+    own = commit_files(repositories, "hello", made_up_files("1.4"))
+    branch = run(["git", "-C", repositories / own.repository, "branch", "--show-current"]).stdout
+    write_made_up_in_git(drivers, "1.4", str(repositories), own, ref=branch.strip())
+    provision("registry", "key", "--output", tmp_path / "fleet", "--no-password")
+    signing = ("--push", f"oci:{medium}", "--sign", "--key", tmp_path / "fleet.key")
+    built = provision.json("build", *_target(drivers), *signing, *BUILD_NETWORK)
+    shutil.rmtree(repositories)
+    host = AgentHost.make(tmp_path / "customer", running=OLD_KERNEL)
+    shutil.copytree(drivers, host.root / "etc/provision/drivers")
+    shutil.copytree(medium, host.root / "srv/drivers")
+    host.write("etc/provision/trust.d/fleet.pub", (tmp_path / "fleet.pub").read_text())
+    host.write(
+        "etc/provision/provision.toml",
+        f'catalogue = ["/etc/provision/drivers"]\n[drivers.{MADE_UP}]\nversion = "1.4"\n'
+        '[registry]\nfolders = ["/srv/drivers"]\n'
+        '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n',
+    )
+    done = NO_ENGINE("apply", "--root", host.root, check=False)
+    assert host.current(MADE_UP) == built["digest"].removeprefix("sha256:")[:12], done.output
