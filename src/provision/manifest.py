@@ -171,7 +171,7 @@ class Container(Frozen):
             nodes whose names end with a digit can be chosen.
         interfaces: List of ``nvidia``, ``amd``: vendors whose own variables and commands this
             driver answers, see [oci-decorator](oci-decorator.md). With ``nvidia``, loading the
-            driver writes the [facts of its devices](device-facts.md). Without it: only
+            driver writes the [facts of its devices](cdi.md#device-facts). Without it: only
             ``activation_flag`` counts.
         features: The features that a container can ask for.
     """

@@ -48,7 +48,7 @@ _MOST_CELLS = 10_000
 class Fleet(Frozen):
     """A fleet.toml."""
 
-    described_in: ClassVar[str | None] = "docs/reference/fleet-toml.md"
+    described_in: ClassVar[str | None] = "docs/how-to/build-for-a-fleet.md"
 
     # The hosts' registry: ``registry.example:5000/drivers``.
     registry: RegistryAddress

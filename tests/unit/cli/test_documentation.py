@@ -23,6 +23,6 @@ def test_the_reference_names_every_command_with_its_options(name: str) -> None:
 
 
 def test_the_reference_names_every_exit_code() -> None:
-    text = (_REFERENCE / "status-and-exit-codes.md").read_text()
+    text = (_REFERENCE / "provision.md").read_text()
     for code in ExitCode:
         assert f"| {int(code)} |" in text

@@ -1,4 +1,4 @@
-"""The table of drivers and kernels in docs/reference/drivers.md says what the recipes say."""
+"""The table of drivers and kernels in docs/reference/support.md says what the recipes say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from kit.cache import REPOSITORY
 from provision.catalogue import load_entry
 
-_PAGE = (REPOSITORY / "docs/reference/drivers.md").read_text().partition("## Kernels")[2]
+_PAGE = (REPOSITORY / "docs/reference/support.md").read_text().partition("\n### Kernels\n")[2]
 _ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in _PAGE.partition("\n## ")[0].splitlines()
+    for line in _PAGE.partition("\n### ")[0].splitlines()
     if line.startswith("|")
 ]
 _KNOWN = {"built": "works", "said": "works", "fails": "fails", "untried": "untried"}

@@ -44,7 +44,7 @@ def test_the_schema_in_the_documentation_is_the_codes() -> None:
 
 
 def test_the_reference_names_every_key() -> None:
-    text = (REFERENCE / "device-facts.md").read_text()
+    text = (REFERENCE / "cdi.md").read_text()
     schema = json.loads((REFERENCE / "device-facts.schema.json").read_text())
     for table in (schema, *schema["$defs"].values()):
         for name in table["properties"]:
@@ -52,7 +52,7 @@ def test_the_reference_names_every_key() -> None:
 
 
 def test_the_example_in_the_documentation_is_one() -> None:
-    text = (REFERENCE / "device-facts.md").read_text()
+    text = (REFERENCE / "cdi.md").read_text()
     example = text.partition("```json\n")[2].partition("```")[0]
     facts = Facts.model_validate_json(example)
     assert facts.text() == json.dumps(json.loads(example), indent=2) + "\n"

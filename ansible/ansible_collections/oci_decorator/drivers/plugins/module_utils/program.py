@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 # Where the role puts it, and where packages have it.
 _PLACES = ("/opt/provision/bin/provision", "/usr/bin/provision")
-# Exit codes: docs/reference/status-and-exit-codes.md.
+# Exit codes: docs/reference/provision.md#errors-and-exit-codes.
 DONE, FAILED, USAGE, NOT_FOUND, IN_USE = range(5)
 
 
