@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from provision.catalogue.fields import (
     CardGeneration,
+    DraDriver,
     Hardware,
     Installed,
     InstalledFeature,
@@ -77,6 +78,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         ContainerFeature,
         DebSource,
         DeviceNode,
+        DraDriver,
         ForeignRoot,
         DriverConfig,
         DriverPod,

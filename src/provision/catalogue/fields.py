@@ -340,6 +340,28 @@ class Patch(Frozen):
         )
 
 
+class DraDriver(Frozen):
+    """The program by which pods of Kubernetes claim a driver's devices, and what it needs.
+
+    Attributes:
+        name: The name by which it registers with the kubelet.
+        pods: The name of its pods on a node, as a glob.
+        versions: The driver versions with which it starts.
+        reason: Why it does not start with others.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+    pods: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.*-]+$")]
+    versions: Specifiers
+    reason: Annotated[str, StringConstraints(min_length=1)]
+
+    def refuses(self, version: str) -> str | None:
+        """Return what to say of a driver version with which it does not start."""
+        if version_matches(version, self.versions):
+            return None
+        return f"{self.name}, the DRA driver, does not start with {version}: {self.reason}"
+
+
 class InstalledFeature(Frozen):
     """What one feature consists of on a host that has the driver from elsewhere.
 

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from provision.catalogue.fields import (
+    DraDriver,
     Hardware,
     Installed,
     KnownKernels,
@@ -109,6 +110,7 @@ class Recipe(Frozen):
     host: HostNeeds = HostNeeds()
     check: Check | None = None
     installed: Installed | None = None
+    dra: DraDriver | None = None
     upstream: Upstream = Upstream()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

@@ -38,6 +38,7 @@ CHECKS: Mapping[str, Check] = {
         host_checks.host_libraries,
         host_checks.old_files,
         host_checks.other_installations,
+        host_checks.dra,
         host_checks.units,
         host_checks.automatic_reboot,
         settings_checks.policy,

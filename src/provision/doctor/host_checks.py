@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
+from provision.catalogue.fields import DraDriver
 from provision.doctor.observation import (
     Driver,
     Finding,
@@ -20,6 +21,7 @@ from provision.doctor.observation import (
 )
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
+from provision.manifest import Manifest
 from provision.store.foreign_driver import other_installation
 from provision.store.layout import UNITS
 from provision.store.units import PACKAGED_UNITS, kernel_hooks
@@ -37,6 +39,8 @@ _STARTED = re.compile(r"^ExecStart=(/\S+) apply\b", re.MULTILINE)
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
+# Of the kubelet.
+_KUBELET, _LOGS = "var/lib/kubelet", "var/log/pods"
 _FREE = 2 << 30
 _AUTOMATIC_REBOOT = re.compile(
     r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
@@ -179,6 +183,32 @@ def units(host: Observation) -> Iterator[Finding]:
                 f"/{folder / _BOOT} starts {program[1]}, and {found}",
                 "who may change the program decides what root runs at the next boot",
                 found.cure,
+            )
+
+
+def _dra_drivers(host: Observation) -> list[tuple[Driver, DraDriver, Manifest]]:
+    """Return the drivers whose DRA driver a kubelet has started here, or tries to."""
+    return [
+        (driver, dra, manifest)
+        for driver, _entry, manifest in host.installed()
+        if driver.recipe and (dra := driver.recipe.dra)
+        if any(
+            glob_in_root(host.root, pattern)
+            # The second: the kubelet's logs of pods, NAMESPACE_POD_UID, of those too that wait.
+            for pattern in (f"{_KUBELET}/plugins_registry/{dra.name}*", f"{_LOGS}/*_{dra.pods}_*")
+        )
+    ]
+
+
+@check("Kubernetes' DRA driver on this host starts with the driver's version", of=_dra_drivers)
+def dra(host: Observation) -> Iterator[Finding]:
+    for driver, found, manifest in _dra_drivers(host):
+        if why := found.refuses(manifest.pin.driver.version):
+            yield driver.warn(
+                why,
+                "pods that claim devices wait for ever",
+                f"choose a version {found.versions} in provision.toml, then: provision apply; or"
+                " use the device plugin",
             )
 
 

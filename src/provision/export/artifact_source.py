@@ -214,6 +214,20 @@ def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
     return [tag for tag in tags if tag.version == newest]
 
 
+def note_dra(source: ArtifactSource, driver: str, version: str) -> None:
+    """Say so if pods that claim the devices will not start with this version.
+
+    Whether a cluster has the DRA driver can't be seen here.
+    """
+    try:
+        dra = source.settings.catalogue.entry(driver).recipe.dra
+    except NotFoundError:
+        # A named image may hold a driver that no recipe here describes.
+        return
+    if dra is not None and (why := dra.refuses(version)):
+        report(Note(f"for clusters with dynamic resource allocation: {why}"))
+
+
 def check_driver(manifest: Manifest, driver: str, image: str) -> None:
     """Check that an image holds the driver that is exported."""
     found = manifest.pin.driver.name

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provision.errors import NotFoundError
-from provision.export.artifact_source import ArtifactSource, Choice, images_of
+from provision.export.artifact_source import ArtifactSource, Choice, images_of, note_dra
 from provision.export.kubernetes import (
     Document,
     check_name,
@@ -69,6 +69,7 @@ def pod_files(
     for tag in found:
         image = str(repository.with_tag(tag.text))
         source.manifest(image).require("driver-pod", image)
+    note_dra(source, driver, found[-1].version)
     if plain:
         images = {tag.kernel: repository.with_tag(tag.text) for tag in found}
         return {"daemonsets.yaml": daemonset_documents(driver, root, images, options)}

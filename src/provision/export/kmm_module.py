@@ -15,7 +15,13 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.export.artifact_source import ArtifactSource, Choice, check_driver, images_of
+from provision.export.artifact_source import (
+    ArtifactSource,
+    Choice,
+    check_driver,
+    images_of,
+    note_dra,
+)
 from provision.export.daemonset import beside_kmm, documents
 from provision.export.kubernetes import Document, check_name
 from provision.kmod.loader import load_order, parameters_of
@@ -87,6 +93,7 @@ def kmm_files(
     manifest = source.manifest(image)
     check_driver(manifest, driver, image)
     manifest.require("kmm", image)
+    note_dra(source, driver, manifest.pin.driver.version)
     if not kernels and options.regexp is None:
         kernels = (manifest.pin.kernel.release,)
     configured = source.settings.config.drivers.get(driver)

@@ -155,6 +155,20 @@ def _ended_branch_asked_for(host: DoctorHost) -> None:
     host.write("etc/provision/provision.toml", settings)
 
 
+def _old_for_dra(*traces: str) -> Break:
+    def spoil(host: DoctorHost) -> None:
+        recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+        recipe += (
+            '\n[dra]\nname = "video.example"\npods = "*dra*"\nversions = ">=0.13"\nreason = "r"\n'
+        )
+        host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+        host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+        for trace in traces:
+            host.write(trace, "")
+
+    return spoil
+
+
 def immutable(host: DoctorHost) -> None:
     host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
 
@@ -313,6 +327,8 @@ CASES: list[tuple[str, Break, str]] = [
     ("old-files", _old_process, "warn"),
     ("other-installations", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
     ("other-installations", _dkms_left_out, "warn"),
+    ("dra", _old_for_dra("var/lib/kubelet/plugins_registry/video.example-reg.sock"), "warn"),
+    ("dra", _old_for_dra("var/log/pods/jobs_video-dra-x1_0-1/start/0.log"), "warn"),
     ("units", _no_units, "warn"),
     ("units", _no_cdi, "warn"),
     ("units", _no_cdi_of_a_package, "warn"),

@@ -15,6 +15,7 @@ from kit.memory_registry import MemoryRegistry
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
+from provision.catalogue.fields import DraDriver
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
@@ -24,6 +25,7 @@ from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import Document
 from provision.kmod.loader import write_loader
 from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
+from provision.progress import Note, heard_by
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
 from provision.store.admission import Admission, record_admission
@@ -35,7 +37,7 @@ _OTHER = "6.1.0-56-amd64"
 _POD = DriverPod(command="demo-driver", parameters="/drivers")
 _HOST = HostNeeds(root=ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64", pod=_POD))
 _RECIPE = SimpleNamespace(
-    default_flavour="open", flavours={"open": None, "closed": None}, host=_HOST
+    default_flavour="open", flavours={"open": None, "closed": None}, host=_HOST, dra=None
 )
 ANY = Choice(None, None, None)
 
@@ -187,6 +189,31 @@ def test_an_image_that_was_built_without_it_is_refused_with_the_reason(
     # What another export lacks is no reason.
     build(**{other: "no sh" for other in EXTRAS if other != extra})
     assert exported()
+
+
+@pytest.mark.parametrize(("versions", "expected"), [(">=1.3", 1), (">=1.2", 0), (None, 0)])
+@pytest.mark.parametrize("export", ["kmm", "driver-pod"])
+def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
+    source: ArtifactSource,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    export: str,
+    versions: str | None,
+    expected: int,
+) -> None:
+    have(registry, tmp_path, signed=False)
+    dra = versions and DraDriver(name="gpu.demo", pods="*dra*", versions=versions, reason="old")
+    entry = SimpleNamespace(recipe=SimpleNamespace(**{**vars(_RECIPE), "dra": dra}))
+    catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
+    source = replace(source, settings=replace(source.settings, catalogue=catalogue))
+    said: list[object] = []
+    with heard_by(said.append):
+        if export == "kmm":
+            kmm_files(source, "demo", ANY, KmmOptions())
+        else:
+            pod_files(source, "demo", ANY, PodOptions())
+    notes = [event for event in said if isinstance(event, Note) and "gpu.demo" in event.text]
+    assert len(notes) == expected
 
 
 def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Path) -> None:
