@@ -38,10 +38,13 @@ PRUNED := status=$$?; wait; $(PYTHON) -m kit.prepare prune; exit $$status
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  Variables: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12) of demo; ONLY (every"
-	@echo "  row) of bench; WORKERS ($(WORKERS)) of tests with engines, hosts and guests; HOMEPAGE, MAINTAINER"
-	@echo "  (NAME <ADDRESS>) of the packages that dist makes; WORLD (debian:12, debian:13), in which bare Debian"
-	@echo "  a target runs (root)."
+	@echo "  The steps of these: announce, check-python, check-crate, and setup, check-, demo-, first-, all- and"
+	@echo "  nightly-setup, which install what is needed."
+	@echo
+	@echo "  Variables: FILE of engine-test, host-test and vm-test; DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen),"
+	@echo "  DEMO_DISTRO (debian:12) of demo; ONLY (every row) of bench; WORKERS ($(WORKERS)) of tests with"
+	@echo "  engines, hosts and guests; HOMEPAGE, MAINTAINER (NAME <ADDRESS>) of the packages that dist makes; WORLD"
+	@echo "  (debian:12, debian:13), in which bare Debian a target runs (root)."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
@@ -64,10 +67,10 @@ check-python: lint-python
 check-crate: lint-crate
 	PROVISION_INSTALLS=no tests/in-memory.sh hooks/build.sh test
 
-quick:
+quick: ## The first tier's small tests alone
 	PYTHONPATH=tests tests/in-memory.sh .venv/bin/python -m pytest $(QUICK) --tier=1 --numprocesses=2
 
-lint-python:
+lint-python: ## Formats, lints, types, layers and reference tables of Python
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
@@ -75,7 +78,7 @@ lint-python:
 	PYTHONPATH=release .venv/bin/python -m reference --check
 
 # Here and in check-setup, nothing but .venv and caches of the user's own is installed.
-lint-crate:
+lint-crate: ## Formats and lints of the crate
 	PROVISION_INSTALLS=no hooks/build.sh check
 
 # What the first engine begins with is made beside the compiler.
@@ -84,7 +87,7 @@ test: first-setup ## What a change must not break: all small tests, the main job
 	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 quick dev && \
 	$(PYTEST) $(REAL) --tier=1 $(SHARED); $(PRUNED)
 
-dev:
+dev: ## The crate's tests, and the hook without optimization
 	@tests/in-memory.sh hooks/build.sh dev
 
 test-all: all-setup build ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
@@ -94,6 +97,15 @@ test-all: all-setup build ## What `make test` leaves out of a day: engines, host
 
 test-nightly: nightly-setup build ## What is long or rare, guests too (root, hours); SHARE=K/N: the K-th of N parts, from 0
 	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
+
+engine-test: all-setup build ## Tests with real engines (root): FILE=test_chain for one file, else those of a day
+	@$(PYTEST) tests/engine$(if $(FILE),/$(FILE).py, --tier=2) $(SHARED)
+
+host-test: all-setup build ## Tests of hosts by Ansible and Ignition (root): FILE, as above
+	@$(PYTEST) tests/hosts$(if $(FILE),/$(FILE).py, --tier=2) $(SHARED)
+
+vm-test: nightly-setup build ## Tests in guests with kernels of their own (root): FILE=test_life for one file, else all, hours
+	@$(PYTEST) tests/vm$(if $(FILE),/$(FILE).py) $(SHARED)
 
 # That the same commit gives the same bytes is seen at night: it is a second release.
 packages-test: first-setup build ## The packages of a release on bare Debian 12 and 13 (root)
@@ -127,7 +139,7 @@ dist-sign: ## Sign the release of `make dist`, with KEY and URL; needs no other 
 	@PYTHONPATH=release:src python3 -m shipping.publish --output build/dist --key '$(KEY)' --url '$(URL)' $(if $(PREVIOUS),--previous '$(PREVIOUS)')
 
 # The hook for the other architectures of a release, with rustup; FOREIGN= for none.
-foreign:
+foreign: ## The hook for other architectures: FOREIGN (aarch64)
 	@for arch in $(FOREIGN); do ARCH=$$arch hooks/build.sh build || exit; done
 
 dist-verify: build ## Make the release of `make dist` again elsewhere, and compare every byte
@@ -178,7 +190,7 @@ nightly-setup:
 	@.ci/setup nightly
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate quick lint-python lint-crate \
-	test dev test-all test-nightly packages-test foreign bench gpu-kit mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup \
+	test dev test-all test-nightly engine-test host-test vm-test packages-test foreign bench gpu-kit mutants build collection dist dist-sign dist-verify reference docs diagrams recording clean setup check-setup \
 	first-setup all-setup nightly-setup
 
 endif

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,24 +124,28 @@ class ManagedGuest:
     recording: Recording = field(default_factory=Recording)
 
     def show(
-        self, script: str, *, check: bool = True, timeout_s: float = 600, lines: int = 12
+        self,
+        script: str,
+        *,
+        check: bool = True,
+        timeout_s: float = 600,
+        lines: int = 12,
+        why: str = "",
     ) -> Completed:
         """Run a script that the recording has, with so many lines of what it says."""
-        begun = time.monotonic()
         done = self.guest(script, check=check, timeout_s=timeout_s)
-        self.recording.add(script, done.output, time.monotonic() - begun, lines=lines)
+        self.recording.add(script, done.output, lines=lines, why=why)
         return done
 
-    def only_show(self, script: str, *, lines: int = 12) -> None:
+    def only_show(self, script: str, *, lines: int = 12, why: str = "") -> None:
         """Run a script for the recording, if there is one."""
         if self.recording.file is not None:
-            self.show(script, check=False, lines=lines)
+            self.show(script, check=False, lines=lines, why=why)
 
     def reboot(self) -> None:
         """Reboot; the recording has that too."""
-        begun = time.monotonic()
         self.guest.reboot()
-        self.recording.add("systemctl reboot", "", time.monotonic() - begun, lines=0)
+        self.recording.add("systemctl reboot", "", lines=0)
 
     def put_catalogue(self, folder: Path) -> None:
         """Put a catalogue of made-up drivers into the guest, in place of the one before."""

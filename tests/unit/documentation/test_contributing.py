@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from kit.cache import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 _EXAMPLES = _TEXT.split("## Changes, and")[1].split("\n## ")[0]
@@ -45,5 +49,26 @@ def test_workflows_run_what_the_repository_says() -> None:
         runs += [step["run"] for job in jobs for step in job["steps"] if "run" in step]
     targets = set(re.findall(r"(?m)^([a-z-]+):", (REPOSITORY / "Makefile").read_text()))
     made = re.findall(r"(?m)\bmake ([a-z -]+)$", "\n".join(runs))
-    assert {"check", "dist"} <= {word for words in made for word in words.split()} <= targets
+    assert (
+        {"check", "dist", "test"} <= {word for words in made for word in words.split()} <= targets
+    )
     assert ".ci/run" in runs
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / ".github/workflows").glob("*.yml")))
+def test_an_action_is_one_commit_and_a_runner_of_ours_gets_no_pull_request(file: Path) -> None:
+    workflow = yaml.safe_load(file.read_text())
+    for job in workflow["jobs"].values():
+        used = [step["uses"] for step in job.get("steps", ()) if "uses" in step]
+        assert [one for one in used if not re.search(r"@[0-9a-f]{40}$", one)] == []
+        if "self-hosted" in job["runs-on"]:
+            assert job["if"].startswith("github.event_name == 'push' && ")
+
+
+def test_help_lists_every_target() -> None:
+    made = (REPOSITORY / "Makefile").read_text()
+    (shown,) = re.findall(r"(?ms)^help:.*?(?=^\w)", made)
+    targets = set(re.findall(r"(?m)^([a-z-]+):", made))
+    said = set(re.findall(r"(?m)^([a-z-]+):.*?## ", made)) | set(re.findall(r"[a-z-]+", shown))
+    steps = {"demo-setup", "check-setup", "first-setup", "all-setup", "nightly-setup"}
+    assert targets - said - steps == set()
