@@ -117,8 +117,14 @@ class ProvisionError(Exception):
     is_outside = False
 
     def __init__(
-        self, message: str, *, resolution: str | None = None, details: str | None = None
+        self,
+        message: str,
+        *,
+        resolution: str | None = None,
+        details: str | None = None,
+        reason: str | None = None,
     ) -> None:
+        self.reason = reason or self.reason
         # Terminals, the journal and world-readable files show them.
         self.message = redact(message)
         self.resolution = resolution and redact(resolution)
@@ -160,6 +166,33 @@ class InUseError(ProvisionError):
 
     exit_code = ExitCode.IN_USE
     is_outside = True
+
+
+class UnreachableError(ProvisionError):
+    """The network or the server failed, so that the same request may work later."""
+
+    is_outside = True
+
+
+class DeniedError(ProvisionError):
+    """A registry or repository denies this host access.
+
+    Many registries give the same answer for missing repositories, so as not to reveal which exist.
+    """
+
+
+class WrongContentError(ProvisionError):
+    """What was sent is not what its digest, its signature or the server's certificate says."""
+
+
+class UntrustedError(ProvisionError):
+    """An image lacks a trusted signature or origin, or is older than what was installed before."""
+
+    reason = "untrusted"
+
+
+class UnfitError(ProvisionError):
+    """A module does not fit the running kernel: no other moment, key or setting would help."""
 
 
 @dataclass(frozen=True, slots=True)

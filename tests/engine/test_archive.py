@@ -98,4 +98,4 @@ def test_the_index_of_another_suite_is_refused(
         )
         status, error = provision.failure("resolve", SMALL_DRIVER, "--root", host.root)
     assert status == 1
-    assert "serves the signed index of another suite" in error["message"]
+    assert "signed index of another suite" in error["details"]

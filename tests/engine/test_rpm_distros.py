@@ -423,22 +423,17 @@ def test_podman_solves_and_builds_too(
 
 @_one
 @pytest.mark.parametrize(
-    ("variant", "message", "advice"),
-    [
-        ("out-of-step", "out of step", "another mirror"),
-        ("wrong-key", "not signed with a key of the distro", "repositories"),
-        ("conflict", "can't be installed together", "--base"),
-    ],
+    ("variant", "is_trusted"),
+    [("out-of-step", True), ("wrong-key", False), ("conflict", True)],
 )
 def test_a_mirror_with_a_fault_is_distinguished_from_others(
-    stand: _Stand, fresh: _Host, variant: str, message: str, advice: str
+    stand: _Stand, fresh: _Host, variant: str, *, is_trusted: bool
 ) -> None:
     with stand.showing(stand.site.mirror(variant)):
         words = ("resolve", *stand.target(), "--root", fresh.root)
         status, error = fresh.provision.failure(*words)
     assert status == 1
-    assert message in error["message"]
-    assert advice in error["resolution"]
+    assert ("trusted key" in error["message"]) is not is_trusted
     # The solver's own words.
     assert stand.distro.headers.package in error["details"]
     # And the next one starts from nothing that this one left.
@@ -453,7 +448,7 @@ def test_a_superseded_kernel_is_missing_and_the_message_names_the_vault(
     words = ("resolve", *stand.target(kernel), "--root", fresh.root)
     status, error = fresh.provision.failure(*words)
     assert status == 3
-    assert f"no headers of the kernel {kernel}" in error["message"]
+    assert kernel in error["message"]
     assert f"[distros.{distro.id}] repositories" in error["resolution"]
     # The release of the base image, as a vault's folders are called.
     assert distro.version in error["resolution"]
@@ -518,11 +513,11 @@ def test_an_unsigned_copy_in_koji_is_not_used(stand: _Stand, fresh: _Host, tmp_p
         fresh.configure(_CONFIG + mirror)
         status, error = fresh.provision.failure("resolve", *wanted, "--root", fresh.root)
         assert status == 1
-        assert "not signed with a key of the distro" in error["message"]
+        assert "trusted key" in error["message"]
         signed.unlink()
         status, error = fresh.provision.failure("resolve", *wanted, "--root", fresh.root)
     assert status == 3
-    assert f"no headers of the kernel {kernel}" in error["message"]
+    assert kernel in error["message"]
     assert f"{url}/packages/kernel/" in error["details"]
 
 
@@ -546,7 +541,7 @@ def test_an_index_that_is_not_signed_is_not_used(
         words = ("resolve", *stand.target(), "--root", fresh.root)
         status, error = fresh.provision.failure(*words)
         assert status == 1
-        assert "index of a repository" in error["message"]
+        assert "trusted key" in error["message"]
         (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
         named = _named(stand)
         fresh.configure("".join([_CONFIG, *named]))

@@ -22,8 +22,13 @@ from kit.media import image_of, tar_of
 from kit.memory_registry import new_key, public
 from kit.probe import need_programs
 from kit.registry import LOGIN, RegistryServer, free_port
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, WrongContentError
+from provision.errors import (
+    DeniedError,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    WrongContentError,
+)
 from provision.registry import skopeo
 from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
 from provision.registry.find import tag_of
@@ -36,7 +41,7 @@ from provision.registry.manifests import (
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.publish import sign_image
 from provision.registry.signatures import sign, signature_tag, verify_signature
-from provision.registry.skopeo import DeniedError, Registry
+from provision.registry.skopeo import Registry
 from unit.registry.trusting_host import configured
 
 PIN = make_pin()

@@ -22,17 +22,11 @@ from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public
 from provision.agent.boot import boot
 from provision.agent.run import rollback
 from provision.build.image import DIGEST_LABEL, find_built
-from provision.build.provenance import (
-    ForeignImageError,
-    is_built_here,
-    record_built,
-    remove_records,
-    with_own_cache,
-)
+from provision.build.provenance import is_built_here, record_built, remove_records, with_own_cache
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, UntrustedError
 from provision.export import host_python
 from provision.export.artifact_source import ArtifactSource
 from provision.export.host_python import PythonPin
@@ -43,7 +37,7 @@ from provision.registry.keys import FileSigner
 from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference
 from provision.registry.publish import EngineImage, publish, sign_image
-from provision.registry.signatures import UntrustedError, verify_signature
+from provision.registry.signatures import verify_signature
 from provision.store import staging
 from provision.store.admission import Admission, distrust, record_admission, unsigned_image
 from provision.store.layout import Layout
@@ -119,7 +113,7 @@ def _export(settings: Settings, _engine: FakeEngine) -> None:
 def test_an_image_that_was_not_built_here_is_of_no_use(
     settings: Settings, engine: FakeEngine, use: Callable[[Settings, FakeEngine], None]
 ) -> None:
-    with pytest.raises(ForeignImageError):
+    with pytest.raises(UntrustedError):
         use(using(settings, engine), engine)
     assert not Layout(settings.root, "demo").folder.exists()
     assert not (settings.root / "image.tar").exists()

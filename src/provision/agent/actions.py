@@ -30,22 +30,28 @@ from provision.catalogue.recipe import Known
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
-from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, as_error
+from provision.errors import (
+    ExitCode,
+    InUseError,
+    NotFoundError,
+    ProvisionError,
+    UnfitError,
+    as_error,
+)
 from provision.files import in_root
 from provision.host.kernels import boot_id, is_running_host, kernel_release
 from provision.kmod.boot_files import has_kernel
 from provision.kmod.check import CheckFailedError, run_check
 from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
-from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
-from provision.kmod.trial import TrialFailedError, require_loading
+from provision.kmod.load import load, unload
+from provision.kmod.trial import require_loading
 from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, heard_by, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
-from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
 from provision.sources.upstream.queries import (
     Notice,
@@ -55,7 +61,7 @@ from provision.sources.upstream.queries import (
     outdated_tables,
     today,
 )
-from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
+from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.install import deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -78,27 +84,6 @@ _RECONNECT_SECONDS = 2.0
 _ATTEMPTS = 3
 # logind answers where systemd has started it: https://www.freedesktop.org/wiki/Software/systemd/inhibit/
 _LOGIND = Path("run/systemd/seats")
-
-
-class RejectedError(ProvisionError):
-    """The artifact would be one that was rolled back from."""
-
-
-def reason_of(error: ProvisionError) -> str:
-    """Return the kind of an error, as status and metrics name it."""
-    match error:
-        case RejectedError():
-            return "rejected"
-        case UntrustedError():
-            return "untrusted"
-        case MissingArtifactError():
-            return "no-artifact"
-        case ModuleInUseError():
-            return IN_USE
-        case TrialFailedError():
-            return DOES_NOT_LOAD
-        case _:
-            return error.reason
 
 
 def settings_of(run: Run) -> Settings:
@@ -263,7 +248,7 @@ class Preparation:
         try:
             return self._forecast()
         except ProvisionError as error:
-            is_unavailable = reason_of(error) in UNAVAILABLE
+            is_unavailable = error.reason in UNAVAILABLE
             return Forecast(
                 self.driver,
                 self.kernel,
@@ -361,11 +346,12 @@ class Preparation:
         if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retries(
             self.kernel
         ):
-            raise RejectedError(
+            raise ProvisionError(
                 f"The artifact of {self.driver} for {self.kernel} would again be"
                 f" {pin.short_digest}, which was rolled back from.",
                 resolution="Set another version in provision.toml, or accept this artifact:"
                 " provision apply --retry",
+                reason="rejected",
             )
 
     def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
@@ -593,7 +579,7 @@ class Actions:
         if action.kind == "check" and artifact.digest in artifact.known.checked:
             return False
         failure = _failure_of(error, artifact.inputs, before=artifact.known.load_failure)
-        is_final = isinstance(error, UnfitModuleError | CheckFailedError)
+        is_final = isinstance(error, UnfitError | CheckFailedError)
         failure = failure.model_copy(update={"reason": action.kind, "final": is_final})
         with changing(layout):
             try:
@@ -651,7 +637,7 @@ def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -
     disappear, so every run retries; a build is retried after a pause that grows.
     """
     is_same = before is not None and before.inputs == inputs
-    reason = reason_of(error)
+    reason = error.reason
     return Failure(
         reason=reason,
         message=error.message,

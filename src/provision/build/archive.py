@@ -20,8 +20,7 @@ from provision.distros import archive_of, uses_archive
 from provision.distros.debian.apt import Apt
 from provision.distros.debian.archive import HEADERS, ArchiveIndex, packages_script
 from provision.engine.docker_api import Container
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
 from provision.progress import Note, report

@@ -8,15 +8,14 @@ mean to ``git clone``, and nothing of them is read here. A build gets the object
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provision.build.package_store import PackageStore, closure_key
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError, UsageError, redact
-from provision.fetch import UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError, redact
+from provision.explain import explain
 from provision.files import lock, mark_used, sha256_file
 from provision.pin import GitCommit, GitSource, Source
 from provision.progress import Note, report
@@ -36,19 +35,6 @@ _UNREACHABLE_S = 7 * 24 * 3600
 _USERS = ("GIT_ASKPASS", "GIT_CONFIG", "GIT_SSH", "GIT_SSL", "SSH_", "XDG_CONFIG_HOME")
 # What is made of a commit is the same with every user's settings.
 _NO_SETTINGS = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-# Messages of git, of ssh and of git's library for HTTP about a network or server that may work
-# again later.
-_UNREACHABLE = re.compile(
-    r"Could not resolve|(?:Failed|Could not|Couldn't) (?:to )?connect|unable to connect"
-    r"|Connection (?:refused|reset|timed out)|Operation timed out|Network is unreachable"
-    r"|returned error: (?:5[0-9][0-9]|429)|early EOF|RPC failed|Empty reply from server",
-    re.IGNORECASE,
-)
-# Their messages about a server that asks for a login, or that nothing vouches for.
-_ASKS_WHO = re.compile(
-    r"Authentication failed|could not read Username|returned error: 40[13]|Permission denied \("
-)
-_UNTRUSTED = re.compile(r"certificate|Host key verification failed", re.IGNORECASE)
 
 
 def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
@@ -223,35 +209,19 @@ def _failed(
     expected: GitCommit | None = None,
     store: PackageStore | None = None,
 ) -> ProvisionError:
-    kind: type[ProvisionError] = ProvisionError
     try_it = f"git ls-remote {_pasted(url)}"
     copy = ""
     if expected is not None and store is not None:
         path = store.commits / expected.file_name
         copy = f" Or copy '{path}' from a machine whose package store has it (the same path there)."
-    if _ASKS_WHO.search(said):
-        reason = ": the server asks for a login, or refuses the one it got"
-        resolution = (
-            "Give git of the user who builds a login, by its credential helper, ~/.netrc or a key"
-            f" of SSH without a password, until this works without a question: {try_it}.{copy}"
-        )
-    elif _UNTRUSTED.search(said):
-        reason = ": nothing that this machine knows vouches for the server"
-        resolution = (
-            "Add its authority to this machine's own (update-ca-certificates on Debian,"
-            " update-ca-trust on RHEL); a server of SSH is known once you have confirmed it:"
-            f" {try_it}"
-        )
-    else:
-        # An unreachable server says nothing about the driver: a matrix ends, and records nothing.
-        kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
-        reason = ""
-        resolution = (
-            f"Check whether the repository has it and can be reached: {try_it}; or set [network]"
-            f" proxy in /etc/provision/provision.toml.{copy}"
-        )
+    found = explain("git", said, {"command": try_it})
+    reason = f": {found.cause}" if found and found.cause else ""
+    resolution = found.what_to_do if found else f"Check whether the repository has it: {try_it}."
     details = redact("\n".join(said.splitlines()[-20:])) or None
-    return kind(f"Fetching failed for {named}{reason}.", resolution=resolution, details=details)
+    kind = found.kind.error if found else ProvisionError
+    return kind(
+        f"Fetching failed for {named}{reason}.", resolution=f"{resolution}{copy}", details=details
+    )
 
 
 def _wrong_content(commit: GitCommit, sha256: str) -> ProvisionError:

@@ -7,236 +7,51 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
-from provision.distros.family import fill
 from provision.engine.stream import BuildStream, StepRecord, layers_of
 from provision.errors import ExitCode, ProvisionError, redact
+from provision.explain import Kind, explain, last_line
 from provision.pin import Pin
 
-# The classic builder keeps each step as an image without a name. Other programs (a matrix, `docker
-# image prune`) may remove it before the next step has it as its parent.
-# Source of the first text: SetParent in image/store.go of github.com/moby/moby. The second text is
-# the answer to the creation of a container from such an image.
 # An engine of one architecture takes an empty layer of another's image from its cache, and then
 # refuses it (moby's classic builder does).
 OTHER_PLATFORM = re.compile(r"was found but does not match the specified platform")
-LAYER_LOST = re.compile(r"unknown parent image ID|[Nn]o such image: sha256:|layer does not exist")
-
-
-class _Cause(NamedTuple):
-    """A known cause of failed builds.
-
-    ``pattern`` matches a line of the output; its group ``said``, or else the line, is one of the
-    placeholders of ``message``. ``is_outside``: the cause is neither the driver nor its Pin.
-    """
-
-    pattern: str
-    message: str
-    resolution: str
-    exit_code: ExitCode = ExitCode.FAILED
-    is_outside: bool = False
-
-
-# What lines of our programs in the build container begin with.
-_OUR_PROGRAMS = "(?:collect|extras|kernel tree|unpack)"
-_OWN_BUILD = (
-    "Say in driver.toml how the driver is built instead: kind 'deb', 'archive' or 'git', with"
-    " [flavours.NAME.build] (docs/reference/driver-toml.md)."
+# What our own programs in the build container say of a failure (build/step.py and dkms.bash), and
+# where to look then.
+_OURS = re.compile(
+    r"^(dkms|collect|extras|kernel tree|unpack): (?:failed: )?(?!\d+ (?:modules|files))(.+)", re.M
 )
-_SET_BY_PATCH = "a dkms.conf only sets variables."
-_CAUSES = (
-    # The lines are those of templates/dkms/dkms.bash.
-    _Cause(
-        r"^dkms: excluded: (?P<said>.*)",
-        "{what} is not built, because its dkms.conf excludes this kernel: {said}.",
-        "Take another version of the driver (--version), or a kernel that it is for (--kernel)."
-        " 'kernels' in driver.toml lets such kernels be refused before a build.",
-        ExitCode.NOT_FOUND,
-    ),
-    _Cause(
-        r"^dkms: BUILD_DEPENDS names other DKMS packages:(?P<said>.*)",
-        "{what} needs modules of other DKMS packages, which one recipe does not build: {said}.",
-        "Build the sources together: kind 'git', with the other package's repository as one of"
-        " [[source.releases.submodules]], or an archive that holds all of them; then"
-        " [flavours.NAME.build] with a 'command' that makes them in their order, and the modules"
-        " of all under 'modules' (docs/reference/driver-toml.md). If the modules need no symbols"
-        " of the other ones, remove BUILD_DEPENDS with a patch in the driver's patches/ folder.",
-        ExitCode.NOT_FOUND,
-    ),
-    _Cause(
-        r"^dkms: reading dkms\.conf changes files: (?P<said>.*)",
-        "The dkms.conf of {driver} runs commands that change files while it is read: {said}.",
-        f"Move those commands to a script, and name that as PRE_BUILD: {_SET_BY_PATCH} A patch in"
-        " the driver's patches/ folder can do it.",
-    ),
-    _Cause(
-        r"^dkms: (?P<said>reading \S+ did not end.*|dkms\.conf (?:ends itself|is no program).*)",
-        "The dkms.conf of {driver} can't be read: {said}.",
-        f"Correct it with a patch in the driver's patches/ folder: {_SET_BY_PATCH}",
-    ),
-    _Cause(
-        r"^dkms: (?P<said>(?:no|several) dkms\.conf.*)",
-        "The source of {driver} has {said}.",
-        "Name the folder that has the right one as 'directory' of the source in driver.toml, or say"
-        " there how the driver is built.",
-    ),
-    _Cause(
-        r"^dkms: (?P<said>dkms\.conf (?:does not set|sets) .*)",
-        "The dkms.conf of {driver} is incomplete: {said}.",
-        "Correct it with a patch in the driver's patches/ folder. Where a name or a version is a"
-        f" template, the vendor's own build fills it in. {_OWN_BUILD}",
-    ),
-    _Cause(
-        r"^dkms: (?P<said>(?:the patch|dkms\.conf names the patch) .*)",
-        "{what} could not be built: {said}.",
-        "The dkms.conf names that patch for this kernel (PATCH, PATCH_MATCH): take another version"
-        " of the driver (--version), or correct it with a patch in the driver's patches/ folder.",
-    ),
-    _Cause(
-        r"^dkms: dkms\.conf runs programs that the build has not: (?P<said>.*)",
-        "The dkms.conf of {driver} runs programs that the build container does not have: {said}.",
-        'Name their packages in driver.toml, under [source]: packages = ["…"].',
-    ),
-    _Cause(
-        r"^dkms: the running kernel is asked for: (?P<said>.*)",
-        "{what} could not be built, and its source asks for the running kernel: {said}.",
-        "A build is for a kernel that need not run: put $kernelver of the dkms.conf in the place of"
-        " 'uname -r', such as MAKE=\"make KVER=$kernelver\" for that line, with a patch in the"
-        " driver's patches/ folder.",
-    ),
-    _Cause(
-        r"^dkms: dkms\.conf uses variables that nothing sets: (?P<said>.*)",
-        "{what} could not be built, and its dkms.conf uses variables that nothing sets: {said}.",
-        "The lines above say what failed. If such a variable is the reason, set it with a patch of"
-        " dkms.conf in the driver's patches/ folder; DKMS itself sets kernelver, arch,"
-        " kernel_source_dir, dkms_tree and source_tree.",
-    ),
-    _Cause(
-        r"^dkms: the build did not make: (?P<said>.*)",
-        "The dkms.conf of {what} names modules that did not come out: {said}.",
-        "Compare BUILT_MODULE_NAME and BUILT_MODULE_LOCATION with what the build made, which the"
-        " lines above say; a kernel without an option may lack a module.",
-    ),
-    _Cause(
-        r"^dkms: (?P<said>.*)",
-        "{what} could not be built: {said}.",
-        "The lines above are the failing step's last ones; the whole output has the rest.",
-    ),
-    _Cause(
-        LAYER_LOST.pattern,
-        "{what} could not be built: other programs kept removing layers that the build uses.",
-        "Stop what removes images of the engine, such as a timer with 'docker image prune', then"
-        " run the command again.",
-        is_outside=True,
-    ),
-    _Cause(
-        r"exec format error$",
-        "{what} could not be built: this machine can't run programs of its architecture.",
-        "Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
-        " qemu-user-static).",
-        is_outside=True,
-    ),
-    _Cause(
-        r"[Nn]o space left on device",
-        "The engine's disk is full: {what} could not be built.",
-        "Make room where the engine keeps its images (docker system df, docker image prune), "
-        "then run the command again.",
-        is_outside=True,
-    ),
-    _Cause(
-        r"^(?P<said>\S+): FAILED( open or read)?$",
-        "A download of {driver} has the wrong sha256: {said}.",
-        "Either the source changed the file or someone altered it on the way: don't use it. "
-        "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
-    ),
-    _Cause(
-        r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
-        r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to",
-        "The build container could not download: {said}",
-        "Check whether the build container reaches the archive: --network host, or name a "
-        "proxy ([network] proxy) or a mirror in provision.toml.",
-        is_outside=True,
-    ),
-    _Cause(
-        r"^E: (?P<said>(?:Version '.*' for '.*' was not found|Unable to locate package).*)",
-        "The archive no longer has a package that the Pin names: {said}.",
-        "Resolve again, so that the versions come from the archive's present index; for an old "
-        "kernel, name a mirror that keeps old packages.",
-    ),
-    # The lines are those of build/step.py.
-    _Cause(
-        rf"^{_OUR_PROGRAMS}: mistake: (?P<said>.*)",
-        "{what} could not be built, by a mistake of provision: {said}.",
-        "Report it, with the whole output.",
-    ),
-    _Cause(
-        rf"^{_OUR_PROGRAMS}: failed: (?P<said>.*)",
-        "{what} could not be built: {said}.",
-        "The lines above are the failing step's last ones; the whole output has the rest. Where a"
-        " program is missing, name its package under 'packages' of the build in driver.toml.",
-    ),
-    _Cause(
-        r"^collect: (?!\d+ modules)(?P<said>.*)",
-        "{what} was built, but not all that its recipe names: {said}.",
-        "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
-    ),
-    _Cause(
-        r"^unpack: (?!\d+ files)(?P<said>.*)",
-        "The source of {driver} can't be unpacked: {said}.",
-        "Compare the file with the vendor's own; then correct the source in driver.toml: its"
-        " address and sha256, 'strip' of the release, 'archive' of the build.",
-    ),
-    _Cause(
-        r"^kernel tree: the configuration drifted",
-        "The kernel tree can't be that of {kernel}: its configuration drifted. The options are"
-        " below.",
-        "Take the source of exactly this kernel (a distro's kernel has patches of its own), and the"
-        " configuration that it was built with: zcat /proc/config.gz. What a missing tool turned"
-        " off is a mistake of provision: report it.",
-    ),
-    _Cause(
-        r"^kernel tree: (?P<said>the kernel was built with.*)",
-        "The compiler is not that of {kernel}: {said}.",
-        "Name a distro, or a base image, that has the kernel's compiler: 'toolchain' of [[trees]],"
-        " or 'base_images' of [distros.ID], in /etc/provision/provision.toml.",
-    ),
-    _Cause(
-        r"^kernel tree: CONFIG_MODVERSIONS",
-        "The tree of {kernel} has no Module.symvers, and the kernel has modversions: it would"
-        " refuse the modules.",
-        "Take the Module.symvers from the build of this kernel, and name it as 'symvers' of"
-        " [[trees]] in /etc/provision/provision.toml.",
-    ),
-    _Cause(
-        r"^kernel tree: (?P<said>.*)",
-        "The kernel tree can't serve {kernel}: {said}.",
-        "Name the right tree under [[trees]] in /etc/provision/provision.toml.",
-    ),
-    _Cause(
-        r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}",
-        "A patch does not apply to {driver}.",
-        "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",
-    ),
+_WHERE = {
+    "dkms": "A patch in the driver's patches/ folder can correct its dkms.conf, or driver.toml says"
+    " how the driver is built (docs/reference/driver-toml.md).",
+    "collect": "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
+    "unpack": "Compare the file with the vendor's own; then correct the source in driver.toml: its"
+    " address and sha256, 'strip' of the release, 'archive' of the build.",
+    "kernel tree": "Name the right tree and compiler under [[trees]] in"
+    " /etc/provision/provision.toml (docs/how-to/kernel-trees.md).",
+}
+_OUR_LINES = 3
+_SEE_LOG = (
+    "The lines above are the failing step's last ones; the whole output has the rest. Where a"
+    " program is missing, name its package under 'packages' in driver.toml."
 )
 
 
-_UNKNOWN = _Cause(
-    "",
-    "{what} could not be built.",
-    "The lines above are the failing step's last ones; the whole output has the rest.",
-)
+def is_layer_lost(error: str) -> bool:
+    """Return whether an engine says that another program removed a layer that a build uses."""
+    found = explain("build", error, {})
+    return found is not None and found.kind is Kind.IN_USE
 
 
-def _cause_of(lines: Sequence[str]) -> tuple[_Cause, str]:
-    """Return the first known cause that the output of a step shows, and what the line says."""
-    for cause in _CAUSES:
-        pattern = re.compile(cause.pattern)
-        for line in lines:
-            if match := pattern.search(line):
-                said = match.groupdict().get("said")
-                return cause, line if said is None else said.strip().rstrip(".")
-    return _UNKNOWN, ""
+def _cause_of(lines: Sequence[str], error: str) -> tuple[str, str, Kind | None]:
+    """Return why a step failed, what to do, and what it means for other builds."""
+    output = "\n".join(lines)
+    if found := explain("build", f"{output}\n{error}", {}):
+        return found.cause, found.what_to_do, found.kind
+    if ours := _OURS.findall(output):
+        said = "; ".join(text.strip().rstrip(".") for _, text in ours[:_OUR_LINES])
+        return said, _WHERE.get(ours[0][0], _SEE_LOG), None
+    return last_line(output or error), _SEE_LOG, None
 
 
 # GCC and clang: https://gcc.gnu.org/onlinedocs/gcc/Diagnostic-Message-Formatting-Options.html
@@ -363,21 +178,15 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     if stream.exit_status is not None:
         reason = f"The step ended with exit status {stream.exit_status}."
     ending = [where, *lines[-_LAST_LINES:], reason, f"Whole output: {log}"]
-    cause, said = _cause_of([*lines, stream.error or ""])
-    values = {
-        "what": what,
-        "driver": f"{driver.name} {driver.version}",
-        "kernel": pin.kernel.release,
-        "said": said,
-    }
+    cause, what_to_do, kind = _cause_of(lines, stream.error or "")
     return BuildError(
-        fill(cause.message, values),
-        resolution=cause.resolution,
+        f"{what} could not be built: {cause}.",
+        resolution=what_to_do,
         details="\n".join(line for line in ending if line),
         steps=stream.steps,
         log=log,
-        is_outside=cause.is_outside,
-        exit_code=cause.exit_code,
+        is_outside=kind is not None and kind.is_outside,
+        exit_code=ExitCode.NOT_FOUND if kind is Kind.MISSING else ExitCode.FAILED,
     )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.distros import distro_named, family_of, known_distros, release_of, source_names
-from provision.distros.family import fill
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.explain import fill
 from provision.files import write_atomic
 from provision.manifest import ForeignRoot
 from provision.pin import (

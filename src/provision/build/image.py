@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from provision.build.base_image import ensure_base
 from provision.build.commits import commits_of, ensure_commits
 from provision.build.context_files import downloaded_files
-from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
+from provision.build.diagnosis import OTHER_PLATFORM, BuildError, build_error, is_layer_lost
 from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.provenance import (
@@ -91,7 +91,7 @@ def run_build(
         for attempt in range(1, _ATTEMPTS + 1):
             stream = _attempt(engine, context, options, log)
             error = stream.error or ""
-            if attempt < _ATTEMPTS and LAYER_LOST.search(error):
+            if attempt < _ATTEMPTS and is_layer_lost(error):
                 note = _BEGUN_AGAIN
             elif options.cache and OTHER_PLATFORM.search(error):
                 note = _CACHE_IS_WRONG

@@ -22,8 +22,8 @@ from pydantic import Field
 
 from provision.documents import Frozen, load_if_readable
 from provision.engine.scratch import clean
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, WrongContentError, download
+from provision.errors import NotFoundError, ProvisionError, UnreachableError, WrongContentError
+from provision.fetch import download
 from provision.files import lock, mark_used, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, report

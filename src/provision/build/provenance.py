@@ -18,17 +18,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from provision.engine.docker_api import Engine, Image
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UntrustedError
 from provision.files import lock, mark_used, write_atomic
 from provision.trust import is_own
 
 _FOLDER = "built"
 _DAY_S = 24 * 3600.0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class ForeignImageError(ProvisionError):
-    """An image that was not built here, where only such an image will do."""
 
 
 def with_own_cache(files: Mapping[str, bytes | Path], state: Path) -> dict[str, bytes | Path]:
@@ -113,7 +109,7 @@ def require_built_here(state: Path, image: Image, name: str, *, resolution: str)
     """Refuse an image that was not built here."""
     if is_built_here(state, image):
         return
-    raise ForeignImageError(
+    raise UntrustedError(
         f"The image '{name}' is refused: this user did not build it on this machine. What its name"
         " and its labels say is the word of whoever made it.",
         resolution=resolution,

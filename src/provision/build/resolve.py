@@ -60,8 +60,15 @@ from provision.distros.kernel_tree import (
     compiler_package,
 )
 from provision.documents import load_json, mistakes_of, parse_json, refusing
-from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError, redact
-from provision.fetch import UnreachableError
+from provision.errors import (
+    ConfigError,
+    Mistake,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UsageError,
+    redact,
+)
 from provision.manifest import HostNeeds
 from provision.pin import (
     FORMAT,

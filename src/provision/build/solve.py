@@ -39,7 +39,13 @@ from provision.distros import (
 )
 from provision.distros.debian.suites import suite_addresses
 from provision.distros.entitlements import entitlements_of, lacking_entitlements
-from provision.distros.family import AUTHORITIES, NOTE, cc_version_text
+from provision.distros.family import (
+    AUTHORITIES,
+    NOTE,
+    HeadersGoneError,
+    cc_version_text,
+    missing_entitlement,
+)
 from provision.distros.kernel_tree import Toolchain
 from provision.distros.rpm_based.dnf import (
     archive_of_headers,
@@ -48,12 +54,11 @@ from provision.distros.rpm_based.dnf import (
     keys_script,
 )
 from provision.distros.rpm_based.rpm import parse_keys
-from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.documents import refusing
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
 from provision.engine.scratch import container_owner
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import UnreachableError, download_any
+from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
+from provision.fetch import download_any
 from provision.fetch.authorities import authorities_of
 from provision.files import in_root, settled_path
 from provision.pin import BasePin, DistroPin, PackagePin, is_address

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from provision.distros.distro import Distro, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
+from provision.explain import Kind, explain, fill, last_line
 from provision.pin import ClosurePackage
 from provision.pin.architectures import names_of
 
@@ -126,42 +127,47 @@ class Failure:
     # ``VERSION_ID`` in its os-release, where that is known.
     full_version: str | None = None
 
-    @property
-    def last_lines(self) -> str:
-        """The end of what the package manager printed: it names packages and mirrors."""
-        return "\n".join(self.said.strip().splitlines()[-_LINES:])
-
     def error(
         self, what: str, resolution: str, kind: type[ProvisionError] = ProvisionError
     ) -> ProvisionError:
-        """Return an error, with the values of this failure in place of ``{release}`` and such."""
-        values = {
-            "release": f"{self.distro.name} {self.release.version}",
-            "kernel": self.kernel,
-            "config": self.query.config,
-            "image": self.image,
-            "distro": self.distro.id,
-            "family": self.distro.family,
-            "published": self.release.image,
-            "status": str(self.status),
-        }
-        return kind(
-            fill(what, values),
-            resolution=fill(resolution, values),
-            details=self.last_lines or None,
+        """Return an error, with the end of what the package manager printed."""
+        details = "\n".join(self.said.strip().splitlines()[-_LINES:])
+        return kind(what, resolution=resolution, details=details or None)
+
+    @property
+    def where(self) -> str:
+        """The release, for people."""
+        return f"{self.distro.name} {self.release.version}"
+
+    def is_of_headers(self, name: str) -> bool:
+        """Whether what a package manager names is a package of the kernel's headers."""
+        said, *specs = (
+            re.sub(r"[\s'\"]+", "", text) for text in (name, *(s.text for s in self.query.specs))
         )
+        return any(said in spec or spec in said for spec in specs)
 
 
-class Cause(NamedTuple):
-    """Why a script failed, and what to do; with the placeholders of ``Failure.error``."""
-
-    what: str
-    resolution: str
-    kind: type[ProvisionError] = ProvisionError
+class HeadersGoneError(NotFoundError):
+    """The repositories have no headers of the kernel; an archive may have them."""
 
 
 # Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
+
+
+def missing_entitlement(failure: Failure) -> ProvisionError:
+    """Return the error for repositories that require a subscription."""
+    required = [one.host for one in failure.distro.entitlement if one.required]
+    return failure.error(
+        f"The repositories of {failure.where} need a subscription, and this machine's is missing or"
+        " not valid.",
+        f"Register this machine, so that it has {' and '.join(required)} (they are bound read-only"
+        " into the container that solves, and never part of an image; in a cloud, what its"
+        " repository files name is bound instead, which AWS and Google do not accept without their"
+        f" plugins of dnf), or name a mirror under [distros.{failure.distro.id}] of"
+        " /etc/provision/provision.toml.",
+        NotFoundError,
+    )
 
 
 # Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",
@@ -240,9 +246,32 @@ class Family(ABC):
             )
         return found
 
-    @abstractmethod
     def explain(self, failure: Failure) -> ProvisionError:
         """Return the error for a script that failed."""
+        values = {"release": failure.where, "distro": failure.distro.id}
+        found = explain("solver", failure.said, values)
+        if found is None:
+            return failure.error(
+                f"The packages for the kernel {failure.kernel} could not be solved for on"
+                f" {failure.where} (exit status {failure.status}): {last_line(failure.said)}.",
+                "If the mirror is in the middle of an update, try again later, or name another:"
+                f" [distros.{failure.distro.id}] of /etc/provision/provision.toml. If the base"
+                " image is newer than the kernel's packages, name an older one with --base.",
+            )
+        if found.kind is Kind.MISSING and failure.is_of_headers(found.name):
+            return failure.error(
+                f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
+                " superseded, or of another release.",
+                self.superseded(failure),
+                HeadersGoneError,
+            )
+        if found.kind is Kind.DENIED and any(one.required for one in failure.distro.entitlement):
+            return missing_entitlement(failure)
+        return failure.error(f"{found.cause}.", found.what_to_do, found.kind.error)
+
+    @abstractmethod
+    def superseded(self, failure: Failure) -> str:
+        """Return how to get at the headers of a kernel that the repositories have dropped."""
 
     @abstractmethod
     def kernels(self, supply: Supply) -> Script:
@@ -299,10 +328,3 @@ def records(
             raise unreadable(line)
         found[words[0]].append(words[1:])
     return found
-
-
-def fill(text: str, values: dict[str, str]) -> str:
-    """Put values in place of ``{name}``; other braces stay as they are."""
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text

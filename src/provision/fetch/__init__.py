@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, WrongContentError
 from provision.fetch.http import (
-    UnreachableError,
     check_secure,
     content,
     get_small,
@@ -27,9 +26,6 @@ from provision.progress import Transfer, report
 from provision.run import HOSTILE_MEMORY, find_program, run
 
 __all__ = [
-    "SignatureError",
-    "UnreachableError",
-    "WrongContentError",
     "download",
     "download_any",
     "download_signed",
@@ -42,10 +38,6 @@ LARGEST = 4 << 30
 _MAX_SUM = 4096
 _CHUNK = 1 << 20
 _MD5 = re.compile(r"[0-9A-Fa-f]{32}")
-
-
-class WrongContentError(ProvisionError):
-    """The server sent another file than the one with the known sha256."""
 
 
 def download(url: str, *, sha256: str, destination: Path, limit: int = LARGEST) -> bool:
@@ -171,10 +163,6 @@ def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:
 _MAX_SIGNATURE = 1 << 20
 
 
-class SignatureError(ProvisionError):
-    """A file is not signed by a key that is trusted for it."""
-
-
 def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
     """Download a file with a signature in ``URL.sig``.
 
@@ -195,7 +183,7 @@ def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
         verify_detached(draft, signature, keyring=keyring, name=url)
         draft.replace(destination)
         sync_directory(destination.parent)
-    except SignatureError:
+    except WrongContentError:
         destination.unlink(missing_ok=True)
         raise
     finally:
@@ -215,7 +203,7 @@ def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) ->
         words = ["gpgv", "--keyring", str(keyring), str(signature), str(file)]
     done = run(words, why="check the signature of a download", check=False, memory=HOSTILE_MEMORY)
     if done.returncode != 0:
-        raise SignatureError(
+        raise WrongContentError(
             f"'{name}' has no valid signature by a key of {keyring}.",
             resolution="Don't use it: it may have been altered. Download it again, and see that the"
             " key is the publisher's.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from provision import __version__
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import requests
@@ -34,12 +34,6 @@ _REACH = (
 )
 
 T = TypeVar("T")
-
-
-class UnreachableError(ProvisionError):
-    """The network or the server failed, so that the same request may work later."""
-
-    is_outside = True
 
 
 # The library's object before the reason, such as HTTPSConnectionPool(…): or <… object at 0x…>:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError
+from provision.explain import Explanation, Kind, explain, last_line
 from provision.files import in_root
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.loaded import LoadedModule, User, loaded_modules, other_builds, users_of
@@ -20,25 +21,13 @@ from provision.kmod.loader import LOADER, Options, load_order, write_loader
 from provision.manifest import Manifest, Module
 from provision.progress import Note, report
 from provision.run import Completed, run
+from provision.store.state import IN_USE
 
 # Longer than any record: https://docs.kernel.org/admin-guide/abi-testing.html, /dev/kmsg.
 _RECORD = 8192
 _LOG_LINES = 8
-SECURE_BOOT_HOW_TO = "docs/how-to/secure-boot.md"
-_SIGN = (
-    "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol its"
-    f" certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}."
-)
-_SIGN_AGAIN = "sign it again: provision install --again IMAGE"
-_REBUILD = "Build it for this kernel: provision apply"
-_SYMBOLS = "it needs symbols that the kernel {kernel} and its loaded modules don't have"
-_FIND_SYMBOLS = (
-    "A module that it depends on is missing or of another build: 'provision verify DRIVER', and see"
-    " that the kernel's own modules are all installed (linux-modules-extra and the like)."
-)
 # Of a reason that is not known here.
 SEE_LOG = "See the kernel's log: journalctl -k, or dmesg."
-_KEYS = "this kernel accepts only modules signed with a key that it knows, and this one"
 
 
 class KernelLog:
@@ -92,147 +81,25 @@ class KernelLog:
             yield record
 
 
-class UnfitModuleError(ProvisionError):
-    """A module does not fit the running kernel: no other moment, key or setting would help."""
+# By which modprobe says which module it could not load, before the reason.
+_SAID = re.compile(r"^.*?could not insert '[^']*': ", re.MULTILINE)
 
 
-class _Cause(NamedTuple):
-    """A reason of the kernel, by what modprobe printed and what the kernel logged meanwhile."""
-
-    # One of these was printed; empty: no matter what.
-    said: tuple[str, ...]
-    # This was logged; None: no matter what.
-    logged: str | None
-    # With the module, the kernel, and the groups of ``logged`` (the first of all its matches).
-    what: str
-    resolution: str
-    kind: type[ProvisionError] = ProvisionError
+def reason_of(module: str, kernel: str, said: str, log: Sequence[str]) -> Explanation | None:
+    """Return what a kernel's refusal means, by what it logged and what modprobe said."""
+    text = "\n".join([*log, _SAID.sub("", said)])
+    return explain("kernel", text, {"module": module, "kernel": kernel})
 
 
-_SIGNATURE = ("Key was rejected by service", "Required key not available", "Bad message")
-# Of kernel/module/main.c, version.c and signing.c, and security/lockdown/lockdown.c. About a
-# signature that does not verify, the kernel logs nothing. The first that fits is the reason.
-_CAUSES = (
-    _Cause(_SIGNATURE, "unsigned module", f"{_KEYS} is not signed", _SIGN),
-    _Cause(
-        _SIGNATURE,
-        "unsupported crypto",
-        f"{_KEYS} has a signature with a digest that it does not have",
-        f'Set hash = "sha256" in [signing] of /etc/provision/provision.toml, and {_SIGN_AGAIN}.',
-    ),
-    *(
-        _Cause(said, logged, f"{_KEYS} is signed with a key that it does not know", _SIGN)
-        for said, logged in (
-            (_SIGNATURE, "unavailable key"),
-            (("Required key not available",), None),
-        )
-    ),
-    _Cause(
-        ("Bad message",),
-        None,
-        f"{_KEYS} has a signature that it can't read",
-        f"The module is damaged; {_SIGN_AGAIN}.",
-        UnfitModuleError,
-    ),
-    _Cause(
-        _SIGNATURE,
-        None,
-        f"{_KEYS} has a signature that does not verify with any of them",
-        "See whether it was changed since it was signed (provision verify DRIVER), and whether its"
-        f" key's certificate is enrolled (mokutil --list-enrolled): {SECURE_BOOT_HOW_TO}.",
-    ),
-    _Cause(
-        ("Operation not permitted", "Permission denied"),
-        "Lockdown",
-        "the kernel is locked down (Secure Boot) and the module is not signed with a key that it"
-        " knows",
-        _SIGN,
-    ),
-    _Cause(
-        ("Operation not permitted",),
-        None,
-        "the kernel does not permit it",
-        "Run this as root on the host itself (not in a container without CAP_SYS_MODULE); see"
-        " 'provision doctor' for lockdown and kernel.modules_disabled.",
-    ),
-    _Cause(
-        ("Permission denied",),
-        None,
-        "a security module (SELinux) does not permit it",
-        "The store's modules need the type modules_object_t: 'chcon -R -t modules_object_t"
-        " /var/lib/provision/DRIVER/current/lib/modules'; 'ausearch -m avc' shows the denial.",
-    ),
-    _Cause(
-        (),
-        r"version magic '\s*([^']*?)\s*' should be '\s*([^']*?)\s*'",
-        "it was built for another kernel ('{0}', and this one is '{1}')",
-        _REBUILD,
-        UnfitModuleError,
-    ),
-    _Cause(
-        (),
-        r"disagrees about version of symbol (\S+)",
-        "it was built with other headers: the symbol '{0}' has another version in the running"
-        " kernel {kernel}",
-        _REBUILD,
-        UnfitModuleError,
-    ),
-    _Cause(
-        ("Exec format error", "Invalid module format"),
-        None,
-        "its format is not this kernel's",
-        _REBUILD,
-        UnfitModuleError,
-    ),
-    _Cause((), r"Unknown symbol (\S+)", f"{_SYMBOLS} ({{all}})", _FIND_SYMBOLS, UnfitModuleError),
-    _Cause(("Unknown symbol",), None, _SYMBOLS, _FIND_SYMBOLS, UnfitModuleError),
-    _Cause(
-        (),
-        r"(?:`.*' invalid for parameter|unknown parameter) .?(\w+)",
-        "its parameter '{0}' has a value that it does not take",
-        "Correct the options of this driver in /etc/provision/provision.toml, or in"
-        " /etc/modprobe.d; 'modinfo -p {module}' lists what there is.",
-    ),
-    _Cause(
-        ("No such device",),
-        None,
-        "no hardware that it drives was found, or another driver holds it",
-        "'provision facts' shows the devices and what drives each; 'provision doctor' looks for"
-        " modules that are in the way.",
-        NotFoundError,
-    ),
-)
-
-
-class Reason(NamedTuple):
-    """Why a kernel did not take a module, what to do, and the class of the error."""
-
-    what: str
-    resolution: str
-    kind: type[ProvisionError]
-
-
-def reason_of(module: str, kernel: str, said: str, log: Sequence[str]) -> Reason:
-    """Return why a module could not be loaded, by what modprobe and the kernel said."""
-    for cause in _CAUSES:
-        found = [match for line in log if (match := re.search(cause.logged or "$^", line))]
-        is_said = not cause.said or any(text in said for text in cause.said)
-        if is_said and (found or cause.logged is None):
-            first = [match[match.re.groups and 1] for match in found]
-            words = {"module": module, "kernel": kernel, "all": ", ".join(sorted(set(first)))}
-            what = cause.what.format(*(found[0].groups() if found else ()), **words)
-            return Reason(what, cause.resolution.format(**words), cause.kind)
-    last = (said.strip().splitlines() or ["modprobe gave no reason"])[-1].rpartition(": ")[2]
-    return Reason(last, SEE_LOG, ProvisionError)
-
-
-def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
+def refusal(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
     """Return the error to raise for a module that could not be loaded."""
     reason = reason_of(module, kernel, said, log)
     details = [*said.splitlines(), *log[-_LOG_LINES:]]
-    return reason.kind(
-        f"The module '{module}' could not be loaded: {reason.what}.",
-        resolution=reason.resolution,
+    cause = reason.cause if reason else last_line(said).rpartition(": ")[2]
+    kind = ProvisionError if reason is None or reason.kind is Kind.DENIED else reason.kind.error
+    return kind(
+        f"The module '{module}' could not be loaded: {cause}.",
+        resolution=reason.what_to_do if reason else SEE_LOG,
         details="\n".join(line for line in details if line.strip()) or None,
     )
 
@@ -249,6 +116,8 @@ class ModuleInUseError(InUseError):
         resolution: What to do next; None: stop the users, or reboot.
     """
 
+    reason = IN_USE
+
     def __init__(
         self, message: str, users: Iterable[User], *, resolution: str | None = None
     ) -> None:
@@ -264,20 +133,6 @@ class ModuleInUseError(InUseError):
     def members(self) -> dict[str, object]:
         """Return each user, for the error's JSON document."""
         return {"users": [asdict(user) for user in self.users]}
-
-
-class ConflictError(ModuleInUseError):
-    """A module conflicts with a driver, and can't be unloaded while this kernel runs."""
-
-    def __init__(self, driver: str, users: Iterable[User]) -> None:
-        users = tuple(users)
-        names = ", ".join(dict.fromkeys(user.module for user in users))
-        super().__init__(
-            f"{names} is in the way of {driver} and in use.",
-            users,
-            resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
-            f" loaded. {IF_IT_COMES_BACK}",
-        )
 
 
 def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> tuple[str, ...]:
@@ -419,7 +274,14 @@ def _conflict(manifest: Manifest, root: Path, done: Completed) -> ProvisionError
             resolution="Reboot.",
             details=done.stderr.strip() or None,
         )
-    return ConflictError(driver, _users(conflicts, root))
+    users = _users(conflicts, root)
+    names = ", ".join(dict.fromkeys(user.module for user in users))
+    return ModuleInUseError(
+        f"{names} is in the way of {driver} and in use.",
+        users,
+        resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
+        f" loaded. {IF_IT_COMES_BACK}",
+    )
 
 
 def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionError:
@@ -433,7 +295,7 @@ def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionEr
         named = [name for name in names if said[name]] or names
         text = "\n".join(line for name in named for line in said[name] or lines[-1:])
         release = manifest.pin.kernel.release
-        return explain(", ".join(named), release, text, log.lines())
+        return refusal(", ".join(named), release, text, log.lines())
     last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
     return ProvisionError(
         f"The modules of {driver} could not be loaded: {last.removeprefix(f'{driver}: ')}.",

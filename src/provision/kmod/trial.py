@@ -21,11 +21,12 @@ from typing import Literal
 from provision.build.loader_script import Place
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.explain import last_line
 from provision.files import in_root
 from provision.host import STORE
 from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
-from provision.kmod.load import SEE_LOG, reason_of
+from provision.kmod.load import reason_of
 from provision.kmod.loader import (
     LOADER,
     MODULES_LINKS,
@@ -311,9 +312,9 @@ def _refused(module: str, kernel: str, said: Sequence[str], log: Sequence[str]) 
     if error in _NO_DEVICE:
         reason = "the kernel took it, and it found no device to drive"
         return Outcome(module, "no-device", error, reason, lines=tuple(log[-_LOG_LINES:]))
-    what, advice, _kind = reason_of(module, kernel, "\n".join(said), log)
-    # The log is the guest's, which is shown here.
-    advice = _OTHER_VERSION if advice == SEE_LOG else advice
+    known = reason_of(module, kernel, "\n".join(said), log)
+    what = known.cause if known else why or last_line("\n".join(said))
+    advice = known.what_to_do if known else _OTHER_VERSION
     return Outcome(module, "refused", error, what, advice, tuple(log[-_LOG_LINES:]))
 
 

@@ -18,8 +18,7 @@ from typing import IO, Self, cast
 
 from provision.build.request import VersionRequest
 from provision.documents import parse_json
-from provision.errors import ConfigError, ProvisionError
-from provision.fetch import WrongContentError
+from provision.errors import ConfigError, ProvisionError, UntrustedError, WrongContentError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, report
 from provision.registry.manifests import (
@@ -35,7 +34,7 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference
-from provision.registry.signatures import Facts, UntrustedError, VerifiedSignature
+from provision.registry.signatures import Facts, VerifiedSignature
 from provision.zstd import decompress
 
 # Limit of a layer's unpacked bytes; a driver has some 1.5 GB.

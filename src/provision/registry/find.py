@@ -18,8 +18,13 @@ from pydantic import BaseModel
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.documents import refusing
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import (
+    DeniedError,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UntrustedError,
+)
 from provision.files import in_root, settled_path
 from provision.host.kernels import machine
 from provision.pin import Pin
@@ -37,8 +42,8 @@ from provision.registry.names import (
     read_tag,
     version_of_tag,
 )
-from provision.registry.signatures import UntrustedError, VerifiedSignature, verify_signature
-from provision.registry.skopeo import DeniedError, Registry
+from provision.registry.signatures import VerifiedSignature, verify_signature
+from provision.registry.skopeo import Registry
 from provision.sources.candidates import newest_first
 
 # Versions that Debian's order can compare.

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import WrongContentError
+from provision.errors import NotFoundError, ProvisionError, WrongContentError
 from provision.files import lock, write_atomic
 from provision.progress import Transfer, report
 from provision.registry.manifests import (

@@ -17,8 +17,13 @@ from provision.build.provenance import require_built_here
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.engine.transfer import Pushed, find_image, push
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import (
+    DeniedError,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UntrustedError,
+)
 from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
@@ -45,15 +50,8 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
-from provision.registry.signatures import (
-    MOST_AHEAD_S,
-    Facts,
-    UntrustedError,
-    sign,
-    signature_tag,
-    verify_signature,
-)
-from provision.registry.skopeo import DeniedError, Layout, Registry, copy, save
+from provision.registry.signatures import MOST_AHEAD_S, Facts, sign, signature_tag, verify_signature
+from provision.registry.skopeo import Layout, Registry, copy, save
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
@@ -100,7 +98,7 @@ def publish(
     Raises:
         PinTagConflictError: The registry has another image of this Pin that is signed, or neither
             is to be signed; nothing was pushed.
-        ForeignImageError: It is to be signed, and was not built here.
+        UntrustedError: It is to be signed, and was not built here.
     """
     if image.signer is not None:
         check_signable(settings, image)
@@ -148,7 +146,7 @@ def check_signable(settings: Settings, image: EngineImage) -> None:
     """Refuse to sign an image that was not built here: a signature is this builder's word for it.
 
     Raises:
-        ForeignImageError: It was not built here.
+        UntrustedError: It was not built here.
     """
     found = find_image(image.engine, image.image_id)
     name = next(iter(found.tags), found.id)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.registry.keys import PublicKey, Signer
 from provision.registry.manifests import (
     OCI_CONFIG,
@@ -45,10 +45,6 @@ _DO_NOT_USE = (
     "Don't use it. Have it signed by those who build your artifacts ('provision registry sign'),"
     " or build it here: provision build."
 )
-
-
-class UntrustedError(ProvisionError):
-    """An image lacks a trusted signature, or its signature has other facts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from typing import Self
 
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, WrongContentError
+from provision.errors import ProvisionError, WrongContentError
+from provision.explain import Kind, explain
 from provision.progress import Transfer, current_listener
 from provision.registry.image_layout import writable_layout
 from provision.registry.manifests import (
@@ -61,79 +61,6 @@ _MOST_OUTPUT = 16 << 20
 _TRACE = re.compile(r"^(runtime stack|goroutine \d+)", re.MULTILINE)
 # Of the one image in a layout that is made for a copy.
 _TAG = "image"
-
-
-class DeniedError(ProvisionError):
-    """A registry denies this host access.
-
-    Many give the same answer for missing repositories, so as not to reveal which exist.
-    """
-
-
-# What skopeo prints, by what it means; the first that is found counts.
-_CAUSES: tuple[tuple[type[ProvisionError], tuple[str, ...]], ...] = (
-    (
-        WrongContentError,
-        (
-            "Digest did not match",
-            "does not match provided manifest digest",
-            "does not match expected sha256",
-            "file too large",
-            # More than it may take: some answer has no end.
-            "cannot allocate memory",
-            "out of memory",
-        ),
-    ),
-    (
-        NotFoundError,
-        ("manifest unknown", "name unknown", "repository name not known", "404 (Not Found)"),
-    ),
-    (
-        DeniedError,
-        (
-            "unauthorized",
-            "authentication required",
-            "access to the resource is denied",
-            ": denied",
-            "401 (Unauthorized)",
-            "403 (Forbidden)",
-            "unable to retrieve auth token",
-            # A credential helper that a file names is missing or failed.
-            "docker-credential-",
-        ),
-    ),
-    (
-        UnreachableError,
-        (
-            "connection refused",
-            "connection reset",
-            "no such host",
-            "no route to host",
-            "network is unreachable",
-            "server misbehaving",
-            "timeout",
-            "deadline exceeded",
-            "x509:",
-            "pinging container registry",
-            "received unexpected HTTP status: 5",
-            "too many requests",
-            "toomanyrequests",
-            "EOF",
-        ),
-    ),
-)
-_RESOLUTIONS: dict[type[ProvisionError], str] = {
-    WrongContentError: "Don't use it. The registry or a proxy before it is damaged or was altered;"
-    " try a mirror of it, or push the image again.",
-    NotFoundError: "Check whether the name is right: provision registry list DRIVER.",
-    DeniedError: "Log in: docker login {host}, or podman login {host}; for the agent, as root."
-    " If the repository is new, push its first image.",
-    UnreachableError: "Check that this machine reaches the registry. Behind a proxy, name it:"
-    " [network] proxy; for a registry with a certificate of its own, name its authority:"
-    " [registry] ca in /etc/provision/provision.toml; for one without TLS: [registry]"
-    " plain_http = true.",
-    ProvisionError: "Look into the registry's log, or try the command by hand: {command}",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +132,7 @@ class Registry:
             raise WrongContentError(
                 f"'{self.reference.name}@{name}' does not match its digest: the registry serves"
                 " different content.",
-                resolution=_RESOLUTIONS[WrongContentError],
+                resolution="Don't use it: try a mirror of the registry, or push the image again.",
             )
         return Content(data, digest)
 
@@ -361,19 +288,16 @@ def _watched(folder: Path, on_bytes: Callable[[int], None]) -> Iterator[None]:
 
 def _error(message: str, done: Completed, place: Registry | Layout) -> ProvisionError:
     said = done.stderr.strip()
-    if os.strerror(errno.ENOSPC).lower() in said:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    kind = next(
-        (kind for kind, texts in _CAUSES if any(text in said for text in texts)), ProvisionError
-    )
     host = place.reference.registry if isinstance(place, Registry) else ""
-    if kind is DeniedError:
-        message = f"Access to the registry {host} denied."
-    if kind is UnreachableError:
-        message = f"The registry {host} can't be reached."
-    command = " ".join(done.argv)
-    resolution = _RESOLUTIONS[kind].format(host=host, command=command)
-    return kind(message, resolution=resolution, details=_essence(said) or None)
+    found = explain("skopeo", said, {"host": host})
+    if found and found.kind is Kind.DISK_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    details = _essence(said) or None
+    if found is None:
+        by_hand = f"Look into the registry's log, or try it by hand: {' '.join(done.argv)}"
+        return ProvisionError(message, resolution=by_hand, details=details)
+    cause = f"{found.cause}." if found.cause else message
+    return found.kind.error(cause, resolution=found.what_to_do, details=details)
 
 
 def _essence(stderr: str) -> str:

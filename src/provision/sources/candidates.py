@@ -25,9 +25,9 @@ from provision.catalogue.source_models import (
 )
 from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
 from provision.distros.debian.relations import parse_depends, upstream_version, version_key
-from provision.distros.family import fill
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
+from provision.explain import fill
 from provision.pin import PackageSource, RunfileSource, Source
 
 # Returns the sha256 that a vendor publishes for a file, given the addresses of the file and of the

@@ -21,7 +21,7 @@ from provision.build.versions import cards_for, chosen_flavour, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import write_atomic
 from provision.host.kernels import machine
 from provision.pin import DistroPin
@@ -32,13 +32,14 @@ from provision.registry.find import (
     TrustOverride,
     find_in_registries,
 )
-from provision.registry.signatures import UntrustedError
 from provision.sources.upstream.queries import known_branches, today
 from provision.store.layout import Layout
 
 
 class MissingArtifactError(NotFoundError):
     """No registry has an artifact, and nothing is built here."""
+
+    reason = "no-artifact"
 
 
 def look_for(
@@ -129,10 +130,6 @@ def _version_request(
 _LONGEST = 1 << 20
 
 
-class DowngradeError(UntrustedError):
-    """A signed artifact that is older than one that this host had."""
-
-
 def check_age(settings: Settings, trusted: ArtifactImage, consent: TrustOverride) -> None:
     """Check that no artifact for the same request and kernel was signed later."""
     facts = trusted.facts
@@ -142,7 +139,7 @@ def check_age(settings: Settings, trusted: ArtifactImage, consent: TrustOverride
     if facts.serial < newest:
         is_named = trusted.request.name == facts.version
         names = "" if is_named else f' name it in provision.toml (version = "{facts.version}"), or'
-        raise DowngradeError(
+        raise UntrustedError(
             f"'{trusted.reference}' is refused: it was signed before the artifact of"
             f" {facts.driver} for {facts.kernel} that this host has had"
             f" ({_day(facts.serial)}, and {_day(newest)}).",

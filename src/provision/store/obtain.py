@@ -153,7 +153,7 @@ def store_image(
     """Put the artifact of an image of the engine into the store, beside the one that is in use.
 
     Raises:
-        ForeignImageError: It was not built here, and unsigned images are not accepted.
+        UntrustedError: It was not built here, and unsigned images are not accepted.
     """
     begun = time.monotonic()
     image = find_image(settings.engine(), name)

@@ -9,7 +9,7 @@ import pytest
 from golden.pins import pin, recipe
 from provision.build.dockerfile import build_plan, placeholders
 from provision.catalogue.fields import PLACEHOLDERS
-from provision.distros.family import fill
+from provision.explain import fill
 from unit.recipes import variant
 
 ARCHITECTURES = {

@@ -12,8 +12,7 @@ from kit.git_server import Commit, commit_files, git_served
 from kit.process import run
 from provision.build.commits import commit_at, ensure_commits
 from provision.build.package_store import PackageStore
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
 from provision.pin import GitCommit
 
 # Runs here what git would run on the server: the program's last argument.

@@ -24,8 +24,7 @@ from provision.build.workspace import Settings
 from provision.config import ArchiveConfig, DistroConfig
 from provision.distros import find_distro
 from provision.engine.docker_api import Engine, Image
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.pin import PIN_LABEL, BasePin, Pin
 from unit.build.debian_host import BASE_IMAGE, KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture

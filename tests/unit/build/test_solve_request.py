@@ -14,8 +14,7 @@ from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
 from provision.distros import Repository
 from provision.distros.kernel_tree import Toolchain
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.pin import BasePin
 from unit.build.solving_engine import (
     BOTH,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.process import run
-from provision.distros import Distro, Failure, Repository, Spec, Supply, distro_named, family_of
+from provision.distros import Distro, Repository, Spec, Supply, distro_named, family_of
 from provision.distros.family import NO_CONFIG
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import answer, samples
@@ -193,111 +193,6 @@ def test_packaged_kernels_are_listed_newest_first() -> None:
         "6.1.0-56-amd64",
         "6.1.0-50-amd64",
         "6.1.0-47-amd64",
-    )
-
-
-@pytest.mark.parametrize(
-    ("said", "message", "resolution"),
-    [
-        (
-            f"E: Unable to locate package linux-headers-{KERNEL}",
-            f"No headers are packaged for the kernel {KERNEL} on Ubuntu 24.04",
-            "Ubuntu's snapshot service",
-        ),
-        ("E: Unable to locate package bsdtar", "has no package 'bsdtar'", "driver.toml"),
-        (
-            "E: Package 'gcc-14' has no installation candidate",
-            "has no package 'gcc-14'",
-            "driver.toml",
-        ),
-        (
-            (
-                "The following packages have unmet dependencies:\n"
-                " x-dkms : Depends: dkms (>= 2.1.0.0) but it is not installable\n"
-                "E: Unable to correct problems, you have held broken packages."
-            ),
-            "depends on DKMS",
-            "driver.toml",
-        ),
-        ("E: Package 'dkms' has no installation candidate", "depends on DKMS", "driver.toml"),
-        (
-            "E: Failed to fetch https://esm.example/infra/InRelease  401  Unauthorized",
-            "wants to know who asks",
-            "pro attach",
-        ),
-        (
-            (
-                "Err:1 http://m.example InRelease\n  The following signatures couldn't be verified"
-                " because the public key is not available: NO_PUBKEY 871920D1991BC93C"
-            ),
-            "not signed with a key that counts",
-            "[distros.ubuntu.archive] keyring",
-        ),
-        (
-            "E: Release file for http://m.example/dists/noble/InRelease is expired (invalid since",
-            "out of date",
-            "snapshot = true",
-        ),
-        (
-            "E: Failed to fetch http://m.example/pool/a.deb  404  Not Found [IP: 192.0.2.1 80]",
-            "out of step",
-            "[distros.ubuntu.archive] mirror",
-        ),
-        (
-            (
-                "W: Conflicting distribution: http://m.example noble InRelease (expected noble but"
-                " got focal)\nE: The archive serves the signed index of another suite."
-            ),
-            "signed index of another suite",
-            "[distros.ubuntu.archive] mirror",
-        ),
-        ("E: Failed to fetch x  Hash Sum mismatch", "out of step", "some minutes"),
-        (
-            (
-                "The following packages have unmet dependencies:\n libc6-dev : Depends: libc6 (= 1)"
-                " but 2.40 is to be installed\nE: Unable to correct problems, you have held broken"
-            ),
-            "can't be installed together",
-            "--base",
-        ),
-        (
-            "Err:1 http://m.example noble InRelease\n  Temporary failure resolving 'm.example'",
-            "can't be reached",
-            "[engine] network",
-        ),
-        (
-            (
-                "E: Failed to fetch https://m.example/dists/noble/InRelease  Certificate"
-                " verification failed: The certificate is NOT trusted. The certificate issuer is"
-                " unknown.  Could not handshake: Error in the certificate verification."
-            ),
-            "not of an authority that counts",
-            "update-ca-certificates",
-        ),
-        ("E: The disk is on fire", "could not be solved for", "--verbose"),
-    ],
-)
-def test_each_trouble_has_its_own_message(said: str, message: str, resolution: str) -> None:
-    error = APT.explain(failure(said))
-    assert message in error.message
-    assert resolution in (error.resolution or "")
-    assert said.splitlines()[-1] in (error.details or "")
-
-
-def test_headers_without_a_configuration_say_so() -> None:
-    error = APT.explain(failure("no package holds it", status=NO_CONFIG))
-    assert f"/usr/src/linux-headers-{KERNEL}/.config" in error.message
-
-
-def failure(said: str, *, status: int = 100) -> Failure:
-    return Failure(
-        status=status,
-        said=said,
-        distro=UBUNTU,
-        release=NOBLE,
-        kernel=KERNEL,
-        architecture="x86_64",
-        query=APT.headers(UBUNTU, KERNEL, "x86_64"),
     )
 
 

@@ -19,7 +19,7 @@ from provision.distros import (
 )
 from provision.distros.distro import Archive
 from provision.distros.family import NO_CONFIG
-from provision.distros.rpm_based import rpm, solver_messages
+from provision.distros.rpm_based import rpm
 from provision.distros.rpm_based.dnf import (
     Dnf,
     archive_of_headers,
@@ -178,7 +178,7 @@ def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
     text = rpm.key_import(["/keys/*", "/more.asc"])
     assert 'rpmkeys --dbpath /provision/solve/keydb --import "$key"; then' in text
     assert '--import "$@"' not in text
-    assert f"exit {solver_messages.NO_KEYS}" in text
+    assert f"exit {rpm.NO_KEYS}" in text
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> Non
     assert [bool(re.match(f"{pattern}\t", line)) for line in said] == [True, True, True, False]
     check = rpm.key_check(["/keys/*"])
     assert check.index("packages/.[!.]*") < check.index("--checksig")
-    assert f"exit {solver_messages.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+    assert f"exit {rpm.BAD_SIGNATURE}" in check[: check.index("--checksig")]
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from kit.artifact import make_pin
 from provision.build.diagnosis import build_error, source_errors
 from provision.build.image import Built
@@ -120,83 +118,6 @@ def test_a_compilers_error_names_line_kernel_driver_and_what_to_do() -> None:
     assert "/var/log/all.log" in details
     assert "--version" in (error.resolution or "")
     assert stream.exit_status == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "message", "way_out"),
-    [
-        ("cp: error writing 'x': No space left on device", "disk is full", "docker system df"),
-        ("source.archive: FAILED", "wrong sha256: source.archive", "don't use it"),
-        (
-            "E: Version '1-2' for 'gcc-12' was not found",
-            "no longer has a package",
-            "Resolve again",
-        ),
-        ("E: Failed to fetch http://x/y", "could not download", "--network"),
-        (
-            "W: Some index files failed to download.\nE: Unable to locate package gcc-12",
-            "could not download",
-            "--network",
-        ),
-        ("1 out of 2 hunks FAILED -- saving rejects", "patch does not apply", "patches/"),
-        ("collect: there is no file a (library)", "there is no file a", "driver.toml"),
-        ("dkms: reading dkms.conf changes files: /etc/x", "change files while it is", "PRE_BUILD"),
-        ("dkms: reading dkms.conf did not end within 60 s", "can't be read", "patches/"),
-        ("dkms: dkms.conf ends itself, with exit status 1", "ends itself", "patches/"),
-        ("dkms: several dkms.conf: a b", "has several dkms.conf: a b.", "'directory'"),
-        ("dkms: dkms.conf does not set PACKAGE_NAME", "incomplete", "patches/"),
-        ("dkms: the patch 'a' of dkms.conf can't be applied", "the patch 'a'", "PATCH_MATCH"),
-        (
-            "dkms: dkms.conf uses variables that nothing sets: X Y\ndkms: PRE_BUILD failed",
-            "nothing sets: X Y.",
-            "kernel_source_dir",
-        ),
-        (
-            "dkms: dkms.conf runs programs that the build has not: rpm",
-            "does not have: rpm",
-            "packages =",
-        ),
-        (
-            "dkms: the running kernel is asked for: Makefile:2: uname -r\ndkms: the command failed",
-            "Makefile:2: uname -r",
-            "$kernelver",
-        ),
-        ("dkms: the build did not make: a.ko", "did not come out: a.ko.", "BUILT_MODULE_NAME"),
-        ("dkms: the command failed", "could not be built: the command failed.", "whole output"),
-        ("something odd", "could not be built", "whole output"),
-    ],
-)
-def test_other_causes_are_distinguished(line: str, message: str, way_out: str) -> None:
-    stream = BuildStream()
-    stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
-    stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})
-    stream.finish()
-    error = build_error(make_pin(), stream, Path("/log"))
-    assert message in error.message
-    assert way_out in (error.resolution or "")
-    assert all(part in (error.details or "") for part in line.splitlines())
-    assert "exit status 1" in (error.details or "")
-
-
-@pytest.mark.parametrize(
-    ("line", "part"),
-    [
-        (
-            "dkms: excluded: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1",
-            "excludes this kernel: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1.",
-        ),
-        ("dkms: BUILD_DEPENDS names other DKMS packages: spl", "does not build: spl."),
-    ],
-)
-def test_a_kernel_that_the_driver_is_not_for_is_not_supported(line: str, part: str) -> None:
-    stream = BuildStream()
-    stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
-    stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})
-    stream.finish()
-    error = build_error(make_pin(), stream, Path("/log"))
-    assert part in error.message
-    assert error.exit_code == 3
-    assert "BUILD_DEPENDS" not in line or "submodules" in str(error.resolution)
 
 
 def test_an_unresolved_symbol_is_a_source_error() -> None:

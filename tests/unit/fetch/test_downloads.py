@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 import requests
 
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import (
+from provision.errors import (
+    NotFoundError,
+    ProvisionError,
     UnreachableError,
+    UsageError,
     WrongContentError,
-    download,
-    download_summed,
-    get_small,
-    http,
 )
+from provision.fetch import download, download_summed, get_small, http
 from provision.progress import Event, Transfer
 from unit.fetch.prepared_server import CONTENT, SHA256, Server
 from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kit.openpgp import key_of
-from provision.errors import NotFoundError
-from provision.fetch import SignatureError, download_signed, verify_detached
+from provision.errors import NotFoundError, WrongContentError
+from provision.fetch import download_signed, verify_detached
 from unit.fetch.prepared_server import CONTENT, Server
 from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
 
@@ -27,7 +27,7 @@ def test_a_file_is_kept_only_with_its_signature(
     file = tmp_path / "new/file"
     try:
         download_signed(server.url, keyring=key_of("trusted").keyring, destination=file)
-    except SignatureError:
+    except WrongContentError:
         assert not accepted
         assert list(file.parent.iterdir()) == []
     else:

@@ -22,8 +22,13 @@ from provision.catalogue import Catalogue
 from provision.catalogue.fields import Hardware
 from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import (
+    DeniedError,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UntrustedError,
+)
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -32,9 +37,8 @@ from provision.registry.find import (
     find_in_registries,
     tag_of,
 )
-from provision.registry.signatures import UntrustedError, signature_tag
-from provision.registry.skopeo import DeniedError
-from provision.store.artifact_lookup import DowngradeError, MissingArtifactError, look_for
+from provision.registry.signatures import signature_tag
+from provision.store.artifact_lookup import MissingArtifactError, look_for
 from provision.store.layout import Layout
 from unit.registry.trusting_host import (
     ADDRESS,
@@ -158,7 +162,7 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
     def accept(trusted: ArtifactImage) -> None:
         registries.append(trusted.reference.registry)
         if len(registries) == 1:
-            raise DowngradeError("older")
+            raise UntrustedError("older")
 
     registry.hosts.add("m.example")
     host = with_mirrors(settings, "m.example/d")
@@ -285,6 +289,6 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     serials = {f"debian:12 {KERNEL} x86_64 open 1.3": SERIAL + 1}
     write(Layout(settings.root, "demo").serials, json.dumps(serials).encode())
     have(registry, tmp_path)
-    with pytest.raises(DowngradeError):
+    with pytest.raises(UntrustedError):
         look_for(host, WANTED, options(registry))
     assert look_for(host, WANTED, options(registry, TrustOverride(allow_downgrade=True)))

@@ -15,7 +15,7 @@ from kit.memory_registry import (
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
-from provision.errors import ConfigError, ProvisionError
+from provision.errors import ConfigError, ProvisionError, UntrustedError
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import (
     TrustOverride,
@@ -25,7 +25,6 @@ from provision.registry.find import (
     tag_of,
 )
 from provision.registry.names import parse_reference
-from provision.registry.signatures import UntrustedError
 from unit.registry.trusting_host import (
     ADDRESS,
     DEFAULT,

@@ -20,10 +20,10 @@ from kit.memory_registry import (
     layer_of,
     public,
 )
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UntrustedError
 from provision.pin import PIN_LABEL
 from provision.registry.artifact_images import find
-from provision.registry.signatures import UntrustedError, sign, signature_tag, verify_signature
+from provision.registry.signatures import sign, signature_tag, verify_signature
 from unit.registry.signed_images import (
     FACTS,
     KEY,

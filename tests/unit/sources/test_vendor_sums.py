@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.fileserver import served
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import UnreachableError
-from provision.sources.upstream.vendor_sums import (
-    ChangedSumError,
-    SumRecord,
-    parse_sums,
-    published_sum,
+from provision.errors import (
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UsageError,
+    WrongContentError,
 )
+from provision.sources.upstream.vendor_sums import SumRecord, parse_sums, published_sum
 
 DATA = Path(__file__).parents[2] / "data/releases"
 NAME = "NVIDIA-Linux-x86_64-580.159.03.run"
@@ -156,7 +156,7 @@ def test_another_answer_later_is_an_error_that_says_who_said_what_and_when(recor
     first, before = record.entry()["first"], record.file.read_bytes()
     assert record.sum_of(again=True) == ONE
     record.vendor.says = OTHER
-    with pytest.raises(ChangedSumError) as caught:
+    with pytest.raises(WrongContentError) as caught:
         record.sum_of(again=True)
     old, new = str(caught.value.details).splitlines()
     assert old == f"{first}: {SUMS} said {ONE}"

@@ -18,14 +18,13 @@ from kit.memory_registry import (
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UntrustedError
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.registry.find import TrustOverride
-from provision.registry.signatures import UntrustedError
 from provision.store import obtain, staging
 from provision.store.admission import unsigned_image
-from provision.store.artifact_lookup import DowngradeError, known_serials
+from provision.store.artifact_lookup import known_serials
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -171,7 +170,7 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     before = found(settings, registry)
     have(registry, tmp_path, new, serial=SERIAL + 60)
     store_pulled(settings, found(settings, registry), DEFAULT)
-    with pytest.raises(DowngradeError):
+    with pytest.raises(UntrustedError):
         store_pulled(settings, before, DEFAULT)
     assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
     store_pulled(settings, before, TrustOverride(allow_downgrade=True))
@@ -214,7 +213,7 @@ def test_what_is_named_is_compared_with_what_the_name_gave_before(
         registry.manifests.clear()
         have(registry, tmp_path, make_pin(version="1.2"), serial=SERIAL)
         trusted = found(settings, registry, sought)
-    with pytest.raises(DowngradeError):
+    with pytest.raises(UntrustedError):
         store_pulled(settings, trusted, DEFAULT)
 
 
@@ -232,7 +231,7 @@ def test_a_slower_pull_does_not_forget_the_newer_one(
         return True
 
     monkeypatch.setattr(obtain, "is_signed_for_host", meanwhile)
-    with pytest.raises(DowngradeError):
+    with pytest.raises(UntrustedError):
         store_pulled(settings, trusted, DEFAULT)
     assert known_serials(layout) == {target: SERIAL + 60}
 
@@ -255,7 +254,7 @@ def test_serials_outlive_the_entries(
     before = found(settings, registry)
     have(registry, tmp_path, serial=SERIAL + 60)
     shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).entry)
-    with pytest.raises(DowngradeError):
+    with pytest.raises(UntrustedError):
         store_pulled(settings, before, DEFAULT)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from provision.distros.debian.archive import (
@@ -30,7 +29,6 @@ from provision.distros.family import (
     NO_CONFIG,
     NOTE,
     WORK,
-    Cause,
     Failure,
     Family,
     Package,
@@ -41,112 +39,8 @@ from provision.distros.family import (
     records,
 )
 from provision.documents import refusing
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import ProvisionError
 from provision.pin import ClosurePackage
-
-
-def _said(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
-
-
-_ABSENT = _said(
-    r"^E: Unable to locate package (?P<name>\S+)"
-    r"|Package '?(?P<other>\S+?)'? has no installation candidate"
-)
-
-
-class _Trouble(NamedTuple):
-    """What apt says, what it means, and what to do; with the placeholders of ``Failure``."""
-
-    pattern: re.Pattern[str]
-    what: str
-    resolution: str
-    error: type[ProvisionError] = ProvisionError
-
-
-# The first one counts: "Failed to fetch" follows most of the others.
-_WANTS_DKMS = _said(r"Depends: dkms\b|^E: Package '?dkms'? has no installation candidate")
-_TROUBLES = (
-    _Trouble(
-        _said(r"^E: The archive serves the signed index of another suite"),
-        "The archive of {release} serves the signed index of another suite, and is not used.",
-        "Its signature is good, so it was put in another's place. Name another mirror:"
-        ' [distros.{distro}.archive] mirror = "https://…" in /etc/provision/provision.toml.',
-    ),
-    _Trouble(
-        _said(r"\b40[13] +(?:Unauthorized|Forbidden)"),
-        "A repository of {release} wants to know who asks, and refuses this machine.",
-        "For Ubuntu's Expanded Security Maintenance: run 'pro attach' on this machine. Its token is"
-        " bound read-only into the container that solves, and never part of an image.",
-    ),
-    _Trouble(
-        _said(r"[Cc]ertificate verification failed|No system certificates available"),
-        "The certificate of an https mirror of {release} is not of an authority that counts.",
-        "Add the authority to this machine's own (update-ca-certificates), which the solving"
-        " container is given where the base image has none; or name a mirror that begins with"
-        " http:// (its index is signed all the same): [distros.{distro}.archive]"
-        ' mirror = "http://…" in /etc/provision/provision.toml.',
-    ),
-    _Trouble(
-        _said(
-            r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|is not signed|couldn't be verified"
-            r"|signature.*invalid|returned an error code \(1\)|can't be done securely"
-        ),
-        "The archive of {release} is not signed with a key that counts, and not used.",
-        "If it is your own, name its key in /etc/provision/provision.toml:"
-        ' [distros.{distro}.archive] keyring = "/path/of/its/key".'
-        " If it is the distro's, do not use this mirror.",
-    ),
-    _Trouble(
-        _said(r"Release file for \S+ is (?:expired|not valid yet)"),
-        "The index of the archive of {release} is out of date.",
-        "Check this machine's clock (date), or use another mirror. For one that keeps an old state"
-        " on purpose: [distros.{distro}.archive] snapshot = true in /etc/provision/provision.toml.",
-    ),
-    _Trouble(
-        _said(
-            r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress"
-            r"|^E: Failed to fetch .* 404"
-        ),
-        "A mirror of {release} is out of step: its index names a file that it lacks, or that has"
-        " other content.",
-        "Try again in some minutes, or name another mirror in /etc/provision/provision.toml:"
-        ' [distros.{distro}.archive] mirror = "https://…".',
-    ),
-    _Trouble(
-        _said(r"unmet dependencies|held broken packages|Depends: .* but "),
-        "The packages for the kernel {kernel} can't be installed together on {release}; apt says"
-        " why.",
-        "If the archive is in the middle of an update, try again later. If the base image is newer"
-        " than the kernel's packages, name an older one with --base.",
-    ),
-    _Trouble(
-        _said(
-            r"Could not (?:resolve|connect)|Temporary failure resolving"
-            r"|Connection (?:refused|timed out)|Failed to fetch|Unable to connect"
-            r"|does not have a Release file"
-        ),
-        "The archive of {release} can't be reached from the solving container.",
-        "Check that containers reach the network ([engine] network in"
-        " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
-        ' mirror there: [distros.{distro}.archive] mirror = "https://…".',
-        UnreachableError,
-    ),
-)
-
-
-_NO_CONFIG = Cause(
-    "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler that"
-    " built it is not known.",
-    "The packages may be of another kernel: 'dpkg-deb --contents' lists what they hold.",
-)
-_UNKNOWN = Cause(
-    "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
-    " {status}).",
-    "Run the command again with --verbose, which shows all that apt says.",
-)
-
 
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _FIELDS = {"installed": 4, "package": 5}
@@ -190,36 +84,9 @@ class Apt(Family):
         """Return whether a package of a closure holds headers of the kernel."""
         return HEADER_PART.fullmatch(name) is not None
 
-    def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed; apt's own words are in the details."""
-        if failure.status == NO_CONFIG:
-            return failure.error(*_NO_CONFIG)
-        if _WANTS_DKMS.search(failure.said):
-            return failure.error(
-                "What the build needs depends on DKMS, whose hook would build other modules there.",
-                "Name the source of those modules as a driver of its own, and take the package out"
-                " of 'packages' in driver.toml.",
-                NotFoundError,
-            )
-        if absent := _ABSENT.search(failure.said):
-            name = absent["name"] or absent["other"]
-            if name in {spec.text.partition("=")[0] for spec in failure.query.specs}:
-                return failure.error(
-                    "No headers are packaged for the kernel {kernel} on {release}: it is"
-                    " superseded, or of another release.",
-                    superseded(failure.distro),
-                    NotFoundError,
-                )
-            return failure.error(
-                f"The archive of {{release}} has no package '{name}', which the build needs.",
-                "Check the name in driver.toml; if it is in another component, add that to the"
-                " recipe's 'components'.",
-                NotFoundError,
-            )
-        for trouble in _TROUBLES:
-            if trouble.pattern.search(failure.said):
-                return failure.error(trouble.what, trouble.resolution, trouble.error)
-        return failure.error(*_UNKNOWN)
+    def superseded(self, failure: Failure) -> str:
+        """Return how to get at headers that the archive has dropped."""
+        return superseded(failure.distro)
 
     def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from provision.distros.distro import Archive, Distro
-from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply, fill
-from provision.distros.rpm_based import rpm, solver_messages
+from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply
+from provision.distros.rpm_based import rpm
+from provision.explain import fill
 
 # 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
 _KERNEL = re.compile(r"(?P<version>[^-/]+)-(?P<release>[^-/]+)\.(?P<arch>[a-z0-9_]+)")
@@ -128,8 +129,6 @@ def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]
 
 class Dnf(rpm.RpmFamily):
     """The family of dnf; methods as ``Family`` says."""
-
-    words = solver_messages.DNF
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""

@@ -28,14 +28,9 @@ from provision.distros.family import (
     Supply,
     records,
 )
-from provision.distros.rpm_based.solver_messages import (
-    BAD_SIGNATURE,
-    NO_KEYS,
-    Words,
-    explain,
-)
 from provision.documents import refusing
 from provision.errors import ProvisionError
+from provision.explain import fill
 from provision.pin import ClosurePackage
 
 # Where packages lie that no repository has: they are asked for by their paths.
@@ -45,6 +40,11 @@ DOWNLOADED = "provision: all packages are downloaded"
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
 _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
+# The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
+_MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
+# Exit statuses of the scripts' own.
+BAD_SIGNATURE = 41
+NO_KEYS = 42
 
 
 def sums() -> str:
@@ -302,6 +302,7 @@ wrong() {{
     for file in packages/*.rpm; do
         if ! check "$file" > checked || ! grep -qi 'signature.*: OK$' checked; then cat checked; fi
     done
+    echo 'A package is not signed with a trusted key.'
     exit {BAD_SIGNATURE}
 }}
 set -- packages/*.rpm
@@ -365,9 +366,7 @@ def parse_keys(output: bytes) -> tuple[str, ...]:
 
 
 class RpmFamily(Family):
-    """What dnf and zypper have in common: listings, and the causes of failures."""
-
-    words: Words
+    """What dnf and zypper have in common: listings, and archives of superseded packages."""
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
@@ -388,6 +387,35 @@ class RpmFamily(Family):
         """Return whether a package holds headers of the kernel, which kernel-headers does not."""
         return _HEADERS.fullmatch(name) is not None
 
-    def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed."""
-        return explain(failure, self.words)
+    def superseded(self, failure: Failure) -> str:
+        """Return how to get at headers that the repositories have dropped."""
+        distro = failure.distro
+        minor = _MINOR.search(failure.kernel)
+        own = failure.full_version or failure.release.version
+        full = f"{minor[1]}.{minor[2]}" if minor else own
+        major = _NUMBER.match(full)
+        values = {
+            "version": full,
+            "major": major[0] if major else full,
+            "arch": failure.architecture,
+        }
+        parts = []
+        for archive in distro.archives:
+            tables = ", ".join(
+                f'{{ id = "vault{number}", urls = ["{fill(url, values)}"] }}'
+                for number, url in enumerate(archive.repositories, start=1)
+            )
+            setting = (
+                " In /etc/provision/provision.toml:"
+                f" [distros.{distro.id}] repositories = [{tables}]."
+                if tables
+                else ""
+            )
+            hint = f" {archive.hint}" if archive.hint else ""
+            parts.append(f"{archive.name}, {archive.url}.{hint}{setting}")
+        if repository := failure.query.repository:
+            parts.insert(0, f"They are in {repository}: enable it in the base image, or name it.")
+        return (
+            "Boot a kernel that is packaged ('provision drivers kernels DRIVER --distro"
+            f" {distro.id}:{failure.release.version}' lists them), or use one that is kept: "
+        ) + (" ".join(parts) or "name a mirror that still has it in provision.toml.")

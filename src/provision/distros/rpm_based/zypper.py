@@ -7,7 +7,7 @@ import shlex
 
 from provision.distros.distro import Distro
 from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
-from provision.distros.rpm_based import rpm, solver_messages
+from provision.distros.rpm_based import rpm
 from provision.distros.rpm_based.dnf import release_key
 
 # zypper has no option for authorities: it trusts those of the image, and those that are added so.
@@ -27,8 +27,6 @@ _REBUILD = re.compile(r"(?<=\.)[0-9]+$")
 
 class Zypper(rpm.RpmFamily):
     """The family of zypper; methods as ``Family`` says."""
-
-    words = solver_messages.ZYPPER
 
     def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
         """Return what downloads the closure of packages."""

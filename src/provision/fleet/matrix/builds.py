@@ -44,6 +44,8 @@ from provision.progress import Note, Tally, report
 from provision.run import run
 
 _LONGEST_BUILD_S = 24 * 3600.0
+# The reasons of errors of a push; those of a build have others.
+_OF_PUSH = frozenset({"failed", "untrusted"})
 _FULL = "no space left on device"
 _LAST_LINES = 20
 # setpriv(1): a build doesn't outlive this process, however that ends.
@@ -286,7 +288,9 @@ class _Run:
             self._done(cell, "present")
             return
         is_of_call = pin is not None and error["exit_code"] == ExitCode.USAGE
-        is_of_push = pin is not None and registry is not None and error["reason"] == "failed"
+        is_of_push = (
+            pin is not None and registry is not None and error["reason"] in {"failed", "untrusted"}
+        )
         if is_trouble(error) or is_of_call or is_of_push:
             self._outcome.troubles[cell] = error
             self._is_over = self._is_over or not self._options.keep_going

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -139,7 +139,7 @@ def failed_result(cell: Cell, error: Mapping[str, Any], *, digest: str | None) -
         cell,
         "failed",
         **said,
-        reason=error["reason"],
+        reason=error["reason"] if error["reason"] in get_args(Reason) else "failed",
         phase="build" if digest else "resolve",
         details=error["details"] and error["details"][:_LONGEST_TEXT],
         first_error=complaints[0] if complaints else None,

@@ -17,8 +17,16 @@ from urllib.parse import unquote, urlsplit
 from pydantic import ConfigDict, Field
 
 from provision.documents import Frozen, load_json
-from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError, redact
-from provision.fetch import UnreachableError, get_small
+from provision.errors import (
+    ConfigError,
+    NotFoundError,
+    ProvisionError,
+    UnreachableError,
+    UsageError,
+    WrongContentError,
+    redact,
+)
+from provision.fetch import get_small
 from provision.files import lock, write_atomic
 from provision.pin import Sha256
 from provision.progress import Note, report
@@ -136,10 +144,6 @@ class KnownSums(Frozen):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
 
-class ChangedSumError(ProvisionError):
-    """The vendor's checksum of a file differs from the first one."""
-
-
 @dataclass(frozen=True, slots=True)
 class SumRecord:
     """The vendors' checksums of files, as this machine first read them."""
@@ -164,7 +168,7 @@ class SumRecord:
                 return known.sha256
             if known is not None and said != known.sha256:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
-                raise ChangedSumError(
+                raise WrongContentError(
                     f"The vendor's checksum of '{redact(url)}' is not what it was.",
                     resolution="Nothing was built. A released file does not change: ask the vendor,"
                     " and compare with other machines. If the new file is right, write its sha256"

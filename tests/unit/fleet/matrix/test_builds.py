@@ -28,9 +28,9 @@ from provision.errors import (
     InUseError,
     NotFoundError,
     ProvisionError,
+    UnreachableError,
     as_error,
 )
-from provision.fetch import UnreachableError
 from provision.files import lock
 from provision.fleet.fleet_file import FleetRegistry
 from provision.fleet.matrix.builds import Outcome, RunOptions, build_cells
