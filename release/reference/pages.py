@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from provision.config import Config
@@ -20,6 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _PART = re.compile(
     r"(?ms)^(?P<start><!-- made from the code: (?P<kind>\S+) (?P<name>.+?) -->)\n.*?^<!-- end -->$"
 )
+# How many commands have to have an option for it to be explained once.
+_SEVERAL = 4
 # Which kinds of parts there are; each makes the part of a name.
 Maker = Callable[[str], str]
 
@@ -50,6 +53,7 @@ def _makers() -> Mapping[str, Maker]:
     return {
         "command": lambda name: "\n".join(_command(commands[name])),
         "options": lambda name: "\n".join(_table(commands[name].options)),
+        "shared-options": lambda _name: "\n".join(_table(_shared())),
         "table": fields.of_model,
         "vendor-file": fields.of_schema,
         "settings": fields.of_settings,
@@ -68,14 +72,29 @@ def _made(match: re.Match[str], makers: Mapping[str, Maker], page: Path) -> str:
     return f"{match['start']}\n{content.strip()}\n<!-- end -->"
 
 
+@cache
+def _shared() -> tuple[Option, ...]:
+    """Return the options of provision that several commands have word for word."""
+    counted = Counter(option for one in everything(provision()) for option in one.options)
+    return tuple(option for option, number in counted.items() if number >= _SEVERAL)
+
+
 def _command(command: Command) -> Iterator[str]:
-    """Yield the usage of a command and its options; of those below it too."""
+    """Yield the usage of a command and its options; of those below it too.
+
+    Options that several commands share are explained once, and named here.
+    """
     for one in everything(command):
         if one.commands and len(one.words) > 1:
             continue
         yield f"\n```\n{one.usage}\n```\n"
-        if one.options:
-            yield from _table(one.options)
+        shared = [option for option in one.options if option in _shared()]
+        own = tuple(option for option in one.options if option not in shared)
+        if own:
+            yield from _table(own)
+        if shared:
+            names = ", ".join(f"`{option.names[-1]}`" for option in shared)
+            yield f"\n[Shared options](#shared-options): {names}."
 
 
 def _table(options: tuple[Option, ...]) -> Iterator[str]:
