@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PAGE = REPOSITORY / "docs/how-to/troubleshooting.md"
 # What another vendor's program says: it has its place on the page, and not in our source.
-_OF_OTHERS = ("nvidia-smi says",)
+_OF_OTHERS = ("apt says", "nvidia-smi says")
 _MESSAGES = [
     title
     for title in re.findall(r"(?m)^### (.+)$", _PAGE.read_text())
