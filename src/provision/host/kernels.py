@@ -77,12 +77,16 @@ def boot_id(root: Path) -> str:
 
 
 def kernel_order(release: str) -> list[tuple[int, int, str]]:
-    """Return a sort key of kernel releases: numbers by value, text by alphabet, ``~`` first."""
-    parts = re.findall(r"\d+|~|[^\d~]+", release)
-    return [
-        (2, int(part), "") if part.isdigit() else (0 if part == "~" else 1, 0, part)
-        for part in parts
+    """Return a sort key of kernel releases, of any distro: ``503.el9`` is before ``503.11.1.el9``.
+
+    ``~`` comes before an end, that before words, and numbers come last. Other signs only separate.
+    Source: rpmvercmp, https://rpm.org/docs/4.20.x/manual/dependencies.html#versioning
+    """
+    ranks = [
+        (3, int(part), "") if part.isdigit() else (0, 0, "") if part == "~" else (2, 0, part)
+        for part in re.findall(r"[0-9]+|~|[A-Za-z]+", release)
     ]
+    return [*ranks, (1, 0, "")]
 
 
 # Words of a release that say no flavour: numbers, the distro's release, Debian's backports, release

@@ -25,7 +25,6 @@ from provision.distros.rpm_based.dnf import (
     archive_of_headers,
     archived_files,
     header_addresses,
-    release_key,
 )
 from provision.distros.rpm_based.zypper import Zypper
 from provision.errors import ProvisionError
@@ -229,12 +228,6 @@ kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64
         "6.4.0-150600.23.17-default",
         "6.4.0-150600.8.5-azure",
     )
-
-
-@given(st.lists(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}-[0-9]{1,3}\.el9", fullmatch=True)))
-def test_releases_have_an_order(releases: list[str]) -> None:
-    once = sorted(releases, key=release_key)
-    assert [release_key(release) for release in once] == sorted(map(release_key, releases))
 
 
 def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> None:

@@ -120,6 +120,8 @@ def test_a_root_that_isnt_running_has_its_newest_complete_kernel(folder: str, tr
 def test_kernels_are_ordered_by_their_numbers() -> None:
     releases = [
         "5.14.0-427.13.1.el9_4.x86_64",
+        "5.14.0-503.el9.x86_64",
+        "5.14.0-503.11.1.el9_5.x86_64",
         "6.1.0-9-amd64",
         "6.1.0-47-amd64",
         "6.8.0-45-generic",

@@ -18,6 +18,7 @@ from provision.distros.distro import Distro
 from provision.distros.family import Repository
 from provision.distros.known import release_of
 from provision.errors import NotFoundError, ProvisionError
+from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
 
 # name | version | URI suite/component architecture Packages
@@ -186,7 +187,6 @@ def _key(package: IndexedPackage) -> tuple[bool, VersionKey]:
 
 HEADERS = "linux-headers-"
 # 6.1.0-47-cloud-amd64, 6.12.117+deb13-amd64, 6.1.0-0.deb11.5-amd64: version, then flavour.
-# Of the characters that a version may have, so that it can be sorted as one.
 _RELEASE = re.compile(
     r"(?P<version>[0-9][A-Za-z0-9.+~]*(?:-[0-9][A-Za-z0-9.+~]*)?)-(?P<flavour>[a-z][A-Za-z0-9.+~-]*)"
 )
@@ -210,7 +210,7 @@ def kernels_of(
             continue
         if match["flavour"] == example["flavour"] if example else plain.fullmatch(match[0]):
             kernels.add(match[0])
-    return sorted(kernels, key=version_key, reverse=True)
+    return sorted(kernels, key=kernel_order, reverse=True)
 
 
 def _is_real(package: IndexedPackage, version: str) -> bool:
@@ -278,12 +278,7 @@ def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
 
 def _nearest(kernel: str, kernels: list[str]) -> list[str]:
     """Return the newest kernels, and those just above and below another, the newest first."""
-    try:
-        position = bisect_left(
-            sorted(kernels, key=version_key), version_key(kernel), key=version_key
-        )
-    except ValueError:
-        return kernels[:_NEIGHBOURS]
+    position = bisect_left(kernels[::-1], kernel_order(kernel), key=kernel_order)
     at = len(kernels) - position
     around = kernels[max(0, at - _NEIGHBOURS) : at + _NEIGHBOURS]
     return list(dict.fromkeys([*kernels[:1], *around]))

@@ -21,11 +21,11 @@ from provision.distros.distro import Archive, Distro
 from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply
 from provision.distros.rpm_based import rpm
 from provision.explain import fill
+from provision.host.kernels import kernel_order
 
 # 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
 _KERNEL = re.compile(r"(?P<version>[^-/]+)-(?P<release>[^-/]+)\.(?P<arch>[a-z0-9_]+)")
 _CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")
-_NUMBERS = re.compile(r"[0-9]+|[A-Za-z]+")
 # dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
 # cache holds nothing else. Both rounds have the headers, the largest of all packages.
 _DOWNLOAD = """\
@@ -170,18 +170,7 @@ class Dnf(rpm.RpmFamily):
             for line in output.decode(errors="replace").splitlines()
             if (match := _CAPABILITY.match(line.strip()))
         }
-        return tuple(sorted(found, key=release_key, reverse=True))
-
-
-def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
-    """Return a sort key of releases that orders them as RPM does: numbers above words.
-
-    Source: rpmvercmp, https://rpm.org/docs/4.20.x/manual/dependencies.html#versioning
-    """
-    return tuple(
-        (part.isdigit(), int(part) if part.isdigit() else 0, part)
-        for part in _NUMBERS.findall(release)
-    )
+        return tuple(sorted(found, key=kernel_order, reverse=True))
 
 
 def _keys(supply: Supply, specs: tuple[Spec, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import shlex
 from provision.distros.distro import Distro
 from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
 from provision.distros.rpm_based import rpm
-from provision.distros.rpm_based.dnf import release_key
+from provision.host.kernels import kernel_order
 
 # zypper has no option for authorities: it trusts those of the image, and those that are added so.
 # Source: update-ca-certificates(8) of SUSE.
@@ -71,7 +71,7 @@ class Zypper(rpm.RpmFamily):
                 version, _, release = values["edition"].rpartition("-")
                 bare = _REBUILD.sub("", release).rstrip(".")
                 found.add(f"{version}-{bare}-{match['flavour']}")
-        return tuple(sorted(found, key=release_key, reverse=True))
+        return tuple(sorted(found, key=kernel_order, reverse=True))
 
 
 def _prelude(repositories: tuple[Repository, ...]) -> str:
