@@ -70,7 +70,7 @@ def report(event: Event) -> None:
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> Iterator[None]:
     """Have events reported to another listener until the block ends."""
     before = _listener.set(listener)
     try:

@@ -22,7 +22,7 @@ from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
 from provision.engine.docker_api import BuildOptions, ContainerRequest, connect
-from provision.progress import Note, Output, Step, heard_by
+from provision.progress import Note, Output, Step, listening
 
 if TYPE_CHECKING:
     import subprocess
@@ -136,7 +136,7 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
     with (
         closing(connect(engine.host)) as client,
         BuildLog(path) as log,
-        heard_by(remove_first_layer),
+        listening(remove_first_layer),
     ):
         done = run_build(client, "a test", files, options, log, _fail)
     assert len(removed) == 1
@@ -186,7 +186,7 @@ def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path:
     with (
         closing(load_settings(tmp_path).engine()) as client,
         BuildLog(tmp_path / "log") as log,
-        heard_by(note),
+        listening(note),
     ):
         run_build(client, "a test", files, BuildOptions({}, "none"), log, _fail)
         request = ContainerRequest(IMAGE, tmp_path.name, "none")

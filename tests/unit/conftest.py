@@ -9,7 +9,7 @@ import pytest
 
 from kit.host_tree import HostTree
 from provision.cli.entry import run
-from provision.progress import Event, Note, heard_by
+from provision.progress import Event, Note, listening
 from unit.cli.outcome import Outcome
 
 
@@ -29,7 +29,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 def events() -> Iterator[list[Event]]:
     """What is reported in this thread from now on."""
     found: list[Event] = []
-    with heard_by(found.append):
+    with listening(found.append):
         yield found
 
 
@@ -37,7 +37,7 @@ def events() -> Iterator[list[Event]]:
 def notes() -> Iterator[list[str]]:
     """What is remarked in this thread from now on."""
     found: list[str] = []
-    with heard_by(lambda event: found.extend([event.text] if isinstance(event, Note) else [])):
+    with listening(lambda event: found.extend([event.text] if isinstance(event, Note) else [])):
         yield found
 
 

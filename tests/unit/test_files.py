@@ -25,7 +25,7 @@ from provision.files import (
     write_atomic,
     write_output,
 )
-from provision.progress import heard_by
+from provision.progress import listening
 
 
 def names(folder: Path) -> list[str]:
@@ -239,7 +239,7 @@ def test_a_lock_is_held_by_one_and_the_other_gets_an_error(tmp_path: Path) -> No
     waiting, entered = Event(), Event()
 
     def other() -> None:
-        with heard_by(lambda _: waiting.set()), lock(path, waiting="Waiting"):
+        with listening(lambda _: waiting.set()), lock(path, waiting="Waiting"):
             entered.set()
 
     thread = Thread(target=other)

@@ -239,8 +239,8 @@ def test_what_one_command_allowed_is_not_allowed_later(
     tmp_path: Path,
     allow: Callable[[Settings, MemoryRegistry, Path], TrustOverride],
 ) -> None:
-    consent = allow(settings, registry, tmp_path)
-    entry = store_pulled(settings, found(settings, registry, consent=consent), consent).entry
+    trust = allow(settings, registry, tmp_path)
+    entry = store_pulled(settings, found(settings, registry, trust=trust), trust).entry
     assert json.loads((entry / ADMISSION).read_text())["once"] is True
     assert "once" in (_why(settings, entry) or "")
 

@@ -49,7 +49,7 @@ from provision.kmod.trial import require_loading
 from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, load_manifest
 from provision.pin import Pin
-from provision.progress import Event, Note, heard_by, report
+from provision.progress import Event, Note, listening, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.run import beside, find_program
@@ -154,7 +154,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
             for release, artifact in observed.drivers[name].artifacts.items():
                 place = (name, release)
                 if place in making:
-                    one = Preparation(settings, run, name, release, artifact).forecast()
+                    one = Prepare(settings, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
                     one = Forecast(*place, "missing", reason=why.reason, resolution=why.resolution)
                 elif artifact.is_whole:
@@ -192,7 +192,7 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
+class Prepare:
     """The making of one artifact, in place of the one that was observed."""
 
     settings: Settings
@@ -266,7 +266,7 @@ class Preparation:
             if isinstance(event, Note):
                 notes.append(event.text)
 
-        with heard_by(note):
+        with listening(note):
             found = self._look_for()
             is_asked = asks_registries(self.settings)
             reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
@@ -442,7 +442,7 @@ class Preparation:
         run = self.run
         is_same = self.artifact.known.inputs == self.artifact.inputs
         is_same = is_same and not run.mode.retries(self.kernel)
-        is_coming = self.kernel in run.coming
+        is_coming = self.kernel in run.extra_kernels
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(
             inputs=self.artifact.inputs,
@@ -499,7 +499,7 @@ class Actions:
         is_next = observed.is_live and action.kernel != observed.kernels.running
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
-            return Preparation(
+            return Prepare(
                 self._settings, self.run, action.driver, action.kernel, artifact
             ).prepare()
 

@@ -63,7 +63,7 @@ class Removed:
 
 
 def unneeded(
-    stock: Stock, bootable: Iterable[str], *, keep: int, is_sure: bool = True
+    stock: Stock, bootable: Iterable[str], *, keep: int, is_complete: bool = True
 ) -> dict[str, str]:
     """Return the artifacts that can be removed, each with the reason. Pure.
 
@@ -71,14 +71,16 @@ def unneeded(
 
     Args:
         keep: How many older artifacts of each kernel stay.
-        is_sure: Whether ``bootable`` is complete; otherwise artifacts of other kernels stay too.
+        is_complete: Whether ``bootable`` is complete; otherwise those of other kernels stay.
     """
     kernels = set(bootable)
-    needed = {d for release, d in stock.links.items() if release in kernels or not is_sure}
+    needed = {d for release, d in stock.links.items() if release in kernels or not is_complete}
     needed |= {stock.current} if stock.current else set()
     # A driver that is not in use keeps no older artifacts.
     if stock.links or stock.current:
-        for release in kernels if is_sure else kernels | set(filter(None, stock.entries.values())):
+        for release in (
+            kernels if is_complete else kernels | set(filter(None, stock.entries.values()))
+        ):
             spare = [d for d, of in stock.entries.items() if of == release and d not in needed]
             # The previous artifact comes first, then the newest.
             before = stock.state.of(release).previous
@@ -123,8 +125,8 @@ def _kernels(root: Path) -> Kernels:
             f"There is no kernel under '{root}', so the artifacts that are needed are unknown.",
             resolution=f"Check whether /lib/modules exists: ls {root / 'lib/modules'}",
         )
-    for doubt in kernels.doubts:
-        report(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {doubt}"))
+    for warning in kernels.warnings:
+        report(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {warning}"))
     if is_calm(root):
         return kernels
     # A kernel that is half unpacked will be complete soon.
@@ -154,7 +156,7 @@ def _planned(layout: Layout, kernels: Kernels, keep: int) -> list[Removed]:
         state=state,
     )
     bootable = {*kernels.bootable, *_awaited(state, kernels)}
-    found = unneeded(stock, bootable, keep=keep, is_sure=not kernels.doubts)
+    found = unneeded(stock, bootable, keep=keep, is_complete=not kernels.warnings)
     return [
         Removed(layout.driver, digest, stock.entries[digest], reason)
         for digest, reason in found.items()
@@ -183,7 +185,7 @@ def _forget(layout: Layout, kernels: Kernels, gone: set[str]) -> None:
     state = before = load_state(layout)
     if state.is_newer:
         return
-    if not kernels.doubts:
+    if not kernels.warnings:
         awaited = _awaited(state, kernels)
         bootable = {*kernels.bootable, *awaited}
         for release in linked_kernels(layout).keys() - bootable:
@@ -296,7 +298,7 @@ def remove_toolchains(
         for image in built_here(engine, TOOLCHAIN_LABEL, settings.state):
             is_gone = image.labels.get(TOOLCHAIN_KERNEL_LABEL) not in kernels.bootable
             is_old = days_unused(settings.state, image) > UNUSED_DAYS
-            if not (is_everything or is_old or (is_gone and not kernels.doubts)):
+            if not (is_everything or is_old or (is_gone and not kernels.warnings)):
                 continue
             remove = partial(remove_toolchain, engine, image, settings.state)
             if dry_run or _is_removed(image, remove):

@@ -61,12 +61,12 @@ class KernelArtifact:
     # Why the host would not admit it to the store today; None: it would.
     distrust: str | None = None
     # Whether a retry is too early, or makes no sense.
-    holds_off: bool = False
+    in_backoff: bool = False
     # Whether it was made for the present setting of provision.toml.
     is_wanted: bool = False
 
     @property
-    def stays(self) -> bool:
+    def keeps_old(self) -> bool:
         """Whether a whole artifact stays because what would replace it is not available.
 
         provision.toml asks for the same as before, and only the surroundings have changed: the
@@ -250,7 +250,7 @@ class Run:
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
     # Kernels that may boot next, in addition to those that the host names.
-    coming: tuple[str, ...] = ()
+    extra_kernels: tuple[str, ...] = ()
     # Mount point of a /usr that boots next.
     usr: Path | None = None
     # The driver that the run concerns; None: all.
@@ -325,7 +325,7 @@ def _for_kernel(
         yield (_SECOND if is_running else _THIRD), step
     if is_running:
         # An attempt that failed before is repeated, and costs nothing that works.
-        prepares = isinstance(step, Action) and not artifact.stays
+        prepares = isinstance(step, Action) and not artifact.keeps_old
         for serving in _serve(desired, observed, driver, artifact, prepares=prepares):
             yield (_SECOND if prepares else _FIRST), serving
 
@@ -341,7 +341,7 @@ def _prepare(
     reason = _need(version, release, artifact, mode)
     if reason is None:
         return None
-    if failure is not None and artifact.holds_off and not mode.retries(release):
+    if failure is not None and artifact.in_backoff and not mode.retries(release):
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:

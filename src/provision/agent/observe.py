@@ -49,7 +49,7 @@ def observe(
     *,
     compare_modules: bool = False,
     ask: Ask | None = None,
-    coming: Sequence[str] = (),
+    extra_kernels: Sequence[str] = (),
 ) -> Observed:
     """Return the observed state of a host, as far as its desired state needs it.
 
@@ -58,7 +58,7 @@ def observe(
             sizes or times have changed.
         ask: Runs the programs that know the next kernel; None: those of the host.
     """
-    kernels = find_kernels(root, ask=ask, coming=coming)
+    kernels = find_kernels(root, ask=ask, extra_kernels=extra_kernels)
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None
@@ -155,7 +155,7 @@ def _artifact(
         fingerprint=fingerprint if damage is None else None,
         version=version,
         unsigned=unsigned,
-        holds_off=failure is not None
+        in_backoff=failure is not None
         and failure.inputs == inputs
         and failure.holds(now=time.time()),
         is_wanted=known.wanted == wanted,

@@ -69,10 +69,10 @@ class Result:
 
 
 def plan_host(
-    root: Path, desired: Desired, mode: Mode | None = None, *, coming: tuple[str, ...] = ()
+    root: Path, desired: Desired, mode: Mode | None = None, *, extra_kernels: tuple[str, ...] = ()
 ) -> tuple[Observed, Plan, Status]:
     """Observe a host and plan for it, without changing it."""
-    observed = observe(root, desired, coming=coming)
+    observed = observe(root, desired, extra_kernels=extra_kernels)
     planned = plan(desired, observed, mode)
     return observed, planned, status_of(desired, observed, planned, time=int(time.time()))
 
@@ -87,7 +87,7 @@ def apply(run: Run) -> Result:
         for name in run.desired.drivers:
             layout = Layout(run.root, name)
             clean(layout)
-            if run.coming:
+            if run.extra_kernels:
                 _announce(layout, run)
     with ExitStack() as held:
         work = _Apply(run, held)
@@ -128,7 +128,7 @@ class _Apply:
         """
         run = self.run
         while True:
-            observed = observe(run.root, run.desired, coming=run.coming)
+            observed = observe(run.root, run.desired, extra_kernels=run.extra_kernels)
             if run.mode.may_prepare:
                 # Before a build, during which the host may be rebooted, and after it.
                 observed = replace(observed, hold=settle(run.root, run.desired, observed))
@@ -257,7 +257,7 @@ def _announce(layout: Layout, run: Run) -> None:
 
     Nothing on the host shows them yet. What is made for others is announced when it is linked.
     """
-    releases = [release for release in run.coming if release in linked_kernels(layout)]
+    releases = [release for release in run.extra_kernels if release in linked_kernels(layout)]
     running = kernel_release(run.root) or ""
 
     def announced(state: DriverState) -> DriverState:

@@ -281,11 +281,11 @@ def _artifact(
         action
         for action in plan.actions
         if (action.driver, action.kernel) == here
-        and not (artifact.stays and action.kind == "prepare")
+        and not (artifact.keeps_old and action.kind == "prepare")
     ]
     state: State = "ready"
     reason = resolution = None
-    if failure is not None and not artifact.stays:
+    if failure is not None and not artifact.keeps_old:
         states: dict[str, State] = {IN_USE: "reboot-required"}
         states |= dict.fromkeys(UNAVAILABLE, "missing")
         state = states.get(failure.reason, "failed")

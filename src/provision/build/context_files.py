@@ -22,7 +22,7 @@ from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
 from provision.files import lock, mark_used, write_atomic
 from provision.pin import RunfileSource, Sha256
-from provision.progress import Event, Note, Tally, current_listener, heard_by, report
+from provision.progress import Event, Note, Tally, current_listener, listening, report
 from provision.sources.runfile import repack
 
 
@@ -111,7 +111,7 @@ def _fetched(store: PackageStore, resolved: Resolved, files: Mapping[str, str]) 
         name = unquote((urls[0] if urls else path).rpartition("/")[2])
         size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
         report(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
-        with heard_by(without_notes):
+        with listening(without_notes):
             fetched[path] = store.fetch(sha256, urls, name=name, size=sizes.get(sha256))
     if missing:
         report(Tally(0))

@@ -100,7 +100,7 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
     notes = [
         f"{driver['name']}: {note}" for driver in status["drivers"] for note in driver["notes"]
     ]
-    for note in (*kernels["notes"], *kernels["doubts"], *notes):
+    for note in (*kernels["notes"], *kernels["warnings"], *notes):
         yield click.style(note, fg="yellow")
     if status["hold"]:
         yield click.style(HoldStatus(**status["hold"]).line, fg="yellow")
@@ -181,15 +181,15 @@ def _run(
     desired: Desired,
     mode: Mode,
     catalogues: tuple[Path, ...],
-    coming: tuple[str, ...],
+    extra_kernels: tuple[str, ...],
     usr: Path | None,
 ) -> Run:
     """Return a run; kernels that are named override the policy, and failures for them."""
-    if coming:
+    if extra_kernels:
         policy = desired.config.policy.model_copy(update={"prebuild": True})
         config = desired.config.model_copy(update={"policy": policy})
-        desired, mode = replace(desired, config=config), replace(mode, retry_for=coming)
-    return Run(root, desired, mode, catalogues, coming=coming, usr=usr)
+        desired, mode = replace(desired, config=config), replace(mode, retry_for=extra_kernels)
+    return Run(root, desired, mode, catalogues, extra_kernels=extra_kernels, usr=usr)
 
 
 @command("plan")
@@ -212,10 +212,10 @@ def plan_command(
     available, and 1 if it can't be made for another reason, such as an untrusted image; if an
     earlier failure still holds, it is that of 'apply'.
     """
-    root, coming = root.resolve(), _kernels(releases, usr)
+    root, extra_kernels = root.resolve(), _kernels(releases, usr)
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
-    run = _run(root, desired, mode, catalogues, coming, usr)
-    observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
+    run = _run(root, desired, mode, catalogues, extra_kernels, usr)
+    observed, planned, status = plan_host(root, run.desired, run.mode, extra_kernels=extra_kernels)
     chosen = _chosen(names, observed)
     planned = Plan(
         tuple(action for action in planned.actions if action.driver in chosen),
@@ -382,8 +382,8 @@ def apply_command(
             root=root,
         )
         return
-    root, coming = root.resolve(), _kernels(releases, usr)
-    if coming and boot:
+    root, extra_kernels = root.resolve(), _kernels(releases, usr)
+    if extra_kernels and boot:
         raise UsageError(
             "--boot makes no artifacts, so it can't be given with --kernel or --usr.",
             resolution="Leave one of them out.",
@@ -394,10 +394,10 @@ def apply_command(
         else:
             if wait_kernel:
                 wait_for_kernel(root)
-            desired = load_desired(root, catalogues=catalogues, keep=not coming)
+            desired = load_desired(root, catalogues=catalogues, keep=not extra_kernels)
             moves = update or (timer and desired.config.policy.update == "timer")
             mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
-            run = _run(root, desired, mode, catalogues, coming, usr)
+            run = _run(root, desired, mode, catalogues, extra_kernels, usr)
             result = apply(run)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
@@ -412,18 +412,18 @@ def apply_command(
     # A run that did nothing on a host that is ready ends at once.
     is_settled = not result.outcomes and result.status.state == "ready"
     document["others"] = [] if is_settled or boot else _others(root, catalogues, desired)
-    if not coming:
+    if not extra_kernels:
         emit(document, _after, _warnings, code=code)
         return
     lacking = [
         {"driver": driver.name, "kernel": artifact.release, "state": artifact.state}
         for driver in result.status.drivers
         for artifact in driver.kernels
-        if artifact.release in coming and not artifact.is_ready
+        if artifact.release in extra_kernels and not artifact.is_ready
     ]
     is_unknown = all(one["state"] == "missing" for one in lacking)
     emit(
-        {**document, "coming": coming, "lacking": lacking},
+        {**document, "extra_kernels": extra_kernels, "lacking": lacking},
         _after,
         _warnings,
         code=(ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED) if lacking else ExitCode.DONE,

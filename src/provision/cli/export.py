@@ -170,7 +170,7 @@ def kmm(
         "Also write a DaemonSet of the agent, which gives these nodes the user space.",
     ),
     keys: Mapping[str, str] = _keys,
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
     output: Path | None = _output,
@@ -202,7 +202,7 @@ def kmm(
         )
     with job(root, catalogues) as settings:
         files = kmm_files(
-            ArtifactSource(settings, consent),
+            ArtifactSource(settings, trust),
             driver,
             choice,
             module,
@@ -330,7 +330,7 @@ def sysext(
         ),
         version_id=option("--version-id ID", "VERSION_ID in os-release of these systems.  [any]"),
     ),
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
     output: Path = option(
@@ -360,7 +360,7 @@ def sysext(
         for kernel in choice.kernels
     ]
     with job(root, catalogues) as settings:
-        source = ArtifactSource(settings, consent)
+        source = ArtifactSource(settings, trust)
         target, parts = export_sysext(source, requests or images, hosts, driver, output)
     pin = parts[0].pin
     emit(

@@ -35,7 +35,7 @@ def install_command(
     *,
     what: str = argument("IMAGE"),
     root: Path = options.root_or_new,
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     again: bool = options.again,
     replace: bool = options.replace_files,
     force: bool = option("--force", "Use it although it drives no card of this host."),
@@ -54,13 +54,13 @@ def install_command(
         desired = load_desired(settings.root)
         add: Callable[[], Stored]
         if names_registry(what):
-            trusted = examined(settings, what, consent)
-            check_age(settings, trusted, consent)
+            trusted = examined(settings, what, trust)
+            check_age(settings, trusted, trust)
             pin = trusted.pin
-            add = partial(store_pulled, settings, trusted, consent, replace=again)
+            add = partial(store_pulled, settings, trusted, trust, replace=again)
         elif ":" in what or "/" in what:
             pin = image_pin(find_image(settings.engine(), what), what)
-            add = partial(store_image, settings, what, consent, replace=again)
+            add = partial(store_image, settings, what, trust, replace=again)
         else:
             raise UsageError(
                 f"'{what}' is not an image.",
@@ -174,13 +174,13 @@ def verify_command(
 
 @contextmanager
 def _artifact(
-    settings: Settings, what: str, consent: TrustOverride, kernel: str | None
+    settings: Settings, what: str, trust: TrustOverride, kernel: str | None
 ) -> Iterator[tuple[Path, Report]]:
     """Yield an artifact's folder, and how it compares with its manifest."""
     path = Path(what)
     is_path = path.is_dir() or what.startswith(("/", "./", "../"))
     if not is_path and names_registry(what):
-        with unpacked_pull(settings, examined(settings, what, consent)) as unpacked:
+        with unpacked_pull(settings, examined(settings, what, trust)) as unpacked:
             yield unpacked
     elif not is_path and (":" in what or "/" in what):
         with unpacked_image(settings, what) as unpacked:

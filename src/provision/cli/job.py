@@ -39,9 +39,9 @@ def job(
         yield settings
 
 
-def examined(settings: Settings, image: str, consent: TrustOverride) -> ArtifactImage:
+def examined(settings: Settings, image: str, trust: TrustOverride) -> ArtifactImage:
     """Return the image of a registry or a folder, once its signature is verified."""
-    return examine(settings, connect(settings, parse_reference(image)), {}, consent)
+    return examine(settings, connect(settings, parse_reference(image)), {}, trust)
 
 
 # Options that select a build.

@@ -14,7 +14,7 @@ from provision.cli.output import each, emit, progress, remark, table, text, want
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
 from provision.host.devices.reading import read_facts_file, recorded
 from provision.kmod.host_modules import (
-    Moved,
+    LoadResult,
     load_driver,
     refresh,
     required_drivers,
@@ -83,7 +83,12 @@ def unload_command(
 
 
 def _move(
-    mover: Callable[..., Moved], verb: str, drivers: tuple[str, ...], root: Path, *, dry_run: bool
+    mover: Callable[..., LoadResult],
+    verb: str,
+    drivers: tuple[str, ...],
+    root: Path,
+    *,
+    dry_run: bool,
 ) -> None:
     """Load or unload drivers one after the other, even if some fail, and print the result."""
     settings = load_settings(root)

@@ -30,7 +30,7 @@ from provision.progress import (
     Step,
     Tally,
     Transfer,
-    heard_by,
+    listening,
     short,
 )
 
@@ -285,7 +285,7 @@ def progress() -> Iterator[None]:
         opened[1](event)
 
     try:
-        with heard_by(_redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))):
+        with listening(_redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))):
             yield
     finally:
         if opened:

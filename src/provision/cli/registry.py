@@ -64,7 +64,7 @@ def push(
     reference: str | None = argument("[REF]"),
     signs: bool = option("--sign", "Sign the pushed image."),
     private: KeyOptions = key_options,
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     root: Path = options.root,
 ) -> None:
     """Push IMAGE, an artifact image of the engine, to a registry or folder.
@@ -85,7 +85,7 @@ def push(
                     "An image that is not the engine's is copied as it is.",
                     resolution="Leave out --sign; 'provision registry sign' signs it.",
                 )
-            _copy(settings, examined(settings, image, consent), reference)
+            _copy(settings, examined(settings, image, trust), reference)
             return
         found = _engine_image(settings, image)
         name = host_reference(settings, found.pin, reference)
@@ -131,7 +131,7 @@ def pull(
         type=options.FILE,
     ),
     again: bool = options.again,
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     root: Path = options.root,
     dry_run: bool = options.dry_run,
 ) -> None:
@@ -147,12 +147,12 @@ def pull(
         )
     with job(root) as settings:
         if image is not None:
-            trusted = examined(settings, image, consent)
+            trusted = examined(settings, image, trust)
         else:
-            trusted = _of_pin(settings, load_pin(Path(str(pin_file))), consent)
+            trusted = _of_pin(settings, load_pin(Path(str(pin_file))), trust)
         pulled = None
         if not dry_run:
-            pulled = store_pulled(settings, trusted, consent, replace=again)
+            pulled = store_pulled(settings, trusted, trust, replace=again)
     pin = trusted.pin
     where = "would be pulled"
     if pulled is not None:
@@ -185,8 +185,8 @@ def pull(
     )
 
 
-def _of_pin(settings: Settings, pin: Pin, consent: TrustOverride) -> ArtifactImage:
-    found = find_pin_in_registries(settings, pin, SearchOptions(consent, connected=connect))
+def _of_pin(settings: Settings, pin: Pin, trust: TrustOverride) -> ArtifactImage:
+    found = find_pin_in_registries(settings, pin, SearchOptions(trust, connected=connect))
     if found is None:
         addresses = ", ".join(settings.config.registry.addresses) or "none is set"
         raise NotFoundError(
@@ -224,7 +224,7 @@ def list_images(
     address: str | None = options.registry,
     kernel: str | None = option("--kernel RELEASE", "List only images for this kernel."),
     verifies: bool = option("--verify", "Verify the signature of each image."),
-    consent: TrustOverride = trust_options,
+    trust: TrustOverride = trust_options,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
 ) -> None:
@@ -253,7 +253,7 @@ def list_images(
         images.sort(key=lambda o: (o["kernel"], ranks[labels[o["version"]]], o["flavour"]))
         if verifies:
             for one in images:
-                one.update(_verified(settings, client, one["reference"], consent))
+                one.update(_verified(settings, client, one["reference"], trust))
     columns = {name: name for name in ("version", "flavour", "kernel", "distro")}
     emit(
         {"registry": where, "driver": driver, "images": images},
@@ -280,11 +280,11 @@ def _tagged(settings: Settings, client: Repository, driver: str) -> Iterator[dic
 
 
 def _verified(
-    settings: Settings, client: Repository, name: str, consent: TrustOverride
+    settings: Settings, client: Repository, name: str, trust: TrustOverride
 ) -> dict[str, Any]:
     """Return what the signature of an image proves, or why it is refused."""
     try:
-        trusted = examine(settings, client.at(parse_reference(name)), {}, consent)
+        trusted = examine(settings, client.at(parse_reference(name)), {}, trust)
     except ProvisionError as error:
         return {"refused": error.details or error.message}
     pin = trusted.pin

@@ -34,7 +34,7 @@ class ArtifactSource:
     """The places that artifacts are taken from."""
 
     settings: Settings
-    consent: TrustOverride
+    trust: TrustOverride
     connected: Connect = connect
 
     def repository(self, driver: str, address: str | None) -> Reference:
@@ -56,12 +56,12 @@ class ArtifactSource:
         """
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
-            trusted = examine(self.settings, client, {}, self.consent)
+            trusted = examine(self.settings, client, {}, self.trust)
             return unpack_pulled(self.settings, trusted, folder)
         engine = self.settings.engine()
         found = find_image(engine, image)
         is_own = is_built_here(self.settings.state, found)
-        if not self.consent.insecure:
+        if not self.trust.insecure:
             require_built_here(
                 self.settings.state,
                 found,
@@ -86,7 +86,7 @@ class ArtifactSource:
         if "_" not in tag.kernel.removesuffix("x86_64"):
             return tag.kernel
         client = self.connected(self.settings, repository.with_tag(tag.text))
-        return examine(self.settings, client, {}, self.consent).pin.kernel.release
+        return examine(self.settings, client, {}, self.trust).pin.kernel.release
 
     def artifact(self, request: DriverRequest, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.
@@ -99,7 +99,7 @@ class ArtifactSource:
             trusted = look_for(
                 self.settings,
                 request,
-                SearchOptions(self.consent, connected=self.connected),
+                SearchOptions(self.trust, connected=self.connected),
             )
         if trusted is not None:
             return unpack_pulled(self.settings, trusted, folder)
@@ -131,7 +131,7 @@ class ArtifactSource:
     def _may_serve(self, driver: str, entry: Path) -> bool:
         """Return whether an entry may go to other hosts, which trust what is exported here."""
         why = distrust(self.settings.config, self.settings.root, driver, entry)
-        if why is None or self.consent.insecure:
+        if why is None or self.trust.insecure:
             return True
         report(Note(f"{entry} is not exported: {why}"))
         return False

@@ -272,18 +272,18 @@ _IMAGE = (
 
 def boot_entries(root: Path) -> BootKernels:
     """Return the kernels of all deployments, slots and images of a host."""
-    doubts: list[str] = []
+    warnings: list[str] = []
     found: list[str] = []
     for reader in (_deployments, _slots, _images):
         try:
-            found += reader(root, doubts)
+            found += reader(root, warnings)
         except OSError as error:
             # A link that leads in a circle, for example.
-            doubts.append(f"'{error.filename}' can't be read: {error.strerror or error}")
-    return BootKernels(tuple(dict.fromkeys(found)), tuple(doubts))
+            warnings.append(f"'{error.filename}' can't be read: {error.strerror or error}")
+    return BootKernels(tuple(dict.fromkeys(found)), tuple(warnings))
 
 
-def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
+def _deployments(root: Path, warnings: list[str]) -> Iterator[str]:
     """Yield the kernels of every deployment of ostree, that of a rollback among them.
 
     Source: https://ostreedev.github.io/ostree/deployment/
@@ -293,12 +293,12 @@ def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
     found = (in_root(root, p) for p in glob_in_root(root, "ostree/deploy/*/deploy/*.[0-9]*"))
     deployments = [path for path in found if path.is_dir()]
     if not deployments:
-        doubts.append(f"there is no deployment in {root / 'ostree/deploy'}")
+        warnings.append(f"there is no deployment in {root / 'ostree/deploy'}")
     for deployment in deployments:
         yield from _kernels_of_deployment(deployment)
 
 
-def _slots(root: Path, doubts: list[str]) -> Iterator[str]:
+def _slots(root: Path, warnings: list[str]) -> Iterator[str]:
     """Yield the kernels of both of Flatcar's slots; a slot that was never written has no kernel."""
     for name in _SLOTS:
         path = in_root(root, f"boot/flatcar/vmlinuz-{name}")
@@ -307,7 +307,7 @@ def _slots(root: Path, doubts: list[str]) -> Iterator[str]:
         try:
             yield image_release(path)
         except (OSError, ValueError) as error:
-            doubts.append(f"the kernel of the slot {name} can't be read: {error}")
+            warnings.append(f"the kernel of the slot {name} can't be read: {error}")
 
 
 def _images(root: Path, _doubts: list[str]) -> Iterator[str]:

@@ -153,7 +153,7 @@ class Kernels:
     # Further ones in deployments, slots and boot loader entries, which may boot again.
     others: tuple[str, ...] = ()
     # Why there may be more kernels than these.
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def relevant(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Kernels:
 
 
 def find_kernels(
-    root: Path = Path("/"), *, ask: Ask | None = None, coming: Sequence[str] = ()
+    root: Path = Path("/"), *, ask: Ask | None = None, extra_kernels: Sequence[str] = ()
 ) -> Kernels:
     """Return the kernels of a host, given its root.
 
@@ -192,13 +192,15 @@ def find_kernels(
     return Kernels(
         running=running,
         pending=tuple(
-            release for release in dict.fromkeys([*found.releases, *coming]) if release != running
+            release
+            for release in dict.fromkeys([*found.releases, *extra_kernels])
+            if release != running
         ),
         installed=tuple(complete),
         incomplete=tuple(incomplete),
         notes=(*found.notes, *unfinished),
         others=tuple(release for release in entries.releases if release not in known),
-        doubts=entries.notes,
+        warnings=entries.notes,
     )
 
 

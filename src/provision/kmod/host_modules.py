@@ -132,7 +132,7 @@ def _programs(entry: Path, manifest: Manifest) -> tuple[Smi, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class LoadResult:
     """The modules of a driver that were or would be loaded or unloaded."""
 
     manifest: Manifest
@@ -162,14 +162,14 @@ def required_drivers(root: Path) -> list[str]:
     return found
 
 
-def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Moved:
+def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Load the modules of a driver's artifact for the running kernel."""
     root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
         modules = loadable(entry, manifest, root=root)
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
-        return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
+        return LoadResult(manifest, entry, tuple(module.name for module in modules), conflicts)
     # Of nothing, no lock is left.
     _artifact(layout)
     with switching(root), changing(layout):
@@ -180,22 +180,22 @@ def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Mo
         options = _options(settings, driver)
         loaded = load(entry, manifest, options=options, root=root)
         problems = record_loaded(root, entry, manifest)
-    return Moved(manifest, entry, loaded, conflicts, problems)
+    return LoadResult(manifest, entry, loaded, conflicts, problems)
 
 
-def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Moved:
+def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
     root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
-        return Moved(manifest, entry, removable(manifest, root=root))
+        return LoadResult(manifest, entry, removable(manifest, root=root))
     _artifact(layout)
     with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
         with unloading(root, driver):
             options = _options(settings, driver)
             unloaded = unload(entry, manifest, options=options, root=root)
-    return Moved(manifest, entry, unloaded)
+    return LoadResult(manifest, entry, unloaded)
 
 
 def _options(settings: Settings, driver: str) -> Options:

@@ -156,7 +156,7 @@ class ArtifactImage:
     pin: Pin
     # Its verified signature; None if none is required.
     verified: VerifiedSignature | None = None
-    # The version that was asked for. Naming a version or branch is consent to it: the image is
+    # The version that was asked for. Naming a version or branch is trust to it: the image is
     # compared only with earlier ones that would have satisfied the same request.
     request: VersionRequest = field(default_factory=VersionRequest)
 

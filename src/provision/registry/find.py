@@ -113,14 +113,14 @@ def host_reference(settings: Settings, pin: Pin, given: str | None = None) -> st
 
 
 def trusted_keys(
-    settings: Settings, repository: str, driver: str, consent: TrustOverride
+    settings: Settings, repository: str, driver: str, trust: TrustOverride
 ) -> tuple[PublicKey, ...] | None:
     """Return the keys that count for a driver of a repository; None: no signature is needed."""
     rule = settings.config.trust.rule(repository, driver)
-    if consent.insecure or (rule.insecure and consent.public_key is None):
+    if trust.insecure or (rule.insecure and trust.public_key is None):
         return None
-    if consent.public_key is not None:
-        return load_keys(consent.public_key)
+    if trust.public_key is not None:
+        return load_keys(trust.public_key)
     if rule.keys is None:
         raise ProvisionError(
             f"No trusted key is configured for '{repository}'.",
@@ -137,14 +137,14 @@ def check_of(
     settings: Settings,
     client: Repository,
     facts: Mapping[str, str],
-    consent: TrustOverride,
+    trust: TrustOverride,
     driver: str,
 ) -> Callable[[str], VerifiedSignature | None] | None:
     """Return a function that verifies the signature of a digest; None: none is needed.
 
     Arguments as ``examine``.
     """
-    keys = trusted_keys(settings, client.reference.name, driver, consent)
+    keys = trusted_keys(settings, client.reference.name, driver, trust)
     if keys is None:
         return None
     oldest = settings.config.trust.rule(client.reference.name, driver).oldest
@@ -155,7 +155,7 @@ def examine(
     settings: Settings,
     client: Repository,
     facts: Mapping[str, str],
-    consent: TrustOverride,
+    trust: TrustOverride,
     *,
     driver: str | None = None,
 ) -> ArtifactImage:
@@ -167,15 +167,15 @@ def examine(
 
     Raises:
         NotFoundError: The registry does not have it.
-        UntrustedError: It has no signature that counts, or its name does not match its Pin.
+        UntrustedError: It has no trusted signature, or its name does not match its Pin.
     """
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
     facts = {"architecture": machine(settings.root), **facts}
-    check = check_of(settings, client, facts, consent, name)
+    check = check_of(settings, client, facts, trust, name)
     image = find(client, facts["architecture"], examine=check)
     found = facts_of(image.pin, 0)
-    is_by_rules = not consent.insecure and consent.public_key is None
+    is_by_rules = not trust.insecure and trust.public_key is None
     rule = settings.config.trust.rule
     if is_by_rules and rule(reference.name, found.driver) != rule(reference.name, name):
         raise UntrustedError(
@@ -226,7 +226,7 @@ class ArtifactQuery:
 class SearchOptions:
     """Options of a search in registries."""
 
-    consent: TrustOverride
+    trust: TrustOverride
     # Raises a ``ProvisionError`` for an image that the host may not install after all, such as an
     # old one of a mirror that lags behind.
     accept: Callable[[ArtifactImage], None] = lambda _: None
@@ -242,7 +242,7 @@ def find_in_registries(
         The image; None: no registry has it, or none answers and the host may build.
 
     Raises:
-        UntrustedError: Registries have it, but none with a signature that counts.
+        UntrustedError: Registries have it, but none with a trusted signature.
         UnreachableError: A registry does not answer, and the host never builds.
         DeniedError: A registry refuses this host, and the host never builds.
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
@@ -250,7 +250,7 @@ def find_in_registries(
 
     def version(client: Repository, version: str) -> ArtifactImage:
         named = client.at(client.reference.with_tag(sought.tag(version).text))
-        found = examine(settings, named, sought.facts(), lookup.consent, driver=sought.driver)
+        found = examine(settings, named, sought.facts(), lookup.trust, driver=sought.driver)
         return replace(found, request=sought.version)
 
     def look(client: Repository) -> ArtifactImage:
@@ -290,7 +290,7 @@ def find_pin_in_registries(
 
     def look(client: Repository) -> ArtifactImage:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-        found = examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
+        found = examine(settings, named, signed_facts, lookup.trust, driver=pin.driver.name)
         return replace(found, request=VersionRequest(pin.driver.version))
 
     return _first(settings, pin.driver.name, lookup, look)
@@ -303,7 +303,7 @@ def _first(
     look: Callable[[Repository], ArtifactImage],
 ) -> ArtifactImage | None:
     """Return the image of the first folder, mirror or registry that has a valid one."""
-    places = _places(settings, driver, lookup.consent)
+    places = _places(settings, driver, lookup.trust)
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     for reference in places:
@@ -333,7 +333,7 @@ def _first(
     return None
 
 
-def _places(settings: Settings, driver: str, consent: TrustOverride) -> list[Reference]:
+def _places(settings: Settings, driver: str, trust: TrustOverride) -> list[Reference]:
     """Return where a host looks; its own mistakes are reported before a registry is asked."""
     registry = settings.config.registry
     folders = [
@@ -342,7 +342,7 @@ def _places(settings: Settings, driver: str, consent: TrustOverride) -> list[Ref
     ]
     places = [*folders, *(parse_reference(f"{one}/{driver}") for one in registry.addresses)]
     for reference in places:
-        trusted_keys(settings, reference.name, driver, consent)
+        trusted_keys(settings, reference.name, driver, trust)
     return places
 
 

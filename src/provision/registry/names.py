@@ -108,7 +108,7 @@ def parse_reference(text: str) -> Reference:
     )
     if not is_good:
         raise UsageError(
-            f"'{text}' is no name of an image in a registry.",
+            f"'{text}' is not a valid image name.",
             resolution="Name it as registry.example[:5000]/drivers/nvidia:TAG, in a folder as"
             " oci:FOLDER/nvidia:TAG, or with @sha256:DIGEST in place of the tag; the digest has 64"
             " hexadecimal digits.",

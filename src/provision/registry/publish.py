@@ -282,7 +282,7 @@ def sign_image(
 
 
 def last_serial(settings: Settings, client: Repository, pin: Pin, signer: Signer) -> int:
-    """Return the serial of the image that a name leads to now, if a key that counts signed it."""
+    """Return the serial of the image that a name leads to now, if a trusted key signed it."""
     digest = find_digest(client, client.reference.tag or "")
     if digest is None:
         return 0
@@ -446,7 +446,7 @@ def retag_existing(
         signer: Signs the images that are pushed here; None: nothing is signed.
 
     Returns:
-        The digest of its manifest; None: no key that counts here has signed it.
+        The digest of its manifest; None: no trusted key has signed it.
     """
     tag = pin_tag(pin.digest)
     content = client.manifest(tag)
@@ -462,7 +462,7 @@ def retag_existing(
 def _is_trusted(
     settings: Settings, client: Writable, pin: Pin, digest: str, signer: Signer
 ) -> bool:
-    """Return whether a key that counts here has signed the image of a Pin."""
+    """Return whether a trusted key has signed the image of a Pin."""
     wanted = asdict(facts_of(pin, 0))
     del wanted["serial"]
     try:

@@ -53,7 +53,7 @@ def look_for(
     Raises:
         MissingArtifactError: No registry has it, and nothing is built here.
         NotFoundError: The driver or kernel is unknown.
-        UntrustedError: The image of a registry lacks a signature that counts.
+        UntrustedError: The image of a registry lacks a trusted signature.
     """
     registry = settings.config.registry
     places = (*registry.folders, *registry.addresses)
@@ -73,7 +73,7 @@ def look_for(
 
 def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
     """Return options with which an image that is older than what the host had is refused."""
-    return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.consent))
+    return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.trust))
 
 
 def asks_registries(settings: Settings) -> bool:
@@ -130,10 +130,10 @@ def _version_request(
 _LONGEST = 1 << 20
 
 
-def check_age(settings: Settings, trusted: ArtifactImage, consent: TrustOverride) -> None:
+def check_age(settings: Settings, trusted: ArtifactImage, trust: TrustOverride) -> None:
     """Check that no artifact for the same request and kernel was signed later."""
     facts = trusted.facts
-    if facts is None or consent.allow_downgrade:
+    if facts is None or trust.allow_downgrade:
         return
     newest = max(_serials_so_far(Layout(settings.root, facts.driver), trusted).values(), default=0)
     if facts.serial < newest:
@@ -153,7 +153,7 @@ def record_serial(layout: Layout, trusted: ArtifactImage) -> None:
     if trusted.facts is None:
         return
     serial = trusted.facts.serial
-    # There are newer ones only if the caller allowed it, and going back again needs no consent.
+    # There are newer ones only if the caller allowed it, and going back again needs no trust.
     newer = {name for name, one in _serials_so_far(layout, trusted).items() if one > serial}
     serials = known_serials(layout)
     noted = {name: one for name, one in serials.items() if name not in newer}

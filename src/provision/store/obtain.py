@@ -148,7 +148,7 @@ def _is_by(entry: Path, admission: Admission | None) -> bool:
 
 
 def store_image(
-    settings: Settings, name: str, consent: TrustOverride, *, replace: bool = False
+    settings: Settings, name: str, trust: TrustOverride, *, replace: bool = False
 ) -> Stored:
     """Put the artifact of an image of the engine into the store, beside the one that is in use.
 
@@ -160,7 +160,7 @@ def store_image(
     pin = image_pin(image, name)
     layout = Layout(settings.root, pin.driver.name)
     entry = layout.entry(pin.short_digest)
-    if not (consent.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
+    if not (trust.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
         require_built_here(
             settings.state,
             image,
@@ -230,22 +230,22 @@ def _push(settings: Settings, image: EngineImage) -> None:
 
 
 def store_pulled(
-    settings: Settings, trusted: ArtifactImage, consent: TrustOverride, *, replace: bool = False
+    settings: Settings, trusted: ArtifactImage, trust: TrustOverride, *, replace: bool = False
 ) -> Stored:
     """Put the artifact of a registry's image into the store, beside the one that is in use."""
     begun = time.monotonic()
-    check_age(settings, trusted, consent)
+    check_age(settings, trusted, trust)
     pin = trusted.pin
     layout = Layout(settings.root, pin.driver.name)
     entry = layout.entry(pin.short_digest)
     is_there = entry.is_dir()
-    admission = _admission(settings, trusted, consent)
+    admission = _admission(settings, trusted, trust)
     if is_there and not replace:
         manifest = usable_manifest(settings, layout, entry, admission)
         if manifest is not None:
             with changing(layout):
                 # A second pull may have been faster, with a newer artifact.
-                check_age(settings, trusted, consent)
+                check_age(settings, trusted, trust)
                 record_serial(layout, trusted)
             return Stored(manifest, entry, "store", {"total": 0.0})
     received = 0
@@ -267,7 +267,7 @@ def store_pulled(
 
     with drafted(layout, entry.name, fill) as draft, changing(layout):
         # As above.
-        check_age(settings, trusted, consent)
+        check_age(settings, trusted, trust)
         added = adopt(layout, entry.name, draft, replace=is_there)
         record_serial(layout, trusted)
         # Before garbage collection may remove the entry, which nothing needs yet.
@@ -296,11 +296,11 @@ def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> M
     return manifest
 
 
-def _admission(settings: Settings, trusted: ArtifactImage, consent: TrustOverride) -> Admission:
+def _admission(settings: Settings, trusted: ArtifactImage, trust: TrustOverride) -> Admission:
     """Return who vouches for an image of a registry."""
     repository, verified = trusted.reference.name, trusted.verified
     rule = settings.config.trust.rule(repository, trusted.pin.driver.name)
-    is_once = consent.public_key is not None or (consent.insecure and not rule.insecure)
+    is_once = trust.public_key is not None or (trust.insecure and not rule.insecure)
     if verified is None:
         return Admission(image=str(trusted.reference), repository=repository, once=is_once)
     return Admission(

@@ -34,7 +34,7 @@ from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
 from provision.manifest import Check, HostNeeds, Manifest, PciMatch
 from provision.pin import Pin
-from provision.progress import Event, Note, heard_by
+from provision.progress import Event, Note, listening
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 
@@ -85,14 +85,14 @@ class Host(HostTree):
 
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
-        with heard_by(self.hear):
+        with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
             return apply(Run(self.root, self.desired(), flags))
 
-    def prepare(self, *coming: str) -> Result:
+    def prepare(self, *extra_kernels: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
-        with heard_by(self.hear):
-            return apply(Run(self.root, self.desired(), coming=coming))
+        with listening(self.hear):
+            return apply(Run(self.root, self.desired(), extra_kernels=extra_kernels))
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""

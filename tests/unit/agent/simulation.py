@@ -71,7 +71,7 @@ class Simulation:
             changed = replace(
                 artifact,
                 known=artifact.known.model_copy(update={"failure": failure, "rejected": ()}),
-                holds_off=True,
+                in_backoff=True,
             )
             return _with(driver, action.kernel, changed)
         digest = f"{action.driver} {action.kernel} {artifact.inputs}"

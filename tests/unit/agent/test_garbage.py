@@ -28,7 +28,7 @@ from provision.config import Config, PolicyConfig
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
-from provision.progress import heard_by
+from provision.progress import listening
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import switching
@@ -61,7 +61,7 @@ def test_in_doubt_what_other_kernels_use_stays() -> None:
     entries = {"a": KERNEL, "b": NEXT, "c": GONE, "d": None, "e": GONE, "f": UNKNOWN}
     stock = Stock(entries, {KERNEL: "a", GONE: "c"}, "a")
     assert set(unneeded(stock, KERNELS, keep=0)) == {"c", "d", "e", "f"}
-    assert set(unneeded(stock, KERNELS, keep=0, is_sure=False)) == {"d", "e"}
+    assert set(unneeded(stock, KERNELS, keep=0, is_complete=False)) == {"d", "e"}
 
 
 _digests = st.sampled_from([f"{n:x}" * 12 for n in range(6)])
@@ -298,7 +298,7 @@ def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
     waits = Event()
 
     def collect() -> None:
-        with heard_by(lambda _: waits.set()):
+        with listening(lambda _: waits.set()):
             remove_unneeded(tmp_path, Desired(Config(policy=PolicyConfig(keep=0))))
 
     thread = Thread(target=collect)

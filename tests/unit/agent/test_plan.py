@@ -103,7 +103,7 @@ _artifacts = st.builds(
     digest=st.sampled_from([None, "a", "b"]),
     is_whole=st.booleans(),
     version=st.sampled_from([None, "1", "1.2"]),
-    holds_off=st.booleans(),
+    in_backoff=st.booleans(),
 ).map(lambda artifact: artifact if artifact.digest else replace(artifact, is_whole=False))
 
 

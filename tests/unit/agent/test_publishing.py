@@ -73,7 +73,7 @@ def _known(artifact: KernelArtifact, **changes: Any) -> KernelArtifact:  # noqa:
 
 def _failed() -> Status:
     return _status(
-        _known(replace(WHOLE, digest=None, is_whole=False, holds_off=True), failure=BROKEN)
+        _known(replace(WHOLE, digest=None, is_whole=False, in_backoff=True), failure=BROKEN)
     )
 
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None
 def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
     unknown = BROKEN.model_copy(update={"of a newer version": 1})
-    newer = _known(replace(WHOLE, digest=None, is_whole=False, holds_off=True), failure=unknown)
+    newer = _known(replace(WHOLE, digest=None, is_whole=False, in_backoff=True), failure=unknown)
     trouble = Trouble("it failed", "do this", None, 1)
     noted = _status(notes=("'state.json' was set aside",))
     for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):

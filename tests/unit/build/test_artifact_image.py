@@ -27,7 +27,7 @@ from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.errors import InUseError, NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import BasePin, Pin
-from provision.progress import heard_by
+from provision.progress import listening
 from unit.engine.fake_engine import FakeEngine, recorded
 
 _BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architecture="amd64")
@@ -193,7 +193,7 @@ def test_a_build_waits_for_the_toolchain_that_another_is_installing(
     waiting = threading.Event()
 
     def second() -> None:
-        with heard_by(lambda _event: waiting.set()):
+        with listening(lambda _event: waiting.set()):
             make()
 
     thread = threading.Thread(target=second)
@@ -360,7 +360,7 @@ def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
     waiting = threading.Event()
 
     def second() -> None:
-        with heard_by(lambda _event: waiting.set()):
+        with listening(lambda _event: waiting.set()):
             results.append(make())
 
     results: list[object] = []

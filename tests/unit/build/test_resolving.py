@@ -27,7 +27,7 @@ from provision.fleet.matrix.cells import Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
 from provision.manifest import MANIFEST
 from provision.pin import BasePin
-from provision.progress import Event, heard_by
+from provision.progress import Event, listening
 from provision.store.availability import list_kernels
 from unit.build.debian_host import (
     BASE_IMAGE,
@@ -142,7 +142,7 @@ def test_an_image_that_is_there_takes_no_download(
     (folder / MANIFEST).write_text(json.dumps({**manifest, "left_out": left_out}))
     engine.contents[image_id] = folder
     events: list[Event] = []
-    with heard_by(events.append):
+    with listening(events.append):
         assert build_image(using(settings, engine), resolved, BuildSettings()).left_out == left_out
     assert all(any(reason in str(event) for event in events) for reason in left_out.values())
 

@@ -25,7 +25,7 @@ from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import Document
 from provision.kmod.loader import write_loader
 from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
-from provision.progress import Note, heard_by
+from provision.progress import Note, listening
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
 from provision.store.admission import Admission, record_admission
@@ -207,7 +207,7 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     source = replace(source, settings=replace(source.settings, catalogue=catalogue))
     said: list[object] = []
-    with heard_by(said.append):
+    with listening(said.append):
         if export == "kmm":
             kmm_files(source, "demo", ANY, KmmOptions())
         else:
@@ -251,7 +251,7 @@ def test_what_one_command_allowed_is_not_exported_from_the_store(
     with pytest.raises(NotFoundError):
         source.artifact(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    allowed = replace(source, consent=TrustOverride(insecure=True))
+    allowed = replace(source, trust=TrustOverride(insecure=True))
     assert allowed.artifact(request, tmp_path / "out") == made
     # Who let it into this store is nothing to other hosts.
     assert not (tmp_path / "out" / ADMISSION).exists()

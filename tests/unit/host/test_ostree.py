@@ -47,7 +47,7 @@ def test_a_kernel_counts_as_long_as_a_deployment_has_it(sysroot: Sysroot, tmp_pa
     def found(booted: str) -> tuple[tuple[str, ...], set[str]]:
         said = {"rpm-ostree": sysroot.status(booted)}
         kernels = find_kernels(host, ask=lambda argv: said.get(argv[0]))
-        assert (kernels.notes, kernels.doubts) == ((), ())
+        assert (kernels.notes, kernels.warnings) == ((), ())
         return kernels.pending, set(kernels.bootable)
 
     (old,) = sysroot.deployments()

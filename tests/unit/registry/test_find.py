@@ -104,9 +104,9 @@ def test_a_tag_that_leads_to_another_image_is_refused(
     """Everything is signed, and only the name lies: who may push can do that."""
     tag = sought.tag(sought.version.name or "1.2").text
     have(registry, tmp_path, tag=tag)
-    for consent in (DEFAULT, TrustOverride(insecure=True)):
+    for trust in (DEFAULT, TrustOverride(insecure=True)):
         with pytest.raises(UntrustedError):
-            found(settings, registry, sought, consent)
+            found(settings, registry, sought, trust)
     with pytest.raises(UntrustedError):
         examine(settings, registry.client(f"{ADDRESS}/demo:{tag}"), {}, DEFAULT)
 
@@ -120,9 +120,9 @@ def test_a_name_of_ones_own_may_be_any_for_the_right_machine(
     assert examine(settings, client, {}, DEFAULT).pin == pin
     kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
     have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
-    for consent in (DEFAULT, TrustOverride(insecure=True)):
+    for trust in (DEFAULT, TrustOverride(insecure=True)):
         with pytest.raises(UntrustedError):
-            examine(settings, client, {}, consent)
+            examine(settings, client, {}, trust)
 
 
 # Several registries

@@ -125,9 +125,9 @@ def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path) -> None:
     (tmp_path / "other.pub").write_bytes(public_pem(OTHER))
     (tmp_path / "own.pub").write_bytes(public_pem(KEY))
     host = configured(tmp_path, TrustConfig(insecure=True))
-    found(host, registry, consent=TrustOverride(public_key=tmp_path / "own.pub"))
+    found(host, registry, trust=TrustOverride(public_key=tmp_path / "own.pub"))
     with pytest.raises(UntrustedError):
-        found(host, registry, consent=TrustOverride(public_key=tmp_path / "other.pub"))
+        found(host, registry, trust=TrustOverride(public_key=tmp_path / "other.pub"))
 
 
 def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:

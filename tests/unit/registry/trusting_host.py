@@ -100,12 +100,12 @@ def found(
     settings: Settings,
     registry: MemoryRegistry,
     sought: ArtifactQuery = SOUGHT,
-    consent: TrustOverride = DEFAULT,
+    trust: TrustOverride = DEFAULT,
 ) -> ArtifactImage:
-    trusted = find_in_registries(settings, sought, options(registry, consent))
+    trusted = find_in_registries(settings, sought, options(registry, trust))
     assert trusted is not None
     return trusted
 
 
-def options(registry: MemoryRegistry, consent: TrustOverride = DEFAULT) -> SearchOptions:
-    return SearchOptions(consent, connected=connected(registry))
+def options(registry: MemoryRegistry, trust: TrustOverride = DEFAULT) -> SearchOptions:
+    return SearchOptions(trust, connected=connected(registry))

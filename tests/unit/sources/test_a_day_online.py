@@ -46,7 +46,7 @@ from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import Selection, choose_rows
 from provision.fleet.matrix.offers import find_offers
-from provision.progress import Event, Note, heard_by
+from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
 from provision.sources.upstream.queries import kept, known_branches, outdated_tables
 from unit.fake_archive import answer, stanza, write_apt_sources
@@ -180,7 +180,7 @@ def test_a_version_without_a_file_is_passed_over_and_that_is_said(day: Day) -> N
             notes.append(event.text)
 
     settings = day.host()
-    with heard_by(hear):
+    with listening(hear):
         assert day.version(settings, "nvidia", "625") == "625.22.02"
     assert any("625.31.04" in note for note in notes)
     # One that is named is not replaced.

@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 
 from provision.errors import ExitCode, InUseError
-from provision.progress import heard_by
+from provision.progress import listening
 from provision.store import locks as locks_of_host
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
@@ -107,7 +107,7 @@ def test_a_short_wait_is_worth_no_words_but_is_known(
         real(seconds)
 
     def second() -> None:
-        with heard_by(notes.append), building(tmp_path) as waited:
+        with listening(notes.append), building(tmp_path) as waited:
             found.append(waited)
 
     monkeypatch.setattr(time, "sleep", sleep)
@@ -125,7 +125,7 @@ def test_a_builder_knows_whether_it_waited(tmp_path: Path) -> None:
     waiting, found = Event(), list[bool]()
 
     def second() -> None:
-        with heard_by(lambda _event: waiting.set()), building(tmp_path) as waited:
+        with listening(lambda _event: waiting.set()), building(tmp_path) as waited:
             found.append(waited)
 
     with building(tmp_path) as waited:

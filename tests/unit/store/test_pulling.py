@@ -98,9 +98,9 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     with pytest.raises(UntrustedError):
         found(settings, registry)
     open_host = configured(tmp_path, TrustConfig(insecure=True))
-    for host, consent in ((open_host, DEFAULT), (settings, TrustOverride(insecure=True))):
-        trusted = found(host, registry, consent=consent)
-        entry = store_pulled(host, trusted, consent).entry
+    for host, trust in ((open_host, DEFAULT), (settings, TrustOverride(insecure=True))):
+        trusted = found(host, registry, trust=trust)
+        entry = store_pulled(host, trusted, trust).entry
         assert unsigned_image(entry) == str(trusted.reference)
     # Once it is signed, it is pulled again, and the mark goes.
     have(registry, tmp_path)
@@ -114,15 +114,12 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     signed: list[Path] = []
     monkeypatch.setattr(staging, "sign_modules", lambda entry, *_1, **_2: signed.append(entry))
     have(registry, tmp_path, signed=False)
-    consent = TrustOverride(insecure=True)
-    store_pulled(settings, found(settings, registry, consent=consent), consent)
+    trust = TrustOverride(insecure=True)
+    store_pulled(settings, found(settings, registry, trust=trust), trust)
     assert signed == []
     # Nor is it pulled again for the lack of a signature that it does not get.
     monkeypatch.setattr(obtain, "is_signed_for_host", lambda *_, **_more: False)
-    assert (
-        store_pulled(settings, found(settings, registry, consent=consent), consent).origin
-        == "store"
-    )
+    assert store_pulled(settings, found(settings, registry, trust=trust), trust).origin == "store"
     have(registry, tmp_path)
     store_pulled(settings, found(settings, registry), DEFAULT)
     assert len(signed) == 1
@@ -208,7 +205,7 @@ def test_what_is_named_is_compared_with_what_the_name_gave_before(
     trusted = found(settings, registry, sought)
     if is_taken:
         assert store_pulled(settings, trusted, DEFAULT).origin == "registry"
-        # That was consent to this name, and to nothing else.
+        # That was trust to this name, and to nothing else.
         sought = replace(SOUGHT, version=VersionRequest())
         registry.manifests.clear()
         have(registry, tmp_path, make_pin(version="1.2"), serial=SERIAL)

@@ -25,7 +25,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
-from provision.progress import heard_by
+from provision.progress import listening
 from provision.registry.artifact_images import find
 from provision.registry.find import TrustOverride
 from provision.store import staging
@@ -89,7 +89,7 @@ class Site:
         client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
         image = find(client, "x86_64")
         self.registry.asked.clear()
-        with heard_by(lambda event: self.said.append(str(event))):
+        with listening(lambda event: self.said.append(str(event))):
             return store_pulled(self.settings, image, TrustOverride(insecure=True), replace=replace)
 
     def blobs(self) -> int:
