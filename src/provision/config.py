@@ -554,7 +554,7 @@ class PolicyConfig(Frozen):
             ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
             does not query the registry.
         untried: What happens if nobody has tried a version of a driver on a kernel
-            ([how](../how-to/add-a-driver.md#kernels)): ``"build"`` builds it and lets the
+            ([how](driver-toml.md#kernels)): ``"build"`` builds it and lets the
             compiler decide; ``"refuse"`` builds only what the recipe knows to work.
     """
 
