@@ -266,7 +266,6 @@ class Solver:
             kernel=request.kernel,
             architecture=request.architecture,
             query=request.query,
-            image=request.base.image,
             full_version=version or None,
         )
 

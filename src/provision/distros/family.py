@@ -123,7 +123,6 @@ class Failure:
     kernel: str
     architecture: str
     query: HeaderQuery
-    image: str = ""
     # ``VERSION_ID`` in its os-release, where that is known.
     full_version: str | None = None
 
@@ -149,10 +148,6 @@ class Failure:
 
 class HeadersGoneError(NotFoundError):
     """The repositories have no headers of the kernel; an archive may have them."""
-
-
-# Exit status of a script that found no configuration in the headers.
-NO_CONFIG = 43
 
 
 def missing_entitlement(failure: Failure) -> ProvisionError:

@@ -18,7 +18,6 @@ from provision.distros import (
     release_of,
 )
 from provision.distros.distro import Archive
-from provision.distros.family import NO_CONFIG
 from provision.distros.rpm_based import rpm
 from provision.distros.rpm_based.dnf import (
     Dnf,
@@ -177,7 +176,7 @@ def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
     text = rpm.key_import(["/keys/*", "/more.asc"])
     assert 'rpmkeys --dbpath /provision/solve/keydb --import "$key"; then' in text
     assert '--import "$@"' not in text
-    assert f"exit {rpm.NO_KEYS}" in text
+    assert "exit 1" in text
 
 
 @pytest.mark.parametrize(
@@ -237,7 +236,7 @@ def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> Non
     assert [bool(re.match(f"{pattern}\t", line)) for line in said] == [True, True, True, False]
     check = rpm.key_check(["/keys/*"])
     assert check.index("packages/.[!.]*") < check.index("--checksig")
-    assert f"exit {rpm.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+    assert "exit 1" in check[: check.index("--checksig")]
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
@@ -246,7 +245,7 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
     )
     assert "rpm2cpio" in of_package
     assert " then cp '/usr/src/a b/.config' config; fi\n" in rest
-    assert f"exit {NO_CONFIG}" in rest
+    assert "exit 1" in rest
 
 
 _FEDORA = "6.17.1-300.fc43.x86_64"

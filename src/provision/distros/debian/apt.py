@@ -26,7 +26,6 @@ from provision.distros.debian.archive import (
 from provision.distros.distro import Distro
 from provision.distros.family import (
     AUTHORITIES,
-    NO_CONFIG,
     NOTE,
     WORK,
     Failure,
@@ -201,14 +200,14 @@ rm -rf packages && mkdir packages
         printf 'package\\t%s\\t%s\\t%s\\t%s\\n' "${url%\\'}" "$file" "$size" "$sum"
     done < uris.txt
 } > closure"""
-_CONFIG = f"""\
+_CONFIG = """\
 rm -f config
 for file in packages/linux-headers-*.deb; do
     dpkg-deb --fsys-tarfile "$file" | tar -xOf - .@config@ > config 2> /dev/null && break
 done
 # A base image may bring the headers along.
 if [ ! -s config ] && [ -s @config@ ]; then cp @config@ config; fi
-if [ ! -s config ]; then echo "no package holds @config@"; exit {NO_CONFIG}; fi"""
+if [ ! -s config ]; then echo "no package holds @config@"; exit 1; fi"""
 
 
 def source_files(distro: Distro, repositories: Iterable[Repository]) -> Mapping[str, bytes]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from provision.distros.family import (
-    NO_CONFIG,
     WORK,
     Failure,
     Family,
@@ -42,9 +41,6 @@ _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
 # The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
 _MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
-# Exit statuses of the scripts' own.
-BAD_SIGNATURE = 41
-NO_KEYS = 42
 
 
 def sums() -> str:
@@ -106,7 +102,7 @@ for file in packages/kernel*.rpm packages/*.rpm; do
 done
 # A base image may bring the headers along.
 if [ ! -s config ] && [ -s {path} ]; then cp {path} config; fi
-if [ ! -s config ]; then echo "no package holds {config}"; exit {NO_CONFIG}; fi
+if [ ! -s config ]; then echo "no package holds {config}"; exit 1; fi
 """
 
 
@@ -278,7 +274,7 @@ for key in {words}; do
     fi
 done
 fi
-if [ -z "$imported" ]; then echo "no key of the distro: {words}"; exit {NO_KEYS}; fi
+if [ -z "$imported" ]; then echo "no key of the distro: {words}"; exit 1; fi
 printf %s {shlex.quote(words)} > {_DB}.of
 """
 
@@ -292,7 +288,7 @@ for file in packages/* packages/.[!.]* packages/..?*; do
     [ -e "$file" ] || continue
     case ${{file#packages/}} in
         [A-Za-z0-9]*.rpm) ;;
-        *) echo "no name of a package: $file"; exit {BAD_SIGNATURE} ;;
+        *) echo "no name of a package: $file"; exit 1 ;;
     esac
 done
 check() {{
@@ -303,7 +299,7 @@ wrong() {{
         if ! check "$file" > checked || ! grep -qi 'signature.*: OK$' checked; then cat checked; fi
     done
     echo 'A package is not signed with a trusted key.'
-    exit {BAD_SIGNATURE}
+    exit 1
 }}
 set -- packages/*.rpm
 if [ -e "$1" ]; then
