@@ -129,6 +129,8 @@ def test_kernels_are_ordered_by_their_numbers() -> None:
         "6.12.117+deb13-amd64",
         "6.13~rc1-amd64",
         "6.13-amd64",
+        "6.14~rc1",
+        "6.14",
     ]
     assert sorted(set(releases), key=kernel_order) == releases
 
