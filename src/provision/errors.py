@@ -123,8 +123,10 @@ class ProvisionError(Exception):
         resolution: str | None = None,
         details: str | None = None,
         reason: str | None = None,
+        is_outside: bool = False,
     ) -> None:
         self.reason = reason or self.reason
+        self.is_outside = is_outside or self.is_outside
         # Terminals, the journal and world-readable files show them.
         self.message = redact(message)
         self.resolution = resolution and redact(resolution)
@@ -237,12 +239,6 @@ class UnexpectedError(ProvisionError):
     is_outside = True
 
 
-class SystemCallError(ProvisionError):
-    """A file or folder can't be read or written: permissions, or a full disk."""
-
-    is_outside = True
-
-
 class InterruptedRunError(ProvisionError):
     """Ctrl-C, or SIGTERM."""
 
@@ -273,4 +269,5 @@ def as_error(error: BaseException) -> ProvisionError:
                 details="".join(traceback.format_exception(error)).rstrip(),
             )
     what = f"'{error.filename}': " if error.filename else ""
-    return SystemCallError(f"{what}{error.strerror or error}.", resolution=resolution)
+    message = f"{what}{error.strerror or error}."
+    return ProvisionError(message, resolution=resolution, is_outside=True)

@@ -110,14 +110,15 @@ class BuildError(ProvisionError):
         is_outside: bool = False,
         exit_code: ExitCode = ExitCode.FAILED,
     ) -> None:
-        super().__init__(message, resolution=resolution, details=details)
-        self.exit_code = exit_code
         # A compiler that refused the source will do so again.
-        self.reason = "compile" if source_errors else "build"
+        reason = "compile" if source_errors else "build"
+        super().__init__(
+            message, resolution=resolution, details=details, reason=reason, is_outside=is_outside
+        )
+        self.exit_code = exit_code
         self.steps = tuple(steps)
         self.source_errors = tuple(source_errors)
         self.log = log
-        self.is_outside = is_outside
 
     @property
     def step(self) -> StepRecord | None:

@@ -32,7 +32,6 @@ from provision.build.workspace import Settings
 from provision.engine.docker_api import (
     BuildOptions,
     Engine,
-    EngineError,
     EngineLostError,
     Image,
 )
@@ -134,11 +133,12 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
     """Return the image of a build if it carries the digest of its Pin."""
     image = engine.image(stream.image_id or "")
     if image is None:
-        raise EngineError(
+        raise ProvisionError(
             f"The new image {stream.image_id} is gone: another program removed it before it had a"
             " name.",
             resolution="Stop what removes images of the engine, such as a timer with 'docker image"
             " prune', then run the command again.",
+            is_outside=True,
         )
     found = image.labels.get(label)
     if found != digest:

@@ -67,14 +67,10 @@ def _without_tag(reference: str) -> str:
     return folder + slash + last.split(":", 1)[0]
 
 
-class EngineError(ProvisionError):
-    """The engine refused something, or failed at it."""
+class EngineLostError(ProvisionError):
+    """The connection to the engine broke; what failed can be done again when the engine is back."""
 
     is_outside = True
-
-
-class EngineLostError(EngineError):
-    """The connection to the engine broke; what failed can be done again when the engine is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,9 +315,11 @@ class Engine:
         try:
             yield
         except APIError as error:
-            raise EngineError(
+            raise ProvisionError(
                 f"The engine at {self.host} could not {what}.",
+                resolution="Look into the engine's log, such as: journalctl -u docker",
                 details=str(error.explanation or error),
+                is_outside=True,
             ) from error
         except (
             DockerException,

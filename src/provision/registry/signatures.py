@@ -98,10 +98,9 @@ def verify_signature(
     complaints: list[str] = []
     good: list[VerifiedSignature] = []
     for payload, signature in _signatures(client, digest, complaints):
-        try:
-            verified = _verify_payload(payload, signature, digest, keys)
-        except UntrustedError as error:
-            complaints.append(error.message)
+        verified = _verify_payload(payload, signature, digest, keys)
+        if isinstance(verified, str):
+            complaints.append(verified)
             continue
         wrong = list(_wrong(verified, required, oldest))
         complaints += wrong
@@ -141,24 +140,25 @@ def _wrong(verified: VerifiedSignature, required: Mapping[str, str], oldest: int
 
 def _verify_payload(
     payload: bytes, signature: str, digest: str, keys: Sequence[PublicKey]
-) -> VerifiedSignature:
+) -> VerifiedSignature | str:
+    """Return a signature of a trusted key for an image's digest, or why it is none."""
     try:
         raw = base64.b64decode(signature, validate=True)
-    except ValueError as error:
-        raise UntrustedError("a signature is not base64") from error
+    except ValueError:
+        return "a signature is not base64"
     signer = next((key for key in keys if key.has_signed(payload, raw)), None)
     if signer is None:
-        raise UntrustedError("a signature is by none of the keys that are trusted")
+        return "a signature is by none of the keys that are trusted"
     # From here on, the text comes from a trusted signer.
     try:
         document = json.loads(payload)
         critical = document["critical"]
         kind, signed = critical["type"], critical["image"]["docker-manifest-digest"]
         optional = document.get("optional") or {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UntrustedError("what is signed says nothing of an image") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "what is signed says nothing of an image"
     if kind != _TYPE or signed != digest:
-        raise UntrustedError(f"a signature by {signer.name} is of another image")
+        return f"a signature by {signer.name} is of another image"
     return VerifiedSignature(signer.name, signer.fingerprint, _facts(optional))
 
 

@@ -55,12 +55,6 @@ _WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 Trouble = Mapping[str, Any]
 
 
-class BuildProcessError(ProvisionError):
-    """A process of ``provision build`` was killed."""
-
-    is_outside = True
-
-
 def resolve_cell(settings: Settings, cell: Cell) -> Resolved:
     """Return the Pin of a cell, with what its build needs here.
 
@@ -83,10 +77,11 @@ def run_build(words: Sequence[str], stdin: bytes | None = None) -> Mapping[str, 
     try:
         document: Mapping[str, Any] = json.loads(ended.stdout)
     except ValueError:
-        raise BuildProcessError(
+        raise ProvisionError(
             f"'provision build' ended with status {ended.returncode}, and printed no result.",
             resolution="Run it by itself: provision build --pin FILE",
             details="\n".join(ended.stderr.splitlines()[-_LAST_LINES:]),
+            is_outside=True,
         ) from None
     return document
 

@@ -21,7 +21,7 @@ from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, DriverConfig, TrustConfig
-from provision.engine.docker_api import EngineError, Image
+from provision.engine.docker_api import Image
 from provision.engine.stream import StepRecord
 from provision.errors import (
     ExitCode,
@@ -276,7 +276,7 @@ def test_what_is_not_supported_is_said_and_not_built_and_a_forced_build_says_mor
 @pytest.mark.parametrize(
     "error",
     [
-        EngineError("the new image is gone"),
+        ProvisionError("the new image is gone", is_outside=True),
         UnreachableError("no route", resolution="wait"),
         InUseError("another build holds it"),
         BuildError("disk full", is_outside=True, resolution="room", details="x"),
