@@ -28,7 +28,7 @@ pub const USUAL: [Naming; 2] = [Naming::Index, Naming::Uuid];
 /// Names of vendor files for NVIDIA that do not name the interface.
 const FILES: [&str; 2] = ["nvidia", "oci-nvidia"];
 /// Prevents NVIDIA's other front ends from giving the container devices too.
-const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
+pub(super) const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// How devices are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -74,6 +74,7 @@ fn document(which: &Related, request: &Request) -> Result<Document> {
     if document.devices.is_empty() || !request.without_all {
         add(&mut document, "all", of(&devices));
     }
+    document.edits.env.push(gpu::VOID.to_owned());
     document.edits.mounts = mounts(&which.mounts(&host));
     Ok(document)
 }
