@@ -59,7 +59,7 @@ _TALKS = (
     ("wanted, no keys", "apply"),
     ("wanted, to be built", "build demo"),
     ("wanted, vendor file of an admin", "apply"),
-    ("wanted, DKMS has it too", "plan"),
+    *(("wanted, DKMS has it too", words) for words in ("status", "plan")),
     ("wanted, the kernel refuses it", "apply"),
     ("wanted, conflict in use", "apply"),
     *(("ready", words) for words in ("status", "plan", "apply", "verify demo", "rollback demo")),

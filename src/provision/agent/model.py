@@ -13,6 +13,7 @@ from provision.documents import Frozen
 from provision.errors import ProvisionError
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.host.kernels import Kernels
+from provision.store.other_installation import OtherInstallation
 from provision.store.state import Failure, KernelState
 
 # Whether the modules of the running kernel's artifact are loaded: all, none or some of them, or
@@ -109,6 +110,8 @@ class ObservedDriver:
     is_unchecked: bool = False
     # Whether it is for cards, of which the host has none.
     lacks_card: bool = False
+    # What the host has of it that provision did not install; None: nothing.
+    other: OtherInstallation | None = None
     # Why the catalogue has no such driver; None: it has.
     unknown: ProvisionError | None = None
 

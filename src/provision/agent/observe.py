@@ -32,6 +32,7 @@ from provision.store.activate import initramfs_problem
 from provision.store.admission import distrust, unsigned_image
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
+from provision.store.other_installation import other_installation
 from provision.store.state import (
     CHECK,
     DriverState,
@@ -79,6 +80,9 @@ def observe(
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         here = cards if is_live else ()
         driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
+        known_recipe = None if isinstance(recipe, ProvisionError) else recipe
+        other = other_installation(root, name, known_recipe, stored_manifest(layout.current))
+        driver = replace(driver, other=other)
         if isinstance(recipe, ProvisionError):
             driver = replace(driver, unknown=recipe)
         elif recipe.hardware.pci and not cards:

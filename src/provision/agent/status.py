@@ -24,6 +24,7 @@ from provision.config import Config, KubernetesConfig
 from provision.errors import ExitCode
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
+from provision.store.other_installation import OtherInstallation
 from provision.store.state import IN_USE, Failure
 
 SCHEMA = 1
@@ -111,6 +112,8 @@ class DriverStatus:
     kernels: tuple[ArtifactStatus, ...]
     # Unreadable state, and problems with its devices.
     notes: tuple[str, ...] = ()
+    # What the host has of it that provision did not install; None: nothing.
+    other: OtherInstallation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,7 @@ def _driver(name: str, observed: Observed, desired: Desired, plan: Plan) -> Driv
         users=driver.users,
         kernels=artifacts,
         notes=driver.notes,
+        other=driver.other,
     )
 
 

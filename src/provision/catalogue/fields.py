@@ -390,12 +390,13 @@ class Installed(Frozen):
             file is used. ``{multiarch}`` stands for the machine's own triplet and for that of its
             32-bit programs.
         binaries: Folders for programs.
-        uninstallers: Programs that the vendor's own installer leaves, and that remove it again.
+        uninstallers: Commands that the vendor's own installer leaves, and that remove it again
+            without a question; the program's path is relative to the host's root.
         features: The features that a container can request.
     """
 
     library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
     libraries: tuple[SourcePath, ...] = Field(min_length=1)
     binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
-    uninstallers: tuple[SourcePath, ...] = ()
+    uninstallers: tuple[Annotated[Template, StringConstraints(pattern=r"^[^/\s]")], ...] = ()
     features: dict[FeatureName, InstalledFeature] = Field(min_length=1)

@@ -98,7 +98,9 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
     head += f"; kernel {kernels['running']}" if kernels["running"] else ""
     yield head + (f", next {', '.join(kernels['pending'])}" if kernels["pending"] else "")
     notes = [
-        f"{driver['name']}: {note}" for driver in status["drivers"] for note in driver["notes"]
+        f"{driver['name']}: {note}"
+        for driver in status["drivers"]
+        for note in (*driver["notes"], *([driver["other"]["seen"]] if driver["other"] else ()))
     ]
     for note in (*kernels["notes"], *kernels["warnings"], *notes):
         yield click.style(note, fg="yellow")
@@ -225,7 +227,7 @@ def plan_command(
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     warnings = [
-        *_others(root, catalogues, run.desired),
+        *_others(status),
         *_without_card(observed),
         *_undriven(observed),
     ]
@@ -331,14 +333,13 @@ def _undriven(observed: Observed) -> Iterator[dict[str, str]]:
             }
 
 
-def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:
+def _others(status: Status) -> list[dict[str, str]]:
     """Return what the host has of the desired drivers that provision did not install."""
-    from provision.build.workspace import load_settings  # noqa: PLC0415 - loads the catalogue
-    from provision.store.foreign_driver import other_installations  # noqa: PLC0415 - as above
-
-    settings = load_settings(root, config=desired.config, catalogues=catalogues)
-    found = other_installations(settings, desired.drivers)
-    return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]
+    return [
+        {"driver": driver.name, "message": other.seen, "resolution": other.resolution}
+        for driver in status.drivers
+        if (other := driver.other) is not None
+    ]
 
 
 @command("apply")
@@ -411,7 +412,7 @@ def apply_command(
     document = _result(result, code)
     # A run that did nothing on a host that is ready ends at once.
     is_settled = not result.outcomes and result.status.state == "ready"
-    document["others"] = [] if is_settled or boot else _others(root, catalogues, desired)
+    document["others"] = [] if is_settled or boot else _others(result.status)
     if not extra_kernels:
         emit(document, _after, _warnings, code=code)
         return

@@ -22,7 +22,6 @@ from provision.doctor.observation import (
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.manifest import Manifest
-from provision.store.foreign_driver import other_installation
 from provision.store.layout import UNITS
 from provision.store.units import PACKAGED_UNITS, kernel_hooks
 from provision.trust import distrusted
@@ -92,8 +91,7 @@ def _of_artifact(driver: Driver, artifact: ArtifactStatus) -> Iterator[Finding]:
 @check("No package, DKMS or installer has the modules of a driver too", of=drivers)
 def other_installations(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
-        found = other_installation(host.root, driver.name, driver.recipe, driver.manifest)
-        if found is not None:
+        if (found := driver.seen.other) is not None:
             yield driver.warn(
                 found.seen,
                 "programs that load modules by name, such as udev, load that copy; and DKMS reports"

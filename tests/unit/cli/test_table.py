@@ -190,6 +190,13 @@ _ROWS: list[Row] = [
         _applied("failed", *_FULL),
         {*_STORED, "modules", "status", "settings"},
     ),
+    (
+        "wanted, DKMS has it too",
+        "status",
+        0,
+        _state("pending", drivers=[{"other": {"driver": DRIVER}}]),
+        set(),
+    ),
     ("wanted, DKMS has it too", "plan", 0, {"others": [{"driver": DRIVER}]}, set()),
     ("wanted, DKMS has it too", "apply", 0, {"others": [{"driver": DRIVER}]}, _READY),
     # The kernel says no.

@@ -9,7 +9,7 @@ import pytest
 from kit.artifact import KERNEL, write
 from provision.catalogue import Catalogue
 from provision.config import catalogue_folders
-from provision.store.foreign_driver import OtherInstallation, other_installation
+from provision.store.other_installation import OtherInstallation, other_installation
 
 _UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"
 _EXTRA = f"lib/modules/{KERNEL}/extra/nvidia/nvidia-uvm.ko"
@@ -22,7 +22,23 @@ _PACKAGES = {
     "var/lib/dpkg/info/nvidia-kernel-dkms.list": f"/.\n/{_CONF}\n",
     "var/lib/dpkg/info/libnvidia-ml1:amd64.list": f"/.\n/{_ML}\n",
     "var/lib/dpkg/info/other.list": "/usr/bin/other\n",
+    "var/lib/dpkg/status": (
+        "Package: nvidia-kernel-dkms\nSource: nvidia-graphics-drivers\n\n"
+        "Package: libnvidia-ml1\nSource: nvidia-graphics-drivers (1)\nVersion: 535.1\n\n"
+        "Package: other\n"
+    ),
 }
+# All packages that go are kept in a file: those that depend on others too, which only apt knows.
+_KEPT = "/var/lib/provision/replaced-nvidia"
+_ASK = "apt-get --simulate remove"
+_KEEP = f" | awk '/^Remv/ {{print $2}}' >> {_KEPT}"
+_SAME_SOURCE = (
+    "$(dpkg-query --show --showformat '${source:Package} ${binary:Package}\\n'"
+    " | awk '$1 == \"nvidia-graphics-drivers\" {print $2}')"
+)
+_REMOVE = f"xargs apt-get remove --yes < {_KEPT}"
+_INSTALL = f"xargs apt-get install --yes --no-install-recommends < {_KEPT}"
+_RPM = f"rpm -qf --queryformat '%{{NAME}}\\n' /{_EXTRA} | sort -u >> {_KEPT}"
 
 
 def _found(root: Path, files: dict[str, str]) -> OtherInstallation | None:
@@ -45,44 +61,62 @@ def _found(root: Path, files: dict[str, str]) -> OtherInstallation | None:
                 **_PACKAGES,
             },
             "DKMS has nvidia-current/535.1",
-            ["apt-get purge libnvidia-ml1 nvidia-kernel-dkms && apt-get autoremove --purge"],
-            "apt-get install libnvidia-ml1 nvidia-kernel-dkms",
+            [f"{_ASK} libnvidia-ml1 nvidia-kernel-dkms {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
         ),
-        # A module in a package of its own, and folders that were merged.
+        # A module in a package of its own, and folders that were merged. Its source may be that of
+        # the kernel, which stays.
         (
-            {_EXTRA: "", "var/lib/dpkg/info/nvidia-mods.list": f"/usr/{_EXTRA}\n"},
-            f"/{_EXTRA}",
-            ["apt-get purge nvidia-mods && apt-get autoremove --purge"],
-            "apt-get install nvidia-mods",
+            {
+                _EXTRA: "",
+                "var/lib/dpkg/info/nvidia-mods.list": f"/usr/{_EXTRA}\n",
+                "var/lib/dpkg/status": "Package: nvidia-mods\nSource: linux\n",
+            },
+            "nvidia-mods",
+            [f"{_ASK} nvidia-mods{_KEEP}", _REMOVE],
+            _INSTALL,
         ),
         # NVIDIA's .run, which takes its modules from DKMS itself.
         (
             {_RUN: "", _UPDATES: "", _DKMS: ""},
             f"/{_UPDATES} and 1 more",
-            [f"/{_RUN}"],
+            [f"/{_RUN} --silent"],
             "vendor's installer",
         ),
         # A .run over the distro's packages: what came last goes first.
         (
             {_RUN: "", _ML: "", **_PACKAGES},
             f"/{_RUN}",
-            [f"/{_RUN}", "apt-get purge libnvidia-ml1 && apt-get autoremove --purge"],
-            "apt-get install libnvidia-ml1",
+            [f"/{_RUN} --silent", f"{_ASK} libnvidia-ml1 {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
+        ),
+        # Modules went, and the user space did not.
+        (
+            {_ML: "", **_PACKAGES},
+            "libnvidia-ml1 (packages)",
+            [f"{_ASK} libnvidia-ml1 {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
         ),
         (
             {_EXTRA: "", "var/lib/rpm/rpmdb.sqlite": ""},
             f"/{_EXTRA}",
-            [f"dnf remove $(rpm -qf --queryformat '%{{NAME}} ' /{_EXTRA})"],
-            "as it was installed",
+            [_RPM, f"xargs dnf --assumeyes remove --noautoremove < {_KEPT}"],
+            f"xargs dnf --assumeyes install < {_KEPT}",
+        ),
+        (
+            {_EXTRA: "", "usr/lib/sysimage/rpm/x": "", "etc/zypp/zypp.conf": ""},
+            f"/{_EXTRA}",
+            [_RPM, f"xargs zypper --non-interactive remove < {_KEPT}"],
+            f"xargs zypper --non-interactive install < {_KEPT}",
         ),
         # Debian's hosts may have rpm too.
         (
             {_DKMS: "", "var/lib/rpm/x": "", "var/lib/dpkg/info/other.list": ""},
             "DKMS has",
             ["dkms remove nvidia-current/535.1 --all"],
-            "as it was",
+            "dkms install nvidia-current/535.1",
         ),
-        ({_UPDATES: ""}, f"/{_UPDATES}", [f"rm /{_UPDATES} && depmod -a"], "as it was"),
+        ({_UPDATES: ""}, f"/{_UPDATES}", [f"rm /{_UPDATES}", "depmod -a"], "as it was"),
     ],
 )
 def test_another_installation_is_seen_and_can_be_left_and_returned_to(
@@ -91,9 +125,9 @@ def test_another_installation_is_seen_and_can_be_left_and_returned_to(
     found = _found(tmp_path, files)
     assert found is not None
     assert seen in found.seen
-    assert found.remove == "; ".join(remove)
+    assert found.remove == tuple(remove)
     # The driver that is to be is made first, and the way back comes last.
-    order = ["provision apply", found.remove, "reboot", "To return", restore]
+    order = ["provision apply", *remove, "reboot", "To return", restore]
     places = [found.resolution.index(words) for words in order]
     assert places == sorted(places)
 
@@ -102,8 +136,8 @@ def test_another_installation_is_seen_and_can_be_left_and_returned_to(
     "files",
     [
         {},
-        # The kernel's own modules, and user space alone.
-        {f"lib/modules/{KERNEL}/kernel/drivers/net/nvidia.ko": "", _ML: "", **_PACKAGES},
+        # The kernel's own modules.
+        {f"lib/modules/{KERNEL}/kernel/drivers/net/nvidia.ko": "", **_PACKAGES},
         {f"lib/modules/{KERNEL}/updates/dkms/zfs.ko": "", "var/lib/dkms/zfs/2.1/source": ""},
     ],
 )
