@@ -235,7 +235,7 @@ def test_a_vendors_package_becomes_a_recipe_that_builds(
         ('OBSOLETE_BY="5.19"', 3, ("OBSOLETE_BY is '5.19'", NEW_KERNEL)),
         ('BUILD_DEPENDS[0]="spl"', 3, ("other DKMS packages", "spl")),
         ('BUILT_MODULE_NAME[0]="other"', 1, ("did not make", "other.ko")),
-        ("touch /etc/spoiled", 1, ("change files", "/etc")),
+        ("touch /etc/spoiled", 1, ("/etc/spoiled",)),
         ("exit 3", 1, ("ends itself, with exit status 3",)),
         ("if then", 1, ("no program that bash understands",)),
         ('MAKE="make -C $no_such_folder"', 1, ("variables that nothing sets", "no_such_folder")),
