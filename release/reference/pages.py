@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,6 +23,8 @@ _PART = re.compile(
 )
 # How many commands have to have an option for it to be explained once.
 _SEVERAL = 4
+# How many options a command has to have of one other for that command to be named instead.
+_SEVERAL_OF_ONE = 3
 # Which kinds of parts there are; each makes the part of a name.
 Maker = Callable[[str], str]
 
@@ -79,27 +81,46 @@ def _shared() -> tuple[Option, ...]:
     return tuple(option for option, number in counted.items() if number >= _SEVERAL)
 
 
+@cache
+def _first() -> Mapping[Option, Command]:
+    """Return the first command of provision that has an option, by the option."""
+    found: dict[Option, Command] = {}
+    for command in everything(provision()):
+        for option in command.options:
+            found.setdefault(option, command)
+    return found
+
+
 def _command(command: Command) -> Iterator[str]:
-    """Yield the usage of a command and its options; of those below it too.
+    """Yield the options of a command; its heading has its name and arguments.
 
     Options that several commands share are explained once, and named here.
     """
-    for one in everything(command):
-        if one.commands and len(one.words) > 1:
-            continue
-        yield f"\n```\n{one.usage}\n```\n"
-        shared = [option for option in one.options if option in _shared()]
-        own = tuple(option for option in one.options if option not in shared)
-        if own:
-            yield from _table(own)
-        if shared:
-            names = ", ".join(f"`{option.names[-1]}`" for option in shared)
-            yield f"\n[Shared options](#shared-options): {names}."
+    shared = [option for option in command.options if option in _shared()]
+    rest = [option for option in command.options if option not in shared]
+    of_others = Counter(_first().get(option, command) for option in rest)
+    of_others = {
+        other: [option for option in rest if _first().get(option) == other]
+        for other, number in of_others.items()
+        if other != command and number >= _SEVERAL_OF_ONE
+    }
+    explained = [*shared, *(option for options in of_others.values() for option in options)]
+    if own := tuple(option for option in rest if option not in explained):
+        yield from _table(own)
+        yield ""
+    lists = [f"As of `{' '.join(other.words)}`: {_names(of_others[other])}." for other in of_others]
+    if shared:
+        lists.append(f"[Shared](#shared-options): {_names(shared)}.")
+    yield " ".join(lists)
+
+
+def _names(options: Iterable[Option]) -> str:
+    return ", ".join(f"`{option.names[-1]}`" for option in options)
 
 
 def _table(options: tuple[Option, ...]) -> Iterator[str]:
-    yield "| option | meaning | without it |"
-    yield "|---|---|---|"
+    yield "| option | meaning |"
+    yield "|---|---|"
     for option in options:
         names = ", ".join(f"`{name}`" for name in option.names[:-1])
         last = f"`{option.names[-1]}{f' {option.value}' if option.value else ''}`"
@@ -107,10 +128,12 @@ def _table(options: tuple[Option, ...]) -> Iterator[str]:
         default = option.default
         if default and not re.search(r"\s|…", default):
             default = f"`{default}`"
-        text = option.text
+        text = option.text.rstrip(".")
         if option.is_repeatable and "more than once" not in text:
-            text = f"{text.rstrip('.')}; may be given more than once."
-        yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} | {_cell(default)} |"
+            text = f"{text}; may be given more than once"
+        if default:
+            text = f"{text} (default: {default})"
+        yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} |"
 
 
 def _cell(text: str) -> str:

@@ -47,7 +47,7 @@ def test_a_stale_page_is_found_and_an_unknown_part_refused(tmp_path: Path) -> No
     page.write_text(part.format("provision facts"))
     (text,) = pages.stale(tmp_path).values()
     assert text.startswith("# Own\n")
-    assert "provision facts [OPTIONS]" in text
+    assert "[Shared](#shared-options): `--catalogue`" in text
     assert "\nold\n" not in text
     assert text.endswith("<!-- end -->\n\nbelow\n")
     page.write_text(text)
