@@ -168,7 +168,7 @@ def _model_rows(model: type[BaseModel], keys: Collection[str]) -> Iterator[str]:
             text = text[: match.start()]
         without = match["text"] if match else _default(field.get_default(call_default_factory=True))
         if field.is_required():
-            without = "it is required"
+            without = "required"
         yield f"| `{field.alias or key}` | {_cell(text.rstrip('.'))} | {_cell(without)} |"
 
 

@@ -57,11 +57,10 @@ class EngineConfig(Frozen):
     Attributes:
         host: Address of the engine's socket. Without it: ``DOCKER_HOST``, or the usual sockets.
         network: Network of the containers that download, as ``docker run --network`` takes it.
-            Drivers are built without a network. Without it: the engine's default.
-        jobs: Number of compilers that run in parallel. Without it: one for each processor.
-        cpu_shares: Weight of builds for processors, as ``docker run --cpu-shares`` takes it: other
-            containers have 1024. With less, a build takes what they leave; on an idle host, it
-            still takes all processors.
+            Without it: the engine's default.
+        jobs: Number of parallel compilers. Without it: one for each processor.
+        cpu_shares: Weight of builds, as ``docker run --cpu-shares`` takes it; other containers have
+            1024. An idle host's processors are all used.
     """
 
     host: EngineAddress | None = None
@@ -78,12 +77,11 @@ class NetworkConfig(Frozen):
     pulls base images by its own settings.
 
     Attributes:
-        proxy: Address of the proxy for ``http`` and ``https``, with user and password if it needs
-            them. It takes precedence over the variables of a shell, which units do not have. A
-            proxy on this machine's loopback is reached from containers only with ``[engine] network
-            = "host"``. Without it: ``https_proxy``, ``http_proxy`` and ``no_proxy``.
-        no_proxy: Hosts and domains that are reached directly, as in the variable ``no_proxy``.
-            Without it: none.
+        proxy: Address for ``http`` and ``https``, with user and password if needed; overrides the
+            variables of a shell, which units do not have. One on this machine's loopback needs
+            ``[engine] network = "host"`` for containers. Without it: ``https_proxy``,
+            ``http_proxy`` and ``no_proxy``.
+        no_proxy: Hosts and domains that are reached directly. Without it: none.
     """
 
     proxy: ProxyAddress | None = None
@@ -110,23 +108,20 @@ class ArchiveConfig(Frozen):
     """Where a distro's packages come from, when not from the machine's own configuration.
 
     Attributes:
-        mirror: Address of the archive, ``http`` or ``https``. Without it: the machine's own apt
-            configuration.
-        security_mirror: Address of its security updates. Without it, if ``mirror`` is set: for
-            Ubuntu the same address, because its mirrors have that suite too; for Debian no security
-            updates, with a warning. Else the machine's own apt configuration.
-        keyring: File with the keys that sign its index, binary or armored. Without it: the distro's
-            own keyring, as the base image has it.
+        mirror: ``http`` or ``https``. Without it: the machine's own apt configuration.
+        security_mirror: Address of security updates. Without it, if ``mirror`` is set: Ubuntu: the
+            same address; Debian: no security updates, with a warning.
+        keyring: File with the keys that sign the index, binary or armored. Without it: the base
+            image's own keyring of the distro.
         backports: Whether the release's backports are read too, for kernels such as
-            6.12.9+bpo-amd64. As with apt, their other packages are used only if no other suite has
-            them. Without it: they are read if the machine's own apt configuration names them.
-        snapshot: Whether the mirror keeps an old state on purpose. Its index is then accepted
-            although it has expired or is older than the last one. Without it: ``false``; in the
-            machine's own apt configuration, ``Check-Valid-Until: no`` has the same effect.
-        sha256: For Container-Optimized OS: checksums of its files, ``{
-            "BUILD_ID/kernel-headers.tgz" = "…" }``. A file with a checksum may come from any
-            mirror. Without it: the ``.md5`` file beside each file is used, and the mirror must
-            begin with ``https://``.
+            6.12.9+bpo-amd64; other packages only if no other suite has them. Without it: if the
+            machine's own apt configuration names them.
+        snapshot: Whether the mirror keeps an old state on purpose: its index may have expired, or
+            be older than the last. Without it: ``false``, or ``Check-Valid-Until: no`` of the
+            machine's own apt configuration.
+        sha256: For Container-Optimized OS: ``{ "BUILD_ID/kernel-headers.tgz" = "…" }``; such a file
+            may come from any mirror. Without it: the ``.md5`` file beside each file, from a mirror
+            with ``https://``.
     """
 
     mirror: Url | None = None
@@ -141,15 +136,13 @@ class RepositoryConfig(Frozen):
     """A repository of packages that is used instead of those that a base image names.
 
     Attributes:
-        id: A word that names the repository in messages and Pins.
-        urls: Its addresses, which are mirrors of each other.
-        keys: Files with the keys that sign its packages, as absolute paths, in ASCII armour.
-            Without it: the distro's own keys in the base image.
-        version: The release that it serves, such as ``"9"``; ``"9.4"`` is one of 9. Without it:
-            every release.
-        signed: Whether its index must be signed too (``repomd.xml.asc``), with one of ``keys``.
-            Without it: ``true`` for openSUSE and SLES, ``false`` for the others, like their own
-            repositories.
+        id: Its name in messages and Pins.
+        urls: Addresses, mirrors of each other.
+        keys: Files with the keys that sign its packages, absolute paths, in ASCII armour. Without
+            it: the distro's own in the base image.
+        version: The release that it serves: ``"9"``, or ``"9.4"`` of 9. Without it: every release.
+        signed: Whether its index must be signed too (``repomd.xml.asc``). Without it: ``true`` for
+            openSUSE and SLES, else ``false``, like their own repositories.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -200,22 +193,20 @@ class TreeConfig(Frozen):
     In paths, ``{kernel}`` stands for the kernel's release.
 
     Attributes:
-        kernels: The releases that the tree serves, as a shell pattern: ``"6.6.74-*"``.
-        kind: ``"source"``: the kernel's source, which the build configures and prepares;
-            ``"prepared"``: the files that the kernel's own build left for external modules;
-            ``"image"``: the same files in the base image, at ``/usr/lib/modules/KERNEL/build``.
-        url: Address of the tar file; it needs ``sha256``. Without it: ``path`` says where the tree
-            is.
+        kernels: Releases, as a shell pattern: ``"6.6.74-*"``.
+        kind: ``"source"``: source, which the build configures and prepares; ``"prepared"``: what
+            the kernel's own build left for external modules; ``"image"``: the same, in the base
+            image at ``/usr/lib/modules/KERNEL/build``.
+        url: Address of the tar file; needs ``sha256``. Without it: ``path``.
         sha256: Checksum of the file at ``url``.
-        path: The tar file on this host, or the folder of a prepared tree. If it lies below
-            ``/usr``, the slot that boots next is searched too. Without it: ``url`` says where the
-            tree is.
-        config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` for the
-            kernel that runs, else ``/boot/config-KERNEL``. A prepared tree may have its own.
-        symvers: The kernel's ``Module.symvers``, plain or gzip. Without it:
-            ``/boot/symvers-KERNEL.gz``, if it is there; a prepared tree has its own.
-        toolchain: The distro whose compiler builds, such as ``"debian:12"``; ``"image"``: the base
-            image has everything.
+        path: Tar file on this host, or folder of a prepared tree; below ``/usr``, the slot that
+            boots next is searched too. Without it: ``url``.
+        config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` of the
+            running kernel, else ``/boot/config-KERNEL``; a prepared tree may have its own.
+        symvers: ``Module.symvers``, plain or gzip. Without it: ``/boot/symvers-KERNEL.gz`` if
+            there; a prepared tree has its own.
+        toolchain: The distro whose compiler builds (``"debian:12"``); ``"image"``: the base image
+            has everything.
     """
 
     kernels: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+~*?\[\]-]+$")]
@@ -284,10 +275,10 @@ class KeyConfig(Frozen):
     """A private key.
 
     Attributes:
-        key: File of the private key, or a PKCS#11 URI without ``pin-value``. Without it: modules
-            are not signed.
-        pin_file: File with the key's passphrase or the token's PIN in its first line. Without it:
-            the URI's ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN`` of the environment.
+        key: Private key: file, or PKCS#11 URI without ``pin-value``. Without it: modules are not
+            signed.
+        pin_file: File whose first line is the passphrase or PIN. Without it: the URI's
+            ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN``.
     """
 
     key: KeyAddress | None = None
@@ -336,7 +327,7 @@ class SigningConfig(KeyConfig):
     """The key that kernel modules are signed with; without one they are not signed.
 
     Attributes:
-        certificate: File of the key's certificate, in PEM or DER; it needs ``key``.
+        certificate: The key's certificate, in PEM or DER; needs ``key``.
         hash: ``"sha256"``, ``"sha384"`` or ``"sha512"``.
     """
 
@@ -371,25 +362,23 @@ class RegistryConfig(Frozen):
     """Where artifact images are pulled from before they are built.
 
     Attributes:
-        address: ``host[:port][/prefix]``: the host pulls the image
-            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` instead of building it. Without it: it
-            pulls nothing.
-        mirrors: Addresses with the same images and signatures, which the host queries first.
-            Without it: none.
-        folders: Folders on the host with images ([how](../how-to/air-gap.md)), which it searches
-            before any registry. Without it: none.
-        push: Whether the host pushes what it builds to ``address``. A failed push is reported and
-            changes nothing on the host.
-        sign_key: The private key with which pushes and ``provision registry sign`` sign: a file, or
-            a PKCS#11 URI without a PIN. Without it: pushed images are not signed.
-        sign_password_file: File whose first line is that key's password or PIN. Without it: the key
-            has none.
-        ca: File with the certificate authorities of the registry's certificate. Without it: those
-            of the system.
-        plain_http: Whether the registry is reached without TLS. A registry on this machine
-            (``localhost``, ``127.…``) always is, unless ``ca`` is set.
-        auth_file: File with credentials, in the format of Docker and podman. Without it: the files
-            of root's ``docker login`` and ``podman login``.
+        address: ``host[:port][/prefix]``, from which
+            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` is pulled instead of built. Without it:
+            nothing is pulled.
+        mirrors: Addresses with the same images and signatures, asked first. Without it: none.
+        folders: [Folders with images](../how-to/air-gap.md), searched before any registry. Without
+            it: none.
+        push: Whether the host pushes what it builds to ``address``; a failed push is only reported.
+        sign_key: Private key for pushes and ``provision registry sign``: file, or PKCS#11 URI
+            without a PIN. Without it: pushed images are not signed.
+        sign_password_file: File whose first line is its password or PIN. Without it: the key has
+            none.
+        ca: File with the authorities of the registry's certificate. Without it: those of the
+            system.
+        plain_http: Whether there is no TLS; for this machine (``localhost``, ``127.…``) always,
+            unless ``ca`` is set.
+        auth_file: Credentials, in the format of Docker and podman. Without it: the files of root's
+            ``docker login`` and ``podman login``.
     """
 
     address: RegistryAddress | None = None
@@ -418,13 +407,13 @@ class TrustRule(Frozen):
     """Whose signatures count.
 
     Attributes:
-        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file. One of the keys must have
+        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file; one of them must have
             signed an image. Without it, if ``address`` is set: an error, and nothing is pulled.
-        insecure: Whether the host installs unsigned images. Everyone who may push then decides what
-            the kernel loads; ``status`` and ``doctor`` say so. The key of ``[signing]`` does not
-            sign the modules of such images, so a kernel that requires signatures refuses them.
-        not_before: A day, such as ``2026-11-01``. Signatures from before it (UTC) are refused; for
-            fresh hosts, which have no earlier image to compare with. Without it: no such day.
+        insecure: Whether unsigned images are installed: everyone who may push decides what the
+            kernel loads, as ``status`` and ``doctor`` say. ``[signing]`` does not sign their
+            modules, so a kernel that requires signatures refuses them.
+        not_before: A day, such as ``2026-11-01``: earlier signatures (UTC) are refused, for fresh
+            hosts without an earlier image to compare with. Without it: no such day.
     """
 
     keys: AbsolutePath | None = None
@@ -449,11 +438,9 @@ class TrustConfig(TrustRule):
     """Whose signatures count, for everything and for parts of it.
 
     Attributes:
-        registries: Other rules for a registry or a part of it:
-            ``[trust.registries."registry.example:5000/tests"]`` with the three keys above. The
-            longest match applies.
-        drivers: Other rules for a driver: ``[trust.drivers.nvidia]``. They take precedence over
-            those of registries.
+        registries: Other rules for a registry or a part of it, with the keys above:
+            ``[trust.registries."registry.example:5000/tests"]``. The longest match applies.
+        drivers: Other rules for a driver, before those of registries: ``[trust.drivers.nvidia]``.
     """
 
     registries: dict[RegistryAddress, TrustRule] = Field(default_factory=dict)
@@ -511,16 +498,14 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: ``"auto"``, for the newest production or LTS branch that the vendor supports and
-            that serves every card of the host; a kind of branch (``"production"``, ``"lts"``,
-            ``"new-feature"``), a branch (``"580"``, ``"0.12"``) or ``"latest"``, each for its
-            newest version that suits kernel and cards; or one version (``"0.12.7"``). A driver
-            whose branches have no kinds has its newest version for ``"auto"`` and ``"production"``.
-        flavour: One of the driver's flavours; or ``"auto"``, for its usual one or another that all
-            cards of the host need. Without a card, it is the usual one.
-        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
-            a number or a boolean. They take effect at the next load after ``provision apply`` and
-            change no artifact. Without it: none.
+        version: ``"auto"``; a kind of branch (``"production"``, ``"lts"``, ``"new-feature"``), a
+            branch (``"580"``, ``"0.12"``) or ``"latest"``: the newest version of it that suits
+            kernel and cards; or one version (``"0.12.7"``).
+        flavour: One of the driver's; ``"auto"``: its usual one, or another that all cards of the
+            host need.
+        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, VALUE being text, a
+            number or a boolean. They count at the next load after ``provision apply``. Without it:
+            none.
     """
 
     version: Version = "auto"
@@ -535,27 +520,22 @@ class PolicyConfig(Frozen):
     """What may be done without asking.
 
     Attributes:
-        unload: ``"idle"`` unloads modules that are not in use when newer ones are ready;
-            ``"never"`` leaves that to a reboot.
-        prebuild: Whether the host makes artifacts for the kernels that may boot next, before they
-            boot.
-        trial: Whether modules for a kernel that may boot next are loaded in it first, in a virtual
-            machine (``provision verify --boot``), before the host uses them. Without it: if QEMU
-            and that kernel are installed.
-        keep: Number of older artifacts of each kernel that ``gc`` keeps for a rollback.
-        update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
-            branches forward; with ``"never"`` they stay until an admin moves them.
-        hold_kernels: Whether the boot loader's default stays on the newest kernel that has every
-            driver, as long as a newer one lacks one
-            ([how](../how-to/keep-drivers-loaded.md#hold-a-kernel-until-its-drivers-are-ready)).
-            On Flatcar, an update of the system waits instead; there it takes effect with
-            ``provision units install`` ([how](../how-to/coreos.md)).
-        build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
-            ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
-            does not query the registry.
-        untried: What happens if nobody has tried a version of a driver on a kernel
-            ([how](driver-toml.md#kernels)): ``"build"`` builds it and lets the
-            compiler decide; ``"refuse"`` builds only what the recipe knows to work.
+        unload: ``"idle"`` unloads idle modules when newer ones are ready; ``"never"`` leaves that
+            to a reboot.
+        prebuild: Whether artifacts are made for kernels that may boot next.
+        trial: Whether their modules are first loaded in a virtual machine (``provision verify
+            --boot``). Without it: if QEMU and that kernel are installed.
+        keep: Older artifacts of each kernel that ``gc`` keeps for a rollback.
+        update: ``"timer"``: ``provision-repeat.timer`` moves ``latest``, branches and kinds of
+            branches forward; ``"never"``: an admin does.
+        hold_kernels: Whether the boot loader's default stays on the newest kernel [that has every
+            driver](../how-to/keep-drivers-loaded.md#hold-a-kernel-until-its-drivers-are-ready). On
+            Flatcar, [an update of the system waits](../how-to/coreos.md), after ``provision units
+            install``.
+        build: If the registry lacks an artifact: ``"fallback"`` builds it here, ``"never"`` reports
+            it as missing (exit code 3). ``"always"`` builds all here, without a registry.
+        untried: If nobody has [tried a version on a kernel](driver-toml.md#kernels): ``"build"``
+            lets the compiler decide; ``"refuse"`` builds only what is known to work.
     """
 
     unload: Literal["idle", "never"] = "idle"
@@ -582,8 +562,8 @@ class MetricsConfig(Frozen):
 
     Attributes:
         textfile: File for the node exporter's textfile collector. Without it: ``provision.prom`` in
-            the exporter's folder (``/var/lib/prometheus/node-exporter``,
-            ``/var/lib/node_exporter/textfile_collector``), if the host has one.
+            its folder (``/var/lib/prometheus/node-exporter``,
+            ``/var/lib/node_exporter/textfile_collector``), if there.
     """
 
     textfile: AbsolutePath | None = None
@@ -593,9 +573,9 @@ class CdiConfig(Frozen):
     """Specifications of the Container Device Interface, for ``--device`` of engines.
 
     Attributes:
-        generate: Whether the units write CDI specifications to ``/run/cdi``, at boot and when
-            drivers change ([how](../how-to/configure-an-engine.md#cdi)). It takes effect with
-            ``provision units install``.
+        generate: Whether the units write [CDI specifications](../how-to/configure-an-engine.md#cdi)
+            to ``/run/cdi``, at boot and when drivers change; counts with ``provision units
+            install``.
     """
 
     generate: bool = True
@@ -605,10 +585,10 @@ class KubernetesConfig(Frozen):
     """What a node of a cluster says of itself, by Node Feature Discovery.
 
     Attributes:
-        labels: What its labels begin with: a prefix that is yours, ``/``, and more if you like.
-        gates: Labels that are ``false`` while a driver does not work, and else not there:
-            ``{ LABEL = DRIVER }``. With ``{ "nvidia.com/gpu.deploy.operands" = "nvidia" }``,
-            NVIDIA's GPU Operator leaves the node alone for as long. Without it: none.
+        labels: What its labels begin with: a prefix of yours, ``/``, and more if you like.
+        gates: Labels that are ``false`` while a driver does not work, else absent: ``{ LABEL =
+            DRIVER }``. With ``{ "nvidia.com/gpu.deploy.operands" = "nvidia" }``, NVIDIA's GPU
+            Operator leaves the node alone for as long. Without it: none.
     """
 
     labels: LabelName = "feature.node.kubernetes.io/provision"
@@ -619,10 +599,10 @@ class Config(Frozen):
     """A provision.toml.
 
     Attributes:
-        kernel_distro: ``ID:VERSION`` of the distro that the host's kernels come from, where that is
-            not the one that its os-release names. Without it: the host's own.
-        catalogue: Further folders of driver folders, as absolute paths; a driver in one of them
-            masks one of provision's own. Without it: provision's own only.
+        kernel_distro: ``ID:VERSION`` of the kernels' distro, where os-release names another.
+            Without it: the host's own.
+        catalogue: Further folders of driver folders, as absolute paths; a driver there masks
+            provision's own. Without it: provision's own only.
         trees: Kernel trees; of those that are for a kernel, the first counts.
     """
 

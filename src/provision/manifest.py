@@ -148,7 +148,7 @@ class ContainerFeature(Frozen):
 
     Attributes:
         devices: Names or globs below ``/dev``.
-        directories: Absolute paths of folders to create in the container.
+        directories: Folders to create in the container, as absolute paths.
     """
 
     devices: tuple[str, ...] = ()
@@ -166,13 +166,12 @@ class Container(Frozen):
             gets anything of the driver.
         driver_feature: Features that a flag without a value gives.
         log_level: ``LOG_EMERG`` … ``LOG_DEBUG``.
-        units: Pattern of the device nodes that can be chosen one by one (``nvidia[0-9]*``); every
-            other device of a feature is a control node, which each choice gets. Without it: the
-            nodes whose names end with a digit can be chosen.
-        interfaces: List of ``nvidia``, ``amd``: vendors whose own variables and commands this
-            driver answers, see [oci-decorator](oci-decorator.md). With ``nvidia``, loading the
-            driver writes the [facts of its devices](cdi.md#device-facts). Without it: only
-            ``activation_flag`` counts.
+        units: Pattern of nodes that can be chosen one by one (``nvidia[0-9]*``); others come with
+            each choice. Without it: nodes whose names end with a digit.
+        interfaces: ``nvidia``, ``amd``: [variables and
+            commands](oci-decorator.md#interfaces-of-others) that this driver answers. With
+            ``nvidia``, loading it writes the [facts of its devices](cdi.md#device-facts). Without
+            it: only ``activation_flag`` counts.
         features: The features that a container can ask for.
     """
 
@@ -214,7 +213,7 @@ class DeviceNode(Frozen):
         major: Major number, or its name in ``/proc/devices``.
         minor: Minor number.
         each: Replaces ``minor``: ``{ files = "GLOB", field = "TEXT" }`` makes a node for each line
-            ``TEXT: NUMBER`` in files of the host.
+            ``TEXT: NUMBER`` in host files.
         mode: Permission bits.
     """
 
@@ -239,14 +238,13 @@ class DriverPod(Frozen):
     The folder above the root's ``path`` is the operator's: there are the pod's lock and state.
 
     Attributes:
-        command: The program by which it starts the pod: ``COMMAND init``.
-        parameters: The folder with the admin's parameters: ``MODULE.conf``, one a line.
+        command: The program that starts the pod: ``COMMAND init``.
+        parameters: Folder with the admin's parameters: ``MODULE.conf``, one a line.
         defaults: Parameters by module that the pod gives, if the module has them.
         without: Modules of the driver that the pod leaves alone.
-        sidecars: Modules that the operator loads when it wants to: ``COMMAND reload_MODULE``,
-            ``COMMAND probe_MODULE``.
-        daemon: A program of the driver that runs beside it, with arguments, if the artifact has
-            it.
+        sidecars: Modules that the operator loads at will: ``COMMAND reload_MODULE``, ``COMMAND
+            probe_MODULE``.
+        daemon: A program of the driver, with arguments, that runs beside it if the artifact has it.
         daemon_pid: The file in which the daemon writes its number.
         environment: Variables of the image.
     """
@@ -271,13 +269,10 @@ class ForeignRoot(Frozen):
     """A root filesystem of the driver that other systems look for, such as NVIDIA's GPU Operator.
 
     Attributes:
-        path: Where hosts offer it. The name of its mount unit is that path, so letters, digits and
-            ``_`` only.
-        libraries: The folder in it in which libraries are looked for: it gets a relative link to
-            each.
-        ready_file: The file by which an operator knows that a driver's pod is ready. It exists as
-            long as the root is mounted, so that an operator that also runs such pods does not wait
-            for one here.
+        path: Where hosts offer it; letters, digits and ``_`` only, as it names the mount unit.
+        libraries: The folder in it where libraries are looked for: a relative link to each is made.
+        ready_file: The file by which an operator knows that a driver's pod is ready; it exists
+            while the root is mounted, so that no operator waits for one.
         ready_lines: What that file says.
         pod: How an operator runs the driver in a pod; None: it can't.
     """
@@ -295,10 +290,9 @@ class HostNeeds(Frozen):
     """The driver's needs on the host, besides loaded modules.
 
     Attributes:
-        conflicts: In-tree modules that would hold the same hardware. They are unloaded when idle,
-            and blacklisted in ``/etc/modprobe.d/provision-DRIVER.conf``.
-        optional: Modules of the driver that some hosts do not need; it is no failure if one of
-            them does not load.
+        conflicts: In-tree modules for the same hardware: unloaded when idle, and blacklisted in
+            ``/etc/modprobe.d/provision-DRIVER.conf``.
+        optional: Modules that some hosts do not need: no failure if one does not load.
         nodes: Device nodes that the driver doesn't make itself.
         root: Where other systems look for the driver; None: nowhere.
     """
@@ -313,9 +307,9 @@ class Check(Frozen):
     """How to see that a loaded driver works: a program of its own that ends with 0.
 
     Attributes:
-        command: The program, by its name or path in the artifact, and its arguments. It runs as
-            root, without a network and with the driver's libraries.
-        seconds: How long it may take; one that takes longer has failed.
+        command: The program, by name or path in the artifact, and arguments; runs as root, without
+            a network, with the driver's libraries.
+        seconds: After which it has failed.
     """
 
     command: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = Field(min_length=1)

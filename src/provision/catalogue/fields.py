@@ -179,8 +179,8 @@ class CardGeneration(Frozen):
     Attributes:
         name: What people call it: ``"Pascal"``.
         devices: Device ids, or ranges of them: ``"1b00-1d56"``.
-        versions: The versions that serve them, as version specifiers. Without it: all of them.
-        flavours: The flavours that serve them. Without it: all of them.
+        versions: Version specifiers of those that serve them. Without it: all.
+        flavours: The flavours that serve them. Without it: all.
     """
 
     name: Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1)]
@@ -203,11 +203,11 @@ class Hardware(Frozen):
     Attributes:
         pci: The devices.
         cards: Which versions and flavours serve which of them.
-        reviewed: The month or day on which ``cards`` was compared with what the vendor says. A year
-            later, ``provision plan`` and ``provision doctor`` say that it is old.
-        supported: Files of the source that say which cards that version serves, in the format of
-            NVIDIA's ``supported-gpus.json``, plain or packed (``.gz``); the first that is there
-            decides. Without it: the PCI aliases of the modules.
+        reviewed: The month or day on which ``cards`` was compared with the vendor's; a year later,
+            ``provision plan`` and ``provision doctor`` say that it is old.
+        supported: Files of the source with the cards of that version, in the format of NVIDIA's
+            ``supported-gpus.json``, plain or ``.gz``; the first that is there decides. Without it:
+            the PCI aliases of the modules.
     """
 
     pci: tuple[PciMatch, ...] = ()
@@ -256,15 +256,15 @@ class KnownKernels(Frozen):
     Where a kernel is in rows of both kinds, the one with ``fails`` counts.
 
     Attributes:
-        versions: Driver versions that the row is about, as conditions on the dotted numbers that
-            they begin with: ``"==535.*"``, ``">=9.0,<10"``. Without it: all of them.
-        flavours: Flavours that the row is about. Without it: all of them.
-        works: Kernels that it builds on, by the numbers that their releases begin with (``6.1.0``
-            of ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
-        fails: Kernels that it does not build on, or does not run on, in the same form.
-        by: Who tried it, or whose word it is: ``"built here"``, ``"release notes"``.
-        day: The month or day of that (``"2026-11"``).
-        reason: Why it fails: the function that changed, the symbol that is missing.
+        versions: Conditions on the numbers that driver versions begin with: ``"==535.*"``,
+            ``">=9.0,<10"``. Without it: all.
+        flavours: Flavours that the row is about. Without it: all.
+        works: Kernels that it builds on, by the numbers that releases begin with (``6.1.0`` of
+            ``6.1.0-47-amd64``): ``">=6.1,<6.13"``.
+        fails: Kernels on which it does not build or run, in the same form.
+        by: Who tried or says it: ``"built here"``, ``"release notes"``.
+        day: Its month or day (``"2026-11"``).
+        reason: Why it fails: the changed function, the missing symbol.
     """
 
     versions: Specifiers = ""
@@ -316,10 +316,10 @@ class Patch(Frozen):
 
     Attributes:
         file: ``NAME.patch`` in ``patches/``, for ``patch -p1`` in ``directory``.
-        versions: Driver versions that need it. Without it: all of them.
-        flavours: Flavours that need it. Without it: all of them.
-        sources: Names of the sources that need it. Without it: all of them.
-        reason: Why it is needed: which kernel change, which file.
+        versions: Driver versions that need it. Without it: all.
+        flavours: Flavours that need it. Without it: all.
+        sources: Names of sources that need it. Without it: all.
+        reason: Which kernel change, which file.
     """
 
     # No longer than a tar file of the build context takes it, below patches/.
@@ -345,8 +345,8 @@ class DraDriver(Frozen):
 
     Attributes:
         name: The name by which it registers with the kubelet.
-        pods: The name of its pods on a node, as a glob.
-        versions: The driver versions with which it starts.
+        pods: Glob of its pods' names on a node.
+        versions: Driver versions with which it starts.
         reason: Why it does not start with others.
     """
 
@@ -367,7 +367,7 @@ class InstalledFeature(Frozen):
 
     Attributes:
         devices: Names or globs below ``/dev``.
-        libraries: File names or globs; links to a file are found automatically.
+        libraries: File names or globs; links are found.
         binaries: File names or globs.
         miscellaneous: Paths or globs, relative to the host's root.
         bits: ``32`` for the libraries of 32-bit programs.
@@ -384,14 +384,13 @@ class Installed(Frozen):
     """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
 
     Attributes:
-        library: File name of a library that every installation has. Its ``{version}`` tells which
-            version of the driver is installed.
-        libraries: Folders for libraries, relative to the host's root. The first folder that has a
-            file is used. ``{multiarch}`` stands for the machine's own triplet and for that of its
-            32-bit programs.
+        library: File name of a library that every installation has; its ``{version}`` is the
+            driver's.
+        libraries: Folders for libraries, relative to the host's root; the first that has a file
+            counts. ``{multiarch}``: the machine's triplet, and that of its 32-bit programs.
         binaries: Folders for programs.
-        uninstallers: Commands that the vendor's own installer leaves, and that remove it again
-            without a question; the program's path is relative to the host's root.
+        uninstallers: Commands of the vendor's installer that remove the driver without a question;
+            the program's path is relative to the host's root.
         features: The features that a container can request.
     """
 

@@ -36,11 +36,11 @@ class Flavour(Frozen):
     """One way to build a driver (open or proprietary modules, …).
 
     Attributes:
-        default: True for the flavour that is built when none is named. Default: the first.
+        default: Whether it is built when none is named. Default: the first.
         licences: SPDX expressions for modules and user space.
-        package: Package that contains the source, for sources of the kind ``deb`` that name none
-            in ``build``; its version is the driver's.
-        build: How to build it from every source that has no build of its own.
+        package: Source package, for kind ``deb`` without one in ``build``; its version is the
+            driver's.
+        build: How to build it from sources without a build of their own.
     """
 
     default: bool = False

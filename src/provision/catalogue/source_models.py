@@ -55,11 +55,10 @@ class ArchiveRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        url: Address of a tarball, a zip file or a Debian package (``.deb``): ``http``, ``https``,
-            ``file:///`` or an absolute path on the machine that builds. A package
-            with zstd compression needs ``zstd`` among the build's ``packages``.
+        url: Tarball, zip file or Debian package (``.deb``; zstd needs ``zstd`` among ``packages``):
+            ``http``, ``https``, ``file:///`` or an absolute path on the machine that builds.
         sha256: Checksum of the file.
-        strip: How many leading parts to drop from the paths inside.
+        strip: Leading parts to drop from the paths inside.
     """
 
     version: Version
@@ -103,13 +102,13 @@ class GitRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        url: Address of the repository: ``https``, ``http``, ``ssh://``, ``git@HOST:PATH``,
-            ``file:///`` or an absolute path on the machine that builds.
+        url: ``https``, ``http``, ``ssh://``, ``git@HOST:PATH``, ``file:///`` or an absolute path on
+            the machine that builds.
         commit: 40 hexadecimal digits; tags and branches move. Without it: ``ref``.
         sha256: Checksum of ``git archive --format=tar COMMIT``. Without it: ``ref``.
-        ref: A tag or a branch, in place of ``commit`` and ``sha256``. Whoever resolves asks the
-            repository, and the Pin holds the commit and its checksum. Without it: ``commit``.
-        submodules: The submodules that the build needs: a table each, see below. Without it: none.
+        ref: A tag or a branch, in place of ``commit`` and ``sha256``, which the Pin then holds.
+            Without it: ``commit``.
+        submodules: A table for each one that the build needs, see below. Without it: none.
     """
 
     version: Version
@@ -151,10 +150,10 @@ class RunfileRelease(Frozen):
     Attributes:
         version: The driver's version.
         architecture: Architecture that ``sha256`` is for.
-        url: As in the source, for this version. Without it: that of the source.
-        sha256: Checksum of the file. Without it: the vendor's checksum [counts as it was first
+        url: As in the source. Without it: that of the source.
+        sha256: Checksum of the file. Without it: the vendor's, [as first
             seen](../decisions/05-pins-and-builds.md).
-        checksums: As in the source, for this version. Without it: that of the source.
+        checksums: As in the source. Without it: that of the source.
     """
 
     version: Version
@@ -183,9 +182,9 @@ class Build(Frozen):
 
     Attributes:
         package: Kind ``deb``: the package that has the source; its version is the driver's.
-        archive: A tarball inside the source that holds the real tree.
+        archive: A tarball inside the source with the real tree.
         directory: Where the command runs, relative to the unpacked tree.
-        packages: Build tools besides the kernel's compiler, make and the headers.
+        packages: Build tools besides compiler, make and headers.
         command: List of arguments; no shell reads it.
         modules: The built files, relative to ``directory``; may be globs.
     """
@@ -202,12 +201,11 @@ class UserFile(Frozen):
     """A user-space file: where it lies in the unpacked source, and where in a container.
 
     Attributes:
-        kind: ``library``, ``binary``, ``miscellaneous`` or ``firmware``, which goes to the host and
-            not into a container.
+        kind: ``library``, ``binary``, ``miscellaneous``, or ``firmware``, which stays on the host.
         source: Path in the unpacked source; may be a glob.
-        to: Absolute path in the container; if it ends with ``/``, the file keeps its name.
-        links: Names of links beside it. A library gets the link for its SONAME without an entry.
-        features: Features that need it. Without it: the file is for the host only.
+        to: Absolute path in the container; after a final ``/``, the file keeps its name.
+        links: Names of links beside it; the one for a SONAME is made without an entry.
+        features: Features that need it. Without it: for the host only.
     """
 
     kind: FileKind
@@ -274,10 +272,10 @@ class DebSource(Source):
 
     Attributes:
         components: Components of the archive besides ``main``: ``contrib``, ``non-free``, ….
-        userspace: Packages for ``files``, which are unpacked but never installed. Their upstream
-            version must be that of the modules.
-        companions: Extra packages, which are unpacked too. Their vendor releases them separately:
-            ``provision`` takes their newest version.
+        userspace: Packages for ``files``, unpacked and never installed, of the modules' upstream
+            version.
+        companions: Extra packages, unpacked too, in their newest version, because their vendor
+            releases them separately.
     """
 
     kind: Literal["deb"]
@@ -310,14 +308,14 @@ class RunfileReleases(Source):
 
     Attributes:
         url: Address of a version, with ``{version}`` and ``{arch}`` (``x86_64``, ``aarch64``).
-        checksums: Address of the vendor's checksum, for versions without ``sha256``: a list as
+        checksums: Address of the vendor's checksum, for versions without ``sha256``: as
             ``sha256sum`` prints it, or a ``redistrib_VERSION.json``; ``https`` only, because
             nothing else authenticates it.
         leave_out: File types (the third word of a line in the list inside) that go into no
-            container. A list with an unknown type needs it.
-        releases: The offered versions. With ``url`` and ``checksums``, any other version can be
-            requested by name (``--version``), and the versions that sources of
-            [``[upstream]``](#upstream) with ``files = true`` name are offered too.
+            container; required for a list with an unknown type.
+        releases: The offered versions. With ``url`` and ``checksums``, ``--version`` takes any
+            other, and those that sources of [``[upstream]``](#upstream) with ``files = true`` name
+            are offered too.
     """
 
     kind: Literal["runfile"]

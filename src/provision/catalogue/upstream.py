@@ -123,10 +123,10 @@ class BranchFacts(Frozen):
     """What is known of a branch whatever its vendor's servers say now.
 
     Attributes:
-        maturity: ``"lts"``, ``"production"`` or ``"new-feature"``. A source that states a branch's
-            kind takes precedence.
-        end_of_life: The last month or day (``"2026-06"``, ``"2026-06-30"``) on which the vendor
-            supports it. After that, ``provision doctor`` warns.
+        maturity: ``"lts"``, ``"production"`` or ``"new-feature"``; a source that states it takes
+            precedence.
+        end_of_life: The last month or day (``"2026-06"``, ``"2026-06-30"``) of support, after which
+            ``provision doctor`` warns.
     """
 
     maturity: Maturity | None = None
@@ -142,12 +142,11 @@ class Upstream(Frozen):
     """An ``[upstream]``.
 
     Attributes:
-        branch_parts: How many leading parts of a version name its branch: 1 makes ``535`` of
-            ``535.261.03``, 2 makes ``0.12`` of ``0.12.7``.
+        branch_parts: How many parts of a version name its branch: 1: ``535`` of ``535.261.03``; 2:
+            ``0.12`` of ``0.12.7``.
         sources: Where the vendor says which versions there are.
         branches: What is known of branches.
-        reviewed: The month or day on which ``branches`` was compared with what the vendor says. A
-            year later, ``provision plan`` and ``provision doctor`` say that it is old.
+        reviewed: As ``reviewed`` of ``[hardware]``, for ``branches``.
     """
 
     branch_parts: int = Field(default=1, ge=1, le=4)

@@ -85,7 +85,7 @@ class _Model(_Base):
 def test_a_table_has_what_docstrings_say_and_what_counts_without() -> None:
     rows = list(fields._model_rows(_Model, ()))[2:]  # noqa: SLF001 - models of a test have no package
     assert rows == [
-        r"| `name` | What it is called, in \*one\* word | it is required |",
+        r"| `name` | What it is called, in \*one\* word | required |",
         r"| `size` | `1\|2` of it | the `usual` |",
         "| `parts` | Its parts | none |",
         "| `on` | Whether it is | `false` |",
