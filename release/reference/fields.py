@@ -1,4 +1,4 @@
-"""Tables of settings, from the models that read them: keys, what they mean, what counts without.
+"""Tables of settings, from the models that read them: keys, what they mean, their defaults.
 
 What a key means stands in the docstring of its model, under ``Attributes:``.
 """
@@ -107,6 +107,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         UserFile,
     )
 }
+_HEAD = ("| key | meaning |", "|---|---|")
 _HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 _ATTRIBUTE = re.compile(r"(?m)^    (\w+): ")
 # The end of what an attribute means says what counts without it.
@@ -157,8 +158,7 @@ def of_settings(name: str) -> str:
 
 def _model_rows(model: type[BaseModel], keys: Collection[str]) -> Iterator[str]:
     meant = descriptions(model)
-    yield "| key | meaning | without it |"
-    yield "|---|---|---|"
+    yield from _HEAD
     for key, field in model.model_fields.items():
         if keys and key not in keys:
             continue
@@ -166,45 +166,47 @@ def _model_rows(model: type[BaseModel], keys: Collection[str]) -> Iterator[str]:
         match = _WITHOUT.search(text)
         if match is not None:
             text = text[: match.start()]
-        without = match["text"] if match else _default(field.get_default(call_default_factory=True))
-        if field.is_required():
-            without = "required"
-        yield f"| `{field.alias or key}` | {_cell(text.rstrip('.'))} | {_cell(without)} |"
+        value = field.get_default(call_default_factory=True)
+        default = match["text"] if match else _default(value)
+        yield _row(field.alias or key, text, default, is_required=field.is_required())
 
 
 def _default(value: object) -> str:
     if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
         return ""
     if isinstance(value, (list, tuple, dict, frozenset)) and not value:
-        return "none"
+        return ""
     return f"`{json.dumps(value, default=str)}`"
+
+
+def _row(key: str, text: str, default: str = "", *, is_required: bool = False) -> str:
+    """Return a row; a key without a default, and without which nothing is missing, says neither."""
+    more = " (required)" if is_required else f" (default: {default})" if default else ""
+    return f"| `{key}` | {_cell(text.rstrip('.') + more)} |"
 
 
 def _schema_rows(part: dict[str, Any]) -> Iterator[str]:
     required = part.get("required", [])
-    yield "| field | required | meaning |"
-    yield "|---|---|---|"
+    yield from _HEAD
     for key, field in part["properties"].items():
-        yield f"| `{key}` | {'yes' if key in required else ''} | {_cell(field['description'])} |"
+        yield _row(key, field["description"], is_required=key in required)
 
 
 def _setting_rows(text: str, table: str) -> Iterator[str]:
     header = " ".join(line[2:] for line in text.splitlines() if line.startswith("# "))
     without = _NO_DEFAULT.search(header)
     bare = set(re.findall(r"[\w.-]+", without[1])) if without else set()
-    yield "| key | default | meaning |"
-    yield "|---|---|---|"
+    yield from _HEAD
     here, comment = "", list[str]()
     for line in text.splitlines():
         if match := _SETTINGS_TABLE.match(line):
             above, _, key = match["name"].rpartition(".")
-            default = "none" if match["name"] in bare else "a table"
             if above == table:
-                yield f"| `{key}` | {default} | {_cell(' '.join(comment))} |"
+                yield _row(key, " ".join(comment))
             here = match["name"]
         elif (match := _SETTING.match(line)) and here == table:
-            default = "none" if match["key"] in bare else f"`{match['value']}`"
-            yield f"| `{match['key']}` | {default} | {_cell(' '.join(comment))} |"
+            default = "" if match["key"] in bare else f"`{match['value']}`"
+            yield _row(match["key"], " ".join(comment), default)
         comment = [*comment, line[2:]] if line.startswith("# ") else []
 
 

@@ -1,6 +1,6 @@
 """The generated parts of pages: tables between two comments, the rest of a page is written by hand.
 
-A part begins with ``<!-- made from the code: KIND NAME -->`` and ends with ``<!-- end -->``.
+A part begins with ``<!-- made: KIND NAME -->`` and ends with ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from reference.commands import Command, Option, decorator, everything, provision
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _PART = re.compile(
-    r"(?ms)^(?P<start><!-- made from the code: (?P<kind>\S+) (?P<name>.+?) -->)\n.*?^<!-- end -->$"
+    r"(?ms)^(?P<start><!-- made: (?P<kind>\S+) (?P<name>.+?) -->)\n.*?^<!-- end -->$"
 )
 # How many commands have to have an option for it to be explained once.
 _SEVERAL = 4
 # How many options a command has to have of one other for that command to be named instead.
-_SEVERAL_OF_ONE = 3
+_SEVERAL_OF_ONE = 2
 # Which kinds of parts there are; each makes the part of a name.
 Maker = Callable[[str], str]
 
@@ -83,11 +83,12 @@ def _shared() -> tuple[Option, ...]:
 
 @cache
 def _first() -> Mapping[Option, Command]:
-    """Return the first command of provision that has an option, by the option."""
+    """Return the first command that has an option, by the option."""
     found: dict[Option, Command] = {}
-    for command in everything(provision()):
-        for option in command.options:
-            found.setdefault(option, command)
+    for program in (provision(), decorator()):
+        for command in everything(program):
+            for option in command.options:
+                found.setdefault(option, command)
     return found
 
 

@@ -81,7 +81,7 @@ class NetworkConfig(Frozen):
             variables of a shell, which units do not have. One on this machine's loopback needs
             ``[engine] network = "host"`` for containers. Without it: ``https_proxy``,
             ``http_proxy`` and ``no_proxy``.
-        no_proxy: Hosts and domains that are reached directly. Without it: none.
+        no_proxy: Hosts and domains that are reached directly.
     """
 
     proxy: ProxyAddress | None = None
@@ -365,9 +365,8 @@ class RegistryConfig(Frozen):
         address: ``host[:port][/prefix]``, from which
             ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` is pulled instead of built. Without it:
             nothing is pulled.
-        mirrors: Addresses with the same images and signatures, asked first. Without it: none.
-        folders: [Folders with images](../how-to/air-gap.md), searched before any registry. Without
-            it: none.
+        mirrors: Addresses with the same images and signatures, asked first.
+        folders: [Folders with images](../how-to/air-gap.md), searched before any registry.
         push: Whether the host pushes what it builds to ``address``; a failed push is only reported.
         sign_key: Private key for pushes and ``provision registry sign``: file, or PKCS#11 URI
             without a PIN. Without it: pushed images are not signed.
@@ -504,8 +503,7 @@ class DriverConfig(Frozen):
         flavour: One of the driver's; ``"auto"``: its usual one, or another that all cards of the
             host need.
         options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, VALUE being text, a
-            number or a boolean. They count at the next load after ``provision apply``. Without it:
-            none.
+            number or a boolean. They count at the next load after ``provision apply``.
     """
 
     version: Version = "auto"
@@ -588,7 +586,7 @@ class KubernetesConfig(Frozen):
         labels: What its labels begin with: a prefix of yours, ``/``, and more if you like.
         gates: Labels that are ``false`` while a driver does not work, else absent: ``{ LABEL =
             DRIVER }``. With ``{ "nvidia.com/gpu.deploy.operands" = "nvidia" }``, NVIDIA's GPU
-            Operator leaves the node alone for as long. Without it: none.
+            Operator leaves the node alone for as long.
     """
 
     labels: LabelName = "feature.node.kubernetes.io/provision"

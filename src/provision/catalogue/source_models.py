@@ -108,7 +108,7 @@ class GitRelease(Frozen):
         sha256: Checksum of ``git archive --format=tar COMMIT``. Without it: ``ref``.
         ref: A tag or a branch, in place of ``commit`` and ``sha256``, which the Pin then holds.
             Without it: ``commit``.
-        submodules: A table for each one that the build needs, see below. Without it: none.
+        submodules: A table for each one that the build needs, see below.
     """
 
     version: Version

@@ -43,7 +43,7 @@ def test_a_stale_page_is_found_and_an_unknown_part_refused(tmp_path: Path) -> No
     schema = "provision-toml.schema.json"
     (folder / schema).write_text((REPOSITORY / "docs/reference" / schema).read_text())
     page = folder / "page.md"
-    part = "# Own\n\n<!-- made from the code: command {} -->\nold\n<!-- end -->\n\nbelow\n"
+    part = "# Own\n\n<!-- made: command {} -->\nold\n<!-- end -->\n\nbelow\n"
     page.write_text(part.format("provision facts"))
     (text,) = pages.stale(tmp_path).values()
     assert text.startswith("# Own\n")
@@ -85,10 +85,10 @@ class _Model(_Base):
 def test_a_table_has_what_docstrings_say_and_what_counts_without() -> None:
     rows = list(fields._model_rows(_Model, ()))[2:]  # noqa: SLF001 - models of a test have no package
     assert rows == [
-        r"| `name` | What it is called, in \*one\* word | required |",
-        r"| `size` | `1\|2` of it | the `usual` |",
-        "| `parts` | Its parts | none |",
-        "| `on` | Whether it is | `false` |",
+        r"| `name` | What it is called, in \*one\* word (required) |",
+        r"| `size` | `1\|2` of it (default: the `usual`) |",
+        "| `parts` | Its parts |",
+        "| `on` | Whether it is (default: `false`) |",
     ]
 
 
