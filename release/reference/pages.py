@@ -1,6 +1,6 @@
 """The generated parts of pages: tables between two comments, the rest of a page is written by hand.
 
-A part begins with ``<!-- made: KIND NAME -->`` and ends with ``<!-- end -->``.
+A part begins with ``<!--made: KIND NAME-->`` and ends with ``<!--end-->``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reference.commands import Command, Option, decorator, everything, provision
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _PART = re.compile(
-    r"(?ms)^(?P<start><!-- made: (?P<kind>\S+) (?P<name>.+?) -->)\n.*?^<!-- end -->$"
+    r"(?ms)^(?P<start><!--made: (?P<kind>\S+) (?P<name>.+?)-->)\n.*?^<!--end-->$"
 )
 # How many commands have to have an option for it to be explained once.
 _SEVERAL = 4
@@ -54,7 +54,6 @@ def _makers() -> Mapping[str, Maker]:
     }
     return {
         "command": lambda name: "\n".join(_command(commands[name])),
-        "options": lambda name: "\n".join(_table(commands[name].options)),
         "shared-options": lambda _name: "\n".join(_table(_shared())),
         "table": fields.of_model,
         "vendor-file": fields.of_schema,
@@ -71,7 +70,7 @@ def _made(match: re.Match[str], makers: Mapping[str, Maker], page: Path) -> str:
             " have.",
             resolution=f"Correct the line '{match['start']}'.",
         ) from error
-    return f"{match['start']}\n{content.strip()}\n<!-- end -->"
+    return f"{match['start']}\n{content.strip()}\n<!--end-->"
 
 
 @cache

@@ -43,13 +43,13 @@ def test_a_stale_page_is_found_and_an_unknown_part_refused(tmp_path: Path) -> No
     schema = "provision-toml.schema.json"
     (folder / schema).write_text((REPOSITORY / "docs/reference" / schema).read_text())
     page = folder / "page.md"
-    part = "# Own\n\n<!-- made: command {} -->\nold\n<!-- end -->\n\nbelow\n"
+    part = "# Own\n\n<!--made: command {}-->\nold\n<!--end-->\n\nbelow\n"
     page.write_text(part.format("provision facts"))
     (text,) = pages.stale(tmp_path).values()
     assert text.startswith("# Own\n")
     assert "[Shared](#shared-options): `--catalogue`" in text
     assert "\nold\n" not in text
-    assert text.endswith("<!-- end -->\n\nbelow\n")
+    assert text.endswith("<!--end-->\n\nbelow\n")
     page.write_text(text)
     assert pages.stale(tmp_path) == {}
     page.write_text(part.format("provision gone"))
