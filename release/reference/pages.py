@@ -18,9 +18,7 @@ from reference import fields
 from reference.commands import Command, Option, decorator, everything, provision
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_PART = re.compile(
-    r"(?ms)^(?P<start><!--made: (?P<kind>\S+) (?P<name>.+?)-->)\n.*?^<!--end-->$"
-)
+_PART = re.compile(r"(?ms)^(?P<start><!--made: (?P<kind>\S+) (?P<name>.+?)-->)\n.*?^<!--end-->$")
 # How many commands have to have an option for it to be explained once.
 _SEVERAL = 4
 # How many options a command has to have of one other for that command to be named instead.
@@ -91,13 +89,21 @@ def _first() -> Mapping[Option, Command]:
     return found
 
 
+@cache
+def _everywhere() -> frozenset[Option]:
+    """Return the options that every command of provision has word for word."""
+    commands = [one for one in everything(provision()) if len(one.words) > 1 and one.options]
+    return frozenset.intersection(*(frozenset(one.options) for one in commands))
+
+
 def _command(command: Command) -> Iterator[str]:
     """Yield the options of a command; its heading has its name and arguments.
 
     Options that several commands share are explained once, and named here.
     """
-    shared = [option for option in command.options if option in _shared()]
-    rest = [option for option in command.options if option not in shared]
+    said = [option for option in command.options if option not in _everywhere()]
+    shared = [option for option in said if option in _shared()]
+    rest = [option for option in said if option not in shared]
     of_others = Counter(_first().get(option, command) for option in rest)
     of_others = {
         other: [option for option in rest if _first().get(option) == other]
@@ -128,9 +134,11 @@ def _table(options: tuple[Option, ...]) -> Iterator[str]:
         default = option.default
         if default and not re.search(r"\s|…", default):
             default = f"`{default}`"
-        text = option.text.rstrip(".")
-        if option.is_repeatable and "more than once" not in text:
-            text = f"{text}; may be given more than once"
+        text = option.text.rstrip(".").removesuffix("; may be given more than once")
+        if option.is_repeatable:
+            text = f"{text}; repeatable"
+        if option in _everywhere():
+            text = f"{text}; for every command"
         if default:
             text = f"{text} (default: {default})"
         yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} |"

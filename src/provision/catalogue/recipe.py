@@ -36,7 +36,7 @@ class Flavour(Frozen):
     """One way to build a driver (open or proprietary modules, …).
 
     Attributes:
-        default: Whether it is built when none is named. Default: the first.
+        default: Whether it is built when none is named. Without it: the first.
         licences: SPDX expressions for modules and user space.
         package: Source package, for kind ``deb`` without one in ``build``; its version is the
             driver's.
