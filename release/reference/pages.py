@@ -104,10 +104,10 @@ def _command(command: Command) -> Iterator[str]:
     said = [option for option in command.options if option not in _everywhere()]
     shared = [option for option in said if option in _shared()]
     rest = [option for option in said if option not in shared]
-    of_others = Counter(_first().get(option, command) for option in rest)
+    sources = Counter(_first().get(option, command) for option in rest)
     of_others = {
         other: [option for option in rest if _first().get(option) == other]
-        for other, number in of_others.items()
+        for other, number in sources.items()
         if other != command and number >= _SEVERAL_OF_ONE
     }
     explained = [*shared, *(option for options in of_others.values() for option in options)]
