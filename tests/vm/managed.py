@@ -142,10 +142,10 @@ class ManagedGuest:
         if self.recording.file is not None:
             self.show(script, check=False, lines=lines, why=why)
 
-    def reboot(self) -> None:
-        """Reboot; the recording has that too."""
-        self.guest.reboot()
-        self.recording.add("systemctl reboot", "", lines=0)
+    def reboot(self, command: str = "systemctl reboot") -> None:
+        """Reboot by `command`; the recording has that too."""
+        self.guest.reboot(command)
+        self.recording.add(command, "", lines=0)
 
     def put_catalogue(self, folder: Path) -> None:
         """Put a catalogue of made-up drivers into the guest, in place of the one before."""

@@ -11,7 +11,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
+from kit.cache import REPOSITORY
 from kit.guest import IMAGE
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
@@ -38,6 +40,16 @@ pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
 _CONFLICT_LOG = "SMBus Host Controller at"
 _HOLD = "hold_kernels = true"
 _COMPILER_SAYS = "too few arguments to function"
+_GATES = REPOSITORY / "docs/examples/gates"
+# What Zincati asks, in the words of its protocol.
+_ZINCATI_ASKS = """\
+python3 - <<'END'
+from http.client import HTTPConnection
+asked = HTTPConnection("127.0.0.1", 3333, timeout=600)
+body = '{"client_params": {"id": "0123456789abcdef", "group": "default"}}'
+asked.request("POST", "/v1/pre-reboot", body, {"fleet-lock-protocol": "true"})
+print(asked.getresponse().status)
+END"""
 
 
 def _default(host: ManagedGuest) -> str | None:
@@ -45,6 +57,25 @@ def _default(host: ManagedGuest) -> str | None:
     menu = host.guest("cat /boot/grub/grub.cfg").stdout
     found = re.search(r'(?m)^ *set default="[^"]*gnulinux-(\d.+)-advanced-[^"]*"$', menu)
     return found[1] if found else None
+
+
+def _assert_gates(host: ManagedGuest, *, open_: bool) -> None:
+    """What asks before a reboot, by the files of keep-drivers-loaded.md, is told whether it may."""
+    values = (_GATES / "kured.yaml").read_text()
+    command = yaml.safe_load(values)["configuration"]["rebootSentinelCommand"]
+    # As kured runs it.
+    kured = host.guest(f"nsenter -m/proc/1/ns/mnt -- {command}", check=False)
+    zincati = host.guest(_ZINCATI_ASKS).stdout.strip()
+    assert (kured.returncode == 0, zincati) == (open_, "200" if open_ else "409")
+
+
+def _put_gates(host: ManagedGuest) -> None:
+    for file in _GATES.iterdir():
+        folder = "/etc/systemd/system" if re.search(r"\.(service|socket|timer)$", file.name) else ""
+        host.guest.put(file, f"{folder or '/etc/provision'}/{file.name}")
+    host.guest("systemctl daemon-reload && systemctl start fleet-lock.socket")
+    # unattended-upgrades' own hook of kernels makes this file.
+    host.guest("touch /run/reboot-required")
 
 
 def test_a_host_uses_three_drivers(host: ManagedGuest) -> None:
@@ -89,6 +120,13 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest
         name = f'provision_driver_ready{{driver="{DUO}",kernel="{kernel}",role="{role}"}} '
         (value,) = (line for line in metrics.splitlines() if line.startswith(name))
         assert float(value.removeprefix(name)) == ready
+    # Nothing that asks reboots into it.
+    _put_gates(host)
+    _assert_gates(host, open_=False)
+    boot = host.guest("cat /proc/sys/kernel/random/boot_id").stdout
+    host.guest("systemctl start reboot-when-ready.service")
+    assert host.guest("systemctl is-system-running", check=False).stdout.strip() != "stopping"
+    assert host.guest("cat /proc/sys/kernel/random/boot_id").stdout == boot
     # The build is over, and nothing holds up a shutdown.
     assert "provision" not in host.guest("systemd-inhibit --list --no-pager").stdout
 
@@ -103,11 +141,12 @@ def test_with_a_patch_it_heals(host: ManagedGuest, catalogue: Path) -> None:
     assert {slot["state"] for slot in status["kernels"]} == {"ready"}
     assert _default(host) is None
     host.only_show("provision status --check")
+    _assert_gates(host, open_=True)
 
 
 def test_after_a_reboot_without_a_network_everything_is_loaded(host: ManagedGuest) -> None:
     host.guest.set_network(on=False)
-    host.reboot()
+    host.reboot("systemctl start reboot-when-ready.service")
     assert host.show("uname -r").stdout == f"{NEW_KERNEL}\n"
     log = host.boot_log()
     assert host.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log

@@ -126,10 +126,10 @@ class Guest:
             self._machine = None
         self._close_shell()
 
-    def reboot(self, *, within_s: float = BOOT_WITHIN_S) -> None:
-        """Reboot as an admin does, and wait until the shell answers again."""
+    def reboot(self, command: str = "systemctl reboot", *, within_s: float = BOOT_WITHIN_S) -> None:
+        """Reboot by `command`, and wait until the shell answers again."""
         with suppress(NotReachableError):
-            self("systemctl reboot", check=False)
+            self(command, check=False)
         self._close_shell()
         # A reset ends QEMU: going on in the same process after a snapshot was loaded into it, the
         # next kernel's timers may never fire.
