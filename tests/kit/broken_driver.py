@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["BROKEN", "alone", "broken_catalogue", "other_symbol", "other_version"]
+__all__ = [
+    "BROKEN",
+    "alone",
+    "broken_catalogue",
+    "other_configuration",
+    "other_symbol",
+    "other_version",
+]
 
 BROKEN = "broken"
 _INITS = {
@@ -120,6 +127,12 @@ def other_symbol(content: bytes) -> bytes:
     """A module that needs a symbol that no kernel has."""
     assert content.count(_SYMBOL) > 1
     return content.replace(_SYMBOL, b"_nobody")
+
+
+def other_configuration(content: bytes) -> bytes:
+    """A module of a kernel that was configured otherwise, as its vermagic says."""
+    assert content.count(b" mod_unload ") == 1
+    return content.replace(b" mod_unload ", b" mod_unl_ad ")
 
 
 def other_version(content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from kit.broken_driver import (
     BROKEN,
     alone,
     broken_catalogue,
+    other_configuration,
     other_symbol,
     other_version,
 )
@@ -138,6 +140,32 @@ def test_a_kernel_that_can_not_be_had_is_not_tried(host: Host, tmp_path: Path) -
     status, error = _trial(host, artifact, "--kernel", "6.1.0-1-amd64")
     assert status == 3
     assert "6.1.0-1-amd64" in error["message"]
+
+
+def test_a_module_of_another_configuration_needs_no_boot(host: Host, tmp_path: Path) -> None:
+    artifact = alone(host.entry, "good", tmp_path / "artifact", change=other_configuration)
+    status, document = _trial(host, artifact)
+    assert (status, "boot" in document) == (1, False)
+    assert any("mod_unl_ad" in finding["message"] for finding in document["findings"]), document
+
+
+@pytest.mark.parametrize("mib", [20, 200])
+def test_firmware_of_a_card_comes_along(mib: int, host: Host, tmp_path: Path) -> None:
+    artifact = alone(host.entry, "good", tmp_path / "artifact")
+    name = "/usr/lib/firmware/broken/large.bin"
+    file = artifact / f"driver{name}"
+    file.parent.mkdir(parents=True)
+    content = os.urandom(1 << 20) * mib
+    file.write_bytes(content)
+    path = artifact / "driver/manifest.json"
+    manifest = json.loads(path.read_text())
+    sha256 = hashlib.sha256(content).hexdigest()
+    entry = {"path": name, "kind": "firmware", "sha256": sha256, "size": len(content)}
+    manifest["files"].append({**entry, "mode": "0644"})
+    path.write_text(json.dumps(manifest))
+    status, document = _trial(host, artifact)
+    assert status == 0, document
+    assert document["boot"]["outcomes"][0]["state"] == "loaded"
 
 
 def test_a_kernel_whose_console_is_silent_is_heard_all_the_same(host: Host) -> None:
