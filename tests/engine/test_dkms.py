@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.minutes(3)
 
 _TARGET = ("--kernel", NEW_KERNEL, "--distro", DISTRO)
-# Packages of Debian 12, of which the first is built each day.
-_SMALL = "ddcci-dkms"
-_OTHERS = (
-    *("acpi-call", "bbswitch", "digimend", "dm-writeboost", "evdi", "iptables-netflow", "jool"),
+# Packages of Debian 12.
+_PACKAGES = (
+    *(
+        "acpi-call",
+        "bbswitch",
+        "ddcci",
+        "digimend",
+        "dm-writeboost",
+        "evdi",
+        "iptables-netflow",
+        "jool",
+    ),
     *("lime-forensics", "r8168", "tp-smapi", "vpoll", "xtables-addons", "zfs"),
 )
 # What DKMS, and nobody else, makes of a package: what modinfo says of each module, and its code.
@@ -67,16 +75,9 @@ DEST_MODULE_LOCATION[0]="/extra"
 """
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        _SMALL,
-        *(
-            pytest.param(f"{name}-dkms", marks=[pytest.mark.nightly, pytest.mark.minutes(2)])
-            for name in _OTHERS
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.minutes(2)
+@pytest.mark.parametrize("package", [f"{name}-dkms" for name in _PACKAGES])
 def test_a_package_of_debian_becomes_the_modules_that_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, package: str
 ) -> None:

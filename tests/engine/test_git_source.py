@@ -132,6 +132,7 @@ def test_a_private_authority_and_a_login_reach_git_and_nothing_else(
     assert run(["grep", "-rl", secret, cache], check=False).stdout == ""
 
 
+@pytest.mark.nightly
 def test_another_content_than_the_recipe_names_is_refused(
     provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
 ) -> None:

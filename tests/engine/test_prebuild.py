@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.product import Provision
 
-pytestmark = pytest.mark.usefixtures("toolchains_again")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("toolchains_again")]
 
 _KERNELS = (OLD_KERNEL, NEW_KERNEL)
 
@@ -79,7 +79,6 @@ def _hosts_tags(site: Site) -> list[str]:
     return [tag for tag in site.tags() if not tag.startswith(others)]
 
 
-@pytest.mark.nightly
 def test_two_builders_at_once_leave_one_signed_image_of_each_cell(
     site: Site, engine: Engine
 ) -> None:
@@ -141,7 +140,6 @@ def _document(log: Path) -> dict[str, Any]:
 
 
 # Of what the builders have pushed.
-@pytest.mark.nightly
 def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> None:
     layers = [site.layers(tag) for tag in sorted(_hosts_tags(site))]
     assert [len(of_image) for of_image in layers] == [3, 3], "user space, a shell, modules"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.podman import Podman
 
-pytestmark = pytest.mark.minutes(4)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _ROCKY = "rockylinux/rockylinux:9"
 _MODULES = ["nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm"]
@@ -143,7 +143,6 @@ def on_rocky(
         yield _Built(said, manifest, files, root, kernel)
 
 
-@pytest.mark.nightly
 def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Built) -> None:
     modules = {path.name.removesuffix(".ko"): path for path in driver_modules(on_rocky.files)}
     assert sorted(modules) == _MODULES
@@ -152,7 +151,6 @@ def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Bu
         assert vermagic[0] == on_rocky.kernel
 
 
-@pytest.mark.nightly
 def test_the_vendors_own_sum_is_kept_and_pinned(stand: _Stand, on_rocky: _Built) -> None:
     (source,) = on_rocky.manifest["pin"]["sources"]
     digest = hashlib.sha256(stand.run.read_bytes()).hexdigest()
@@ -163,7 +161,6 @@ def test_the_vendors_own_sum_is_kept_and_pinned(stand: _Stand, on_rocky: _Built)
     assert known["sha256"] == digest
 
 
-@pytest.mark.nightly
 def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -> None:
     version = on_rocky.manifest["pin"]["driver"]["version"]
     rows = {row["path"]: row for row in on_rocky.manifest["files"]}
@@ -176,7 +173,6 @@ def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -
     assert [row["path"] for row in rows.values() if row["kind"] == "firmware"]
 
 
-@pytest.mark.nightly
 def test_the_artifact_is_what_its_manifest_says(
     on_rocky: _Built, engine: Engine, tmp_path: Path
 ) -> None:
@@ -191,7 +187,6 @@ def test_the_artifact_is_what_its_manifest_says(
     assert any("libcuda.so.1" in path for path in inventory["compute"]["libraries"])
 
 
-@pytest.mark.nightly
 def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
     stand: _Stand, on_rocky: _Built, provision: Provision, engine: Engine, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = [pytest.mark.stages, pytest.mark.minutes(3)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(3)]
 
 _PROGRAMS = Path(sys.executable).parent
 _DRIVERS = "ansible_collections/oci_decorator/drivers"

@@ -25,6 +25,7 @@ _PLAY = """\
 _EMPTY = "rm -rf /var/lib/apt/lists; mkdir -p /var/lib/apt/lists/partial"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("engine")
 def test_packages_come_with_a_fresh_list_and_need_none_where_they_are_there(
     tmp_path: Path,

@@ -23,6 +23,7 @@ _PLAY = """\
 _IS_ENABLED = "systemctl is-enabled podman.socket || :"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("engine")
 def test_podmans_socket_is_enabled_where_podman_builds(tmp_path: Path) -> None:
     playbook = tmp_path / "play.yml"

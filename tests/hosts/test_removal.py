@@ -13,7 +13,7 @@ from kit.probe import need_programs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
+pytestmark = pytest.mark.minutes(3)
 
 _VENDOR = {
     "version": "1",

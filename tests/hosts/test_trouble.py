@@ -171,6 +171,7 @@ def test_a_batch_that_fails_is_the_last(
     assert second("test", "-e", "/opt/provision", check=False).returncode != 0
 
 
+@pytest.mark.nightly
 def test_the_others_of_a_batch_that_fails_are_finished(
     pair: tuple[SshHost, SshHost], settings: dict[str, Any], tmp_path: Path
 ) -> None:
