@@ -301,9 +301,11 @@ def daemonset(
     These are a Namespace, a ConfigMap (a Secret, if provision.toml has a password), a DaemonSet and
     a RuntimeClass.
     """
+    with progress():
+        text = read_config(config, has_keys=bool(keys))
     agent = Agent(
         image=image,
-        config=read_config(config, has_keys=bool(keys)),
+        config=text,
         keys=keys,
         namespace=namespace,
         selector=selectors,

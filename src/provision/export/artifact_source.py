@@ -10,6 +10,7 @@ from provision.build.image import pin_label
 from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
 from provision.catalogue.cards import AUTO
 from provision.engine.docker_api import names_registry
 from provision.engine.scratch import scratch
@@ -214,13 +215,13 @@ def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
     return [tag for tag in tags if tag.version == newest]
 
 
-def note_dra(source: ArtifactSource, driver: str, version: str) -> None:
-    """Say so if pods that claim the devices will not start with this version.
+def note_dra(catalogue: Catalogue, driver: str, version: str) -> None:
+    """Say so if pods that claim the devices will not start with this version, or branch.
 
     Whether a cluster has the DRA driver can't be seen here.
     """
     try:
-        dra = source.settings.catalogue.entry(driver).recipe.dra
+        dra = catalogue.entry(driver).recipe.dra
     except NotFoundError:
         # A named image may hold a driver that no recipe here describes.
         return

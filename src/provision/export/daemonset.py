@@ -10,9 +10,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from provision.config import Config
+from provision.catalogue import Catalogue
+from provision.config import Config, catalogue_folders
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError, redact
+from provision.export.artifact_source import note_dra
 from provision.export.kubernetes import (
     Document,
     check_name,
@@ -122,6 +124,11 @@ def read_config(path: Path, *, has_keys: bool) -> str:
             f"'{path}' does not trust the keys that are given.",
             resolution=f'Write [trust] keys = "{_TRUST}" into it, where the agent puts them.',
         )
+    catalogue = Catalogue(catalogue_folders(config.catalogue))
+    for name, driver in config.drivers.items():
+        # Which version another word stands for is only seen on a node.
+        if driver.version[0].isdigit():
+            note_dra(catalogue, name, driver.version)
     return path.read_text()
 
 

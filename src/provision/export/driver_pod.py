@@ -69,7 +69,7 @@ def pod_files(
     for tag in found:
         image = str(repository.with_tag(tag.text))
         source.manifest(image).require("driver-pod", image)
-    note_dra(source, driver, found[-1].version)
+    note_dra(source.settings.catalogue, driver, found[-1].version)
     if plain:
         images = {tag.kernel: repository.with_tag(tag.text) for tag in found}
         return {"daemonsets.yaml": daemonset_documents(driver, root, images, options)}

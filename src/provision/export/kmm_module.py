@@ -93,7 +93,7 @@ def kmm_files(
     manifest = source.manifest(image)
     check_driver(manifest, driver, image)
     manifest.require("kmm", image)
-    note_dra(source, driver, manifest.pin.driver.version)
+    note_dra(source.settings.catalogue, driver, manifest.pin.driver.version)
     if not kernels and options.regexp is None:
         kernels = (manifest.pin.kernel.release,)
     configured = source.settings.config.drivers.get(driver)

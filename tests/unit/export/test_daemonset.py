@@ -29,6 +29,7 @@ from provision.export.daemonset import (
     read_keys,
 )
 from provision.export.kubernetes import to_yaml
+from provision.progress import Note, listening
 from provision.registry.names import Reference
 from unit.cli.outcome import Outcome
 
@@ -210,6 +211,22 @@ def test_a_configuration_that_trusts_no_one_is_refused(tmp_path: Path) -> None:
         read_config(path, has_keys=False)
     path.write_text(text.replace("[trust]", "[trust]\ninsecure = true"))
     assert read_config(path, has_keys=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("535", 1), ("535.261.03", 1), ("550.163.01", 0), ("580", 0), ("production", 0)],
+)
+def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
+    tmp_path: Path, version: str, expected: int
+) -> None:
+    path = tmp_path / "provision.toml"
+    path.write_text(_CONFIG.replace('"535"', f'"{version}"') + "[drivers.zip_nic]\n")
+    said: list[object] = []
+    with listening(said.append):
+        read_config(path, has_keys=True)
+    notes = [event for event in said if isinstance(event, Note) and "gpu.nvidia.com" in event.text]
+    assert len(notes) == expected
 
 
 @pytest.mark.parametrize("text", ["gpu", "=yes", "a b=c", 'gpu=b"\n: x', "gpu=" + "x" * 64, "-a=b"])
