@@ -1,8 +1,4 @@
-"""What NVIDIA's own toolkit makes of a driver, beside ours, on a machine without GPUs.
-
-Its programs are built from the module that `tests/data/go` pins. NVIDIA's validator,
-driver-manager and device plugin, KMM and NFD can't be had as modules of Go, and do not run here.
-"""
+"""What NVIDIA's own toolkit makes of a driver, beside ours, on a machine without GPUs."""
 
 from __future__ import annotations
 
@@ -18,9 +14,9 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.files import write
 from kit.foreign import program_root
-from kit.go_modules import go_programs
 from kit.gpu_host import GpuHost
-from kit.gpus import VERSION, make_nvml, plain_gpus
+from kit.gpus import FACTS, VERSION, make_nvml, plain_gpus
+from kit.nvidia_toolkit import toolkit_programs
 from kit.pages import table
 from kit.probe import can_mount, need, need_programs
 from kit.process import run
@@ -31,8 +27,6 @@ from provision.documents import load_toml
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
 
-_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
-_PROGRAMS = ("nvidia-cdi-hook", "nvidia-container-runtime", "nvidia-ctk")
 _MODES = ("gds", "gdrcopy", "imex", "mofed", "nvswitch")
 _MULTIARCH = "usr/lib/x86_64-linux-gnu"
 # A driver as NVIDIA's installer and Debian's packages leave it, besides what `GpuHost` has.
@@ -126,10 +120,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
     need_programs("go", "gcc", "unshare")
     folder = tmp_path_factory.mktemp("kit")
-    packages = [f"{_MODULE}/cmd/{name}" for name in _PROGRAMS]
-    shutil.copytree(
-        go_programs("nvidia-container-toolkit", *packages, c="shared"), folder / "theirs"
-    )
+    shutil.copytree(toolkit_programs(), folder / "theirs")
     (folder / "ours").mkdir()
     shutil.copy2(DECORATOR, folder / "ours/nvidia-ctk")
     return folder
@@ -138,7 +129,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def machine(kit: Path, tmp_path_factory: pytest.TempPathFactory) -> GpuHost:
     """A machine with all that a driver may have, and our vendor file for it."""
-    facts = plain_gpus(2)
+    facts = FACTS
     machine = GpuHost(tmp_path_factory.mktemp("machine"), facts=facts).make()
     root = machine.root
     for name in _LIBRARIES:
@@ -215,6 +206,8 @@ def _different(ours: set[str], theirs: set[str]) -> set[tuple[str, str]]:
 def test_our_specification_gives_what_nvidias_gives(kit: Path, machine: GpuHost) -> None:
     ours = _gives(_generated(machine, kit, "ours", "--mode", "nvml"))
     theirs = _gives(_generated(machine, kit, "theirs", "--mode", "nvml"))
+    # One of the GPUs is divided.
+    assert "1:0 /dev/nvidia-caps/nvidia-cap12" in theirs
     assert _different(ours, theirs) == set(_DIFFERENT)
 
 

@@ -149,12 +149,15 @@ def add_gpus(root: Path, *, is_running: bool = True, facts: dict[str, Any] = FAC
             f"Bus Location: \t {gpu['pci']}\nDevice Minor: \t {gpu['minor']}\n"
             "GPU Excluded:\t No\n",
         )
+    minors = ["config 1", "monitor 2"]
     for gpu in facts["devices"]:
         for name, minor in _CAPABILITIES.items() if gpu.get("mig") else ():
             write(
                 folder / f"capabilities/gpu{gpu['minor']}/mig" / name / "access",
                 f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
             )
+            minors.append(f"gpu{gpu['minor']}/{name}/access {minor}")
+    write(folder.with_name("nvidia-caps") / "mig-minors", "\n".join(minors) + "\n")
     write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
 
 

@@ -1,6 +1,6 @@
 /*
  * A stand-in for NVIDIA's libnvidia-ml.so.1, checked by the compiler against NVIDIA's own nvml.h, and
- * used by NVIDIA's nvidia-smi and, for GPUs that are not divided, nvidia-ctk. `gpus.h` is made by `kit.gpus`.
+ * used by NVIDIA's nvidia-smi and nvidia-ctk. `gpus.h` is made by `kit.gpus`.
  *
  * nvidia-smi makes its reports of more than a header has, so the library prints them in its place.
  *
@@ -322,6 +322,68 @@ nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *i
     if (!device->part)
         return NVML_ERROR_NOT_SUPPORTED;
     *id = device->part->compute_instance;
+    return NVML_SUCCESS;
+}
+
+/* The instances of a part are that part, and all are of one profile. */
+nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id,
+                                          nvmlGpuInstance_t *found)
+{
+    long gpu = device - found_gpus;
+    for (unsigned int part = 0; part < part_counts[gpu]; part++)
+        if (found_parts[gpu][part].part->gpu_instance == id) {
+            *found = (nvmlGpuInstance_t)&found_parts[gpu][part];
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info)
+{
+    nvmlDevice_t part = (nvmlDevice_t)instance;
+    *info = (nvmlGpuInstanceInfo_t){
+        .id = part->part->gpu_instance, .profileId = NVML_GPU_INSTANCE_PROFILE_3_SLICE};
+    return nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part, &info->device);
+}
+
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned int id,
+                                                   nvmlComputeInstance_t *found)
+{
+    if (((nvmlDevice_t)instance)->part->compute_instance != id)
+        return NVML_ERROR_NOT_FOUND;
+    *found = (nvmlComputeInstance_t)instance;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t instance,
+                                           nvmlComputeInstanceInfo_t *info)
+{
+    nvmlDevice_t part = (nvmlDevice_t)instance;
+    *info = (nvmlComputeInstanceInfo_t){.gpuInstance = (nvmlGpuInstance_t)instance,
+                                        .id = part->part->compute_instance,
+                                        .profileId = NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE};
+    return nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part, &info->device);
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
+                                                 nvmlGpuInstanceProfileInfo_t *info)
+{
+    if (!device->gpu->parts || profile != NVML_GPU_INSTANCE_PROFILE_3_SLICE)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *info = (nvmlGpuInstanceProfileInfo_t){.id = profile, .sliceCount = 3, .instanceCount = 2};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance,
+                                                          unsigned int profile,
+                                                          unsigned int engines,
+                                                          nvmlComputeInstanceProfileInfo_t *info)
+{
+    (void)instance;
+    if (profile != NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE ||
+        engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *info = (nvmlComputeInstanceProfileInfo_t){.id = profile, .sliceCount = 3, .instanceCount = 1};
     return NVML_SUCCESS;
 }
 
