@@ -2,8 +2,8 @@
 # they are loaded. Needs only sh, kmod, awk and coreutils. build/loader_script.py writes what is of
 # the artifact before it: driver, kernel, entry, …, and the functions each, nodes, old_nodes, firmware.
 #
-# usage: load [--root DIR] load|unload|status
-# DIR is the root of the running host, where a container sees it.
+# usage: load [--root DIR] load|unload|status|has MODULE
+# DIR is the root of the running host, where a container sees it. "has" is for other loaders.
 # Exit status: 0 done; 1 failed; 2 wrong usage; 3 for another kernel, or (status) not loaded;
 # 4 in use: a reboot helps.
 set -u
@@ -119,6 +119,29 @@ check_required() {
     [ "$2" = optional ] || [ "$(state "$1" "$3" "$4" "$5")" = ours ] || check_file "$6" "$7"
 }
 
+# need NAME: load a module that the build names beside the driver's own. Another driver's loader knows
+# whether it has it, and modprobe, whether the kernel has it. Where nobody has, the name is the build's
+# alone (a stand-in that it compiled against, say): the kernel looks for symbols, wherever they come
+# from, and says so if there are none.
+need() {
+    [ ! -e "$root/sys/module/$1" ] || return 0
+    for other in "${entry%/*/*}"/*/kernels/"$kernel"/load; do
+        its_name=${other#"${entry%/*/*}/"}
+        # Not this one, and none that waits for it.
+        case " ${asking:-} $driver " in *" ${its_name%%/*} "*) continue ;; esac
+        if [ -f "$other" ] && sh "$other" has "$1" 2>/dev/null; then
+            asking="${asking:-} $driver" sh "$other" ${root:+--root "$root"} load
+            return
+        fi
+    done
+    if timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -S "$kernel" -n -q "$1"; then
+        timeout -k 5 "$limit" modprobe ${root:+-d "$root"} "$1" && return 0
+        say "$1 could not be loaded: journalctl -k shows the kernel's reason"
+        return 1
+    fi
+    say "no module $1 is here: neither the kernel nor another driver has it"
+}
+
 insert() {
     name=$1 need=$2
     [ "$(state "$1" "$3" "$4" "$5")" = absent ] || return 0
@@ -224,13 +247,8 @@ load() {
             return 4
         fi
         offer_firmware || return 1
-        if [ -n "$needed" ] && ! timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -a $needed; then
-            say "$needed could not be loaded: journalctl -k shows the kernel's reason"
-            return 1
-        fi
-        for name in $nice_to_have; do
-            timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -q "$name" || :
-        done
+        for name in $needed; do need "$name" || return 1; done
+        for name in $nice_to_have; do need "$name" 2>/dev/null || :; done
         if ! each insert; then
             take_out $loaded || :
             return 1
@@ -270,8 +288,9 @@ status() {
 
 case ${1:-} in
     load | unload | status) ;;
+    has) case " $names " in *" ${2:-} "*) exit 0 ;; *) exit 3 ;; esac ;;
     *)
-        echo >&2 "usage: load [--root DIR] load|unload|status"
+        echo >&2 "usage: load [--root DIR] load|unload|status|has MODULE"
         exit 2
         ;;
 esac

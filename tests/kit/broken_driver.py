@@ -34,11 +34,19 @@ _INITS = {
     "null": "*(volatile int *)NULL = 1; return 0;",
     "loop": "for (;;) cpu_relax(); return 0;",
     "stays": "return 0;",
+    "gives": "return 0;",
+    "takes": "broken_given(); return 0;",
+}
+# What the one offers to the other.
+_MORE = {
+    "gives": "void broken_given(void);\nvoid broken_given(void) { }\n"
+    "EXPORT_SYMBOL_GPL(broken_given);\n",
+    "takes": "void broken_given(void);\n",
 }
 _SOURCE = """\
 #include <linux/module.h>
 
-static int __init {name}_init(void) {{ {init} }}
+{more}static int __init {name}_init(void) {{ {init} }}
 module_init({name}_init);
 {exit}
 MODULE_LICENSE("GPL");
@@ -68,7 +76,9 @@ def _sources() -> dict[str, str]:
         module = f"{BROKEN}_{name}"
         # A module without an exit can't be unloaded.
         end = "" if name == "stays" else _EXIT.format(name=module)
-        files[f"{module}.c"] = _SOURCE.format(name=module, init=init, exit=end)
+        files[f"{module}.c"] = _SOURCE.format(
+            name=module, init=init, exit=end, more=_MORE.get(name, "")
+        )
     objects = " ".join(f"{BROKEN}_{name}.o" for name in _INITS)
     make = f"obj-m := {objects}\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
     return {**files, "Makefile": make}

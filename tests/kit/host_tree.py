@@ -82,12 +82,13 @@ build = "never"
 """
 # Words of kmod 30's tools/modprobe.c and tools/rmmod.c; tests/vm runs the real programs. Beside the
 # root, refused/NAME (or NAME-VERSION) is a module that the kernel refuses, with what modprobe says
-# and what is logged, and opened/NAME one that someone opens a moment before it would go.
+# and what is logged, lacking/NAME one that the kernel's
+# package has not, and opened/NAME one that someone opens a moment before it would go.
 _MODPROBE = """\
 #!/bin/sh
 # Stand-in made from the messages of kmod 30; the guests of tests/vm run the real modprobe.
-root='{root}' folder= kernel=
-echo "modprobe $*" >>"$root/../calls"
+root='{root}' folder= kernel= finds=
+case " $* " in *" -n "*) finds=yes ;; *) echo "modprobe $*" >>"$root/../calls" ;; esac
 add() {{
     version=
     file=$folder/lib/modules/$kernel/$1.ko
@@ -112,6 +113,10 @@ while :; do
         *) break ;;
     esac
 done
+if [ -n "$finds" ]; then
+    [ ! -e "$root/../lacking/$1" ]
+    exit
+fi
 if [ -n "$kernel" ]; then add "$1"; else for name; do add "$name"; done; fi
 """
 _RMMOD = """\
@@ -233,6 +238,10 @@ class HostTree(HostFiles):
     def accept(self) -> None:
         """Refuse nothing any more."""
         shutil.rmtree(self.folder / "refused", ignore_errors=True)
+
+    def lack(self, module: str) -> None:
+        """Have no such module among the kernel's own."""
+        write(self.folder / "lacking" / module, "")
 
     def open(self, module: str) -> None:
         """Let someone open a module's device a moment before it is taken out."""

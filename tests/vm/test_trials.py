@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -66,8 +67,11 @@ _CASES = {
     "unsigned, and signatures are enforced": Case(
         "good", 1, "refused", "EKEYREJECTED", "not signed", options="module.sig_enforce=1"
     ),
-    "an in-tree module is missing": Case(
-        "good", 1, "refused", None, "no_such_module", depends=("no_such_module",)
+    "a name that only its build knew": Case(
+        "good", 0, "loaded", None, "", depends=("no_such_module",)
+    ),
+    "a module that it needs is missing": Case(
+        "takes", 1, "refused", "ENOENT", f"{BROKEN}_gives", depends=(f"{BROKEN}_gives",)
     ),
     "NULL is dereferenced": Case("null", 1, "crashed", None, "NULL pointer dereference"),
     "it loops": Case("loop", 1, "crashed", None, "soft lockup"),
@@ -126,6 +130,27 @@ def test_each_fault_is_told_from_the_others(name: str, host: Host, tmp_path: Pat
     assert (outcome["state"], outcome["error"]) == (case.state, case.error)
     assert case.said in f"{outcome['reason']} {outcome['lines']}"
     assert document["boot"]["stayed"] == []
+
+
+def test_what_it_needs_of_another_driver_comes_along(host: Host, tmp_path: Path) -> None:
+    other = alone(host.entry, "gives", tmp_path / "other")
+    path = other / "driver/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["pin"]["driver"]["name"] = "other"
+    path.write_text(json.dumps(manifest))
+    store = host.root / "var/lib/provision/other"
+    digest = Manifest.model_validate(manifest).pin.short_digest
+    (store / "kernels").mkdir(parents=True)
+    other.rename(store / digest)
+    (store / "kernels" / OLD_KERNEL).symlink_to(f"../{digest}")
+    needs = (f"{BROKEN}_gives",)
+    status, document = _trial(
+        host, alone(host.entry, "takes", tmp_path / "artifact", depends=needs)
+    )
+    shutil.rmtree(store)
+    assert status == 0, document
+    (outcome,) = document["boot"]["outcomes"]
+    assert (outcome["module"], outcome["state"]) == (f"{BROKEN}_takes", "loaded")
 
 
 def test_what_can_not_be_unloaded_is_named(host: Host, tmp_path: Path) -> None:

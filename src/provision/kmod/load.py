@@ -284,16 +284,24 @@ def _conflict(manifest: Manifest, root: Path, done: Completed) -> ProvisionError
     )
 
 
+def nowhere(driver: str, said: Iterable[str]) -> list[str]:
+    """Return what a loader said of names of the build that no module here has."""
+    own = f"{driver}: "
+    lines = (line.removeprefix(own) for line in said if line.startswith(own))
+    return [line for line in lines if line.startswith("no module ")]
+
+
 def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionError:
     """Return why the loader failed: mostly, the kernel refused a module."""
     driver = manifest.pin.driver.name
     lines = [line for line in done.stderr.splitlines() if not line.startswith(f"{driver}: ")]
+    lacking = nowhere(driver, done.stderr.splitlines())
     refused = re.search(rf"^{re.escape(driver)}: (.+) could not be loaded:", done.stderr, re.M)
     if refused is not None:
         names = refused[1].split()
         said = {n: [line for line in lines if f"'{n}'" in line] for n in names}
         named = [name for name in names if said[name]] or names
-        text = "\n".join(line for name in named for line in said[name] or lines[-1:])
+        text = "\n".join([*(line for n in named for line in said[n] or lines[-1:]), *lacking])
         release = manifest.pin.kernel.release
         return refusal(", ".join(named), release, text, log.lines())
     last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]

@@ -22,11 +22,11 @@ from provision.build.loader_script import Place
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.explain import last_line
-from provision.files import in_root
+from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
-from provision.kmod.load import reason_of
+from provision.kmod.load import nowhere, reason_of
 from provision.kmod.loader import (
     LOADER,
     MODULES_LINKS,
@@ -36,6 +36,7 @@ from provision.kmod.loader import (
     loader_script,
 )
 from provision.kmod.module_file import read_signature
+from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, report
 from provision.shipped import templates_dir
@@ -166,8 +167,7 @@ def try_artifact(
     configured = settings.config.drivers.get(pin.driver.name)
     options = configured.options if configured else {}
     taken, untried = _taken_over(settings, artifact, manifest)
-    own = {module.name for module in manifest.modules}
-    needed = {name for one in manifest.modules for name in one.depends} - own
+    others, needed = _needed(settings.root, kernel, manifest)
     with ExitStack() as opened:
         files = opened.enter_context(boot_files(settings, pin, kernel, sorted(needed)))
         report(Note(f"Starting {kernel} in a virtual machine"))
@@ -176,12 +176,49 @@ def try_artifact(
         stream = opened.enter_context(tempfile.TemporaryFile())
         initramfs = Initramfs(stream)
         files.add_to(initramfs)
+        for name, (entry, other) in others.items():
+            its_own = settings.config.drivers.get(name)
+            add_artifact(initramfs, entry, other, its_own.options if its_own else None)
+            link = f"{STORE / name}/kernels/{kernel}"
+            initramfs.add_link(link, f"../{other.pin.short_digest}")
         place = add_artifact(initramfs, artifact, manifest, options)
         names = " ".join(module.name for module in manifest.modules)
         head = f"loader={place}/{LOADER}\nnames={shlex.quote(names)}\n"
         initramfs.close(head + (templates_dir() / "guest/trial.sh").read_text())
         ran = run_guest(pin.kernel.architecture, image, stream, limit=LIMIT_S, options=taken)
     return judge(manifest, ran, kernel=kernel, untried=untried)
+
+
+def _needed(
+    root: Path, kernel: str, manifest: Manifest
+) -> tuple[dict[str, tuple[Path, Manifest]], set[str]]:
+    """Return the store entries of other drivers that a loader takes modules from, by driver.
+
+    Returns:
+        Those entries, and the names that neither they nor the artifact have: the kernel's own.
+    """
+    links = glob_in_root(root, f"{STORE}/*/kernels/{kernel}")
+    entries = {link.parent.parent.name: in_root(root, link) for link in links}
+    entries.pop(manifest.pin.driver.name, None)
+    stored = {
+        name: (entry, found)
+        for name, entry in entries.items()
+        if (found := stored_manifest(entry)) is not None
+    }
+    taken: dict[str, tuple[Path, Manifest]] = {}
+    own: set[str] = set()
+    needed: set[str] = set()
+    wanted = [manifest]
+    while wanted:
+        one = wanted.pop()
+        own |= {module.name for module in one.modules}
+        needed |= {name for module in one.modules for name in module.depends}
+        for name, (entry, other) in stored.items():
+            has = {module.name for module in other.modules}
+            if name not in taken and has & (needed - own):
+                taken[name] = (entry, other)
+                wanted.append(other)
+    return taken, needed - own
 
 
 def add_artifact(
@@ -254,7 +291,7 @@ def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...]
         if name in loaded:
             outcome = Outcome(name, "loaded")
         elif name in failed:
-            outcome = _refused(name, kernel, [failed[name]], log)
+            outcome = _refused(name, kernel, [failed[name]], [*log, *nowhere(driver, said)])
         elif stop is not None:
             outcome = Outcome(name, "not-tried", reason=f"{stop} comes before it")
         elif status is None:

@@ -612,10 +612,10 @@ _ROWS: list[Row] = [
         set(),
     ),
     # A host as a release left it: nothing is built, loaded or switched, and all of it works. That
-    # its files were unpacked here gives them another fingerprint.
+    # its files were unpacked here gives them another fingerprint; its loaders are today's.
     ("left by 0.1.0", "status --check", 0, _state("ready"), set()),
     ("left by 0.1.0", "plan", 0, _NO_ACTIONS, set()),
-    ("left by 0.1.0", "apply", 0, _applied("ready"), {"state", "status"}),
+    ("left by 0.1.0", "apply", 0, _applied("ready"), {"entry", "state", "status"}),
     ("left by 0.1.0", "apply --boot", 0, _applied("ready"), {"state", "status"}),
     ("left by 0.1.0", "verify demo", 0, {"findings": []}, set()),
     ("left by 0.1.0", "gc", 0, {"artifacts": []}, set()),
@@ -625,7 +625,8 @@ _ROWS: list[Row] = [
         0,
         _applied("ready", "unload", "activate", "load"),
         # Links to programs were absolute then.
-        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status", "host"},
+        {"entry", "in use", "previous", "kernels", "state", "vendor file", "modules", "status"}
+        | {"host"},
     ),
     # Units and the vendor file.
     ("units", "units install", 0, _UNCHANGED, set()),

@@ -143,7 +143,7 @@ def test_modules_come_in_order_and_go_again(either: Host) -> None:
     }
     # What they need is the kernel's own.
     needed = [call for call in calls if call not in own]
-    assert all(call.startswith(f"modprobe -d {either.root} -a ") for call in needed)
+    assert needed == [f"modprobe -d {either.root} {name}" for name in ("ib", "videodev")]
     assert either.loaded() == {"core", "net", "extra", "ib", "videodev"}
     # What is loaded is left alone.
     assert (either.run("load").code, either.calls()) == (_DONE, [])
@@ -184,6 +184,74 @@ def test_what_the_kernel_lacks_is_named(host: Host) -> None:
     assert done.code == _FAILED
     assert "videodev" in done.said
     assert not {"core", "net", "extra"} & host.loaded()
+
+
+def test_a_name_that_only_the_build_knew_is_left_to_the_kernel(either: Host) -> None:
+    either.lack("videodev")
+    assert either.run("load").code == _DONE
+    assert {"core", "net", "extra"} <= either.loaded()
+    either.run("unload")
+    # The kernel, which looks for symbols, has the last word, and then the name is said.
+    either.refuse("core", said="Unknown symbol in module", logged="core: Unknown symbol video")
+    done = either.run("load")
+    assert done.code == _FAILED
+    assert "videodev" in done.said
+
+
+def _also(host: Host, driver: str, modules: dict[str, tuple[str, ...]]) -> Path:
+    """Have another driver in the store: what its modules need, by their names."""
+    entry = host.entry.parent.parent / driver / host.entry.name
+    first = make_artifact(entry)
+    (one,) = first.modules
+    (entry / one.path).unlink()
+    paths = {name: f"lib/modules/{KERNEL}/{name}.ko" for name in modules}
+    for path in paths.values():
+        write(entry / path, make_module())
+    pin = first.pin.model_copy(
+        update={"driver": first.pin.driver.model_copy(update={"name": driver})}
+    )
+    made = tuple(
+        one.model_copy(update={"name": name, "path": paths[name], "depends": depends})
+        for name, depends in modules.items()
+    )
+    write_manifest(entry, first.model_copy(update={"pin": pin, "modules": made}))
+    write_loader(entry, {}, root=host.root)
+    link = entry.parent / "kernels" / KERNEL
+    link.parent.mkdir()
+    link.symlink_to(f"../{entry.name}")
+    return entry
+
+
+def test_what_another_driver_has_is_loaded_as_its_own_loader_does(either: Host) -> None:
+    for name in ("videodev", "helper"):
+        either.lack(name)
+    other = _also(either, "other", {"videodev": ("helper",), "helper": (), "more": ()})
+    assert either.run("load").code == _DONE
+    calls = [call for call in either.calls() if f" -d {other} " in call]
+    assert sorted(call.rsplit(maxsplit=1)[1] for call in calls) == ["helper", "more", "videodev"]
+    assert either.loaded() == {"core", "net", "extra", "ib", "videodev", "helper", "more"}
+
+
+def test_drivers_that_wait_for_each_other_end(host: Host) -> None:
+    for name in ("videodev", "core"):
+        host.lack(name)
+    _also(host, "other", {"videodev": ("core",)})
+    assert host.run("load").code == _DONE
+    assert {"core", "videodev"} <= host.loaded()
+
+
+@pytest.mark.parametrize("broken", ["refused", "damaged"])
+def test_another_driver_that_does_not_load_is_why(host: Host, broken: str) -> None:
+    host.lack("videodev")
+    other = _also(host, "other", {"videodev": ()})
+    if broken == "refused":
+        host.refuse("videodev")
+    else:
+        write(other / f"lib/modules/{KERNEL}/videodev.ko", b"")
+    done = host.run("load")
+    assert done.code == _FAILED
+    assert "other: " in done.said
+    assert host.loaded() <= {"ib"}
 
 
 def test_what_holds_the_hardware_goes_first_and_comes_back_if_one_stays(host: Host) -> None:
