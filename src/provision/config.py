@@ -23,14 +23,14 @@ from pydantic import (
 
 from provision.documents import Frozen, load_toml
 from provision.files import in_root
-from provision.pin import AbsolutePath, Name, Sha256, Url, Version
+from provision.pin import AbsolutePath, Name, Sha256, Url, Version, host_and_port
 from provision.shipped import shipped
 from provision.trust import require_trusted
 
 
 def _address(text: str) -> str:
-    # Says what is wrong with the port or with an IPv6 address.
-    if urlsplit(text).port == 0:
+    _, port = host_and_port(text)
+    if port == 0:
         raise ValueError("0 is not a port")
     return text
 
@@ -618,7 +618,7 @@ class Config(Frozen):
     network: NetworkConfig = NetworkConfig()
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
     kernel_distro: KernelDistro | None = None
-    catalogue: tuple[str, ...] = ()
+    catalogue: tuple[AbsolutePath, ...] = ()
     trees: tuple[TreeConfig, ...] = ()
 
     def distro(self, distro_id: str) -> DistroConfig:

@@ -30,6 +30,11 @@ _FORMS = (
         r"(?<![\w.%+/:@-])[\w.%+-]{0,64}:",
         r"[^\s/@'\"<>]{1,512}(?=@(?:[\w.-]+|\[[\da-f:.]+\]):\d{1,5}(?!\w))",
     ),
+    # What programs quote of an address with '/' in its password: Python, urllib3, curl, Go.
+    (
+        r"(?:integer value as|failed to parse:|proxy syntax in|invalid port) ['\"](?:[^'\":\s]*:)?",
+        r"[^'\"]+",
+    ),
     # A token in the password's place.
     (r"https?://", r"[^/@:\s?#]+(?=@(?![^/@:\s]*:[^/@\s]*@))"),
     # A value of the query whose name says that it is one.

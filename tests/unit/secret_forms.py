@@ -29,6 +29,10 @@ _JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl"
 # Programs and servers print these.
 IN_MESSAGES = [
     ("'pkcs11:token=t?pin-value=S3CR'ET;\"PIN'", "S3CR", "'pkcs11:token=t?pin-value=***'"),
+    ("cast to integer value as 's3'", "s3", "cast to integer value as '***'"),
+    ("Failed to parse: 'me:s3' is no port", "s3", "Failed to parse: 'me:***' is no port"),
+    ("Unsupported proxy syntax in 'me:s3'", "s3", "Unsupported proxy syntax in 'me:***'"),
+    ('invalid port ":s3" after host', "s3", 'invalid port ":***" after host'),
     ("(https://m.example/a?sig=abc).", "abc", "(https://m.example/a?sig=***"),
     ("'https://u.example/?0123456789abcdef': 403", "0123", "'https://u.example/?***': 403"),
     ("> Authorization: Basic bWU6cHc=", "bWU6cHc", "> Authorization: Basic ***"),

@@ -201,6 +201,20 @@ def test_a_builds_failure(line: str, reason: str, is_outside: int, status: int) 
     assert line in str(error.details)
 
 
+@pytest.mark.parametrize("more", ["", "dkms: the running kernel is asked for: Makefile:2: K=x\n"])
+def test_who_asks_for_the_running_kernel_is_told_which_to_name(more: str) -> None:
+    """The most frequent mistake of a driver's Makefile; the first line is make's."""
+    stream = BuildStream()
+    missing = "make[1]: *** /lib/modules/6.18.44/build: No such file or directory.  Stop."
+    stream.feed({"stream": f"Step 1/2 : RUN x\n{missing}\n{more}"})
+    stream.feed({"error": "returned a non-zero code: 2", "errorDetail": {"code": 2}})
+    stream.finish()
+    error = build_error(make_pin(), stream, Path("/log"))
+    assert "uname -r" in str(error.resolution)
+    assert "running kernel" in error.message
+    assert ("Makefile:2" in error.message) == bool(more)
+
+
 @pytest.mark.parametrize(
     ("program", "said", "kind"),
     [

@@ -30,6 +30,14 @@ _WHERE = {
     "kernel tree": "Name the right tree and compiler under [[trees]] in"
     " /etc/provision/provision.toml (docs/how-to/kernel-trees.md).",
 }
+# Builds never have another kernel's folder. dkms.bash names the lines that ask for one.
+_ASKED = "the running kernel is asked for"
+_RUNNING = re.compile(r"/lib/modules/([^/\s]+)/build: No such file or directory")
+_NAME_KERNEL = (
+    "Where its Makefile says 'uname -r', it has to take the kernel that is built for:"
+    " $(KERNELRELEASE) of dkms.conf's make, or a variable to which 'command' of driver.toml gives {kernel} or"
+    " {kernel_build}. A patch in the driver's patches/ folder can say so."
+)
 _OUR_LINES = 3
 _SEE_LOG = (
     "The lines above are the failing step's last ones; the whole output has the rest. Where a"
@@ -48,9 +56,13 @@ def _cause_of(lines: Sequence[str], error: str) -> tuple[str, str, Kind | None]:
     output = "\n".join(lines)
     if found := explain("build", f"{output}\n{error}", {}):
         return found.cause, found.what_to_do, found.kind
+    running = _RUNNING.search(output)
     if ours := _OURS.findall(output):
         said = "; ".join(text.strip().rstrip(".") for _, text in ours[:_OUR_LINES])
-        return said, _WHERE.get(ours[0][0], _SEE_LOG), None
+        asks = running is not None or _ASKED in said
+        return said, _NAME_KERNEL if asks else _WHERE.get(ours[0][0], _SEE_LOG), None
+    if running is not None:
+        return f"{_ASKED}, {running[1]}", _NAME_KERNEL, None
     return last_line(output or error), _SEE_LOG, None
 
 

@@ -83,6 +83,7 @@ def resolve_command(
                 "written?": lambda _: output,
             }
         ),
+        is_input=True,
     )
 
 

@@ -229,6 +229,7 @@ def _emit_files(
             "files": [output / name for name in files] if output else [],
         },
         lambda one: one["files"] or [to_yaml(*found).removesuffix("\n")],
+        is_input=output is None,
     )
 
 

@@ -76,16 +76,19 @@ def exit_code() -> int:
     return int(click.get_current_context().meta.get(_CODE, ExitCode.DONE))
 
 
-def emit(result: object, *views: View, code: int = ExitCode.DONE) -> None:
+def emit(result: object, *views: View, code: int = ExitCode.DONE, is_input: bool = False) -> None:
     """Print the result of a command, and set the exit code of this process.
 
     Args:
         result: A mapping, a dataclass or a model.
         views: Lines for people, each made of the document of the result.
         code: What the process ends with; the document has it as ``exit_code``.
+        is_input: Whether another program is to read it with its secrets, such as Kubernetes.
     """
     click.get_current_context().meta[_CODE] = code
     document = {**plain(result), "exit_code": int(code)}
+    if not is_input:
+        document = _without_secrets(document)
     if wants_json():
         click.echo(json.dumps(document, indent=2))
         return
@@ -122,6 +125,15 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
         return {field.name: plain(getattr(value, field.name)) for field in fields_of(value)}
     dump = getattr(value, "model_dump", None)
     return str(value) if dump is None else dump(mode="json")
+
+
+def _without_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return a document that any user may see: settings, servers and programs are quoted in it."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: _without_secrets(one) for name, one in value.items()}
+    return [_without_secrets(one) for one in value] if isinstance(value, list) else value
 
 
 def text(value: object) -> str:

@@ -55,14 +55,23 @@ def _address(text: object) -> object:
             f"'{redact(text)}' is not a valid URL, such as https://vendor.example/file: it begins"
             " with http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
         )
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ValueError(f"'{redact(text)}' is not a valid URL: {error}") from error
+    host, port = host_and_port(text)
     if not host or port == 0:
         raise ValueError(f"'{redact(text)}' names no host such as https://vendor.example/file")
     return text
+
+
+def host_and_port(text: str) -> tuple[str | None, int | None]:
+    """Return what an address names; errors quote no part of a password."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(
+            f"'{redact(text)}' is not a valid URL: {redact(str(error))} (in a password, '/' is"
+            " written as %2F, '?' as %3F, '#' as %23, '@' as %40)"
+        ) from error
+    return parts.hostname, port
 
 
 def is_address(text: str) -> bool:

@@ -1,0 +1,64 @@
+"""Nothing that a command prints has a password of the settings, however it is spelled there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kit.host_tree import HostTree
+from unit.cli.outcome import Outcome
+
+Call = Callable[..., Outcome]
+
+# With '/' in it, which is to be written as %2F: parts of it then stand where a port does.
+_SPELLED = ["hunt:zebra", "hunter2/zebra", "hunter2/ze@zebra", "hunt/er2/zebra", "hunter2%2Fzebra"]
+_PARTS = ("hunt", "zebra")
+# Whatever is wrong with the address is said, too.
+_PLACES = {
+    "catalogue": 'catalogue = ["{http}"]\n',
+    "engine": '[engine]\nhost = "{tcp}"\n',
+    "mirror": '[distros.debian]\narchive = {{mirror = "{http}"}}\n',
+    "proxy": '[network]\nproxy = "{http}"\n',
+    "registry": '[registry]\naddress = "{bare}"\n',
+    "mirrors of a registry": '[registry]\naddress = "r.example/lab"\nmirrors = ["{bare}"]\n',
+    "repository": '[distros.rocky]\nrepositories = [{{name = "a", urls = ["{http}"]}}]\n',
+    "tree": '[[trees]]\nkernels = "*"\nkind = "source"\nurl = "{http}"\nsha256 = "{sum}"\n',
+    "driver": '[drivers.demo]\nversion = "{http}"\n',
+}
+_COMMANDS = ("status", "plan", "doctor", "drivers", "drivers versions demo", "gc", "units install")
+
+
+@pytest.mark.parametrize("password", _SPELLED)
+@pytest.mark.parametrize("place", _PLACES)
+def test_no_command_prints_a_password_of_the_settings(
+    host_tree: HostTree, call: Call, place: str, password: str
+) -> None:
+    login = f"me:{password}@h.example"
+    host_tree.configure(
+        _PLACES[place].format(
+            http=f"http://{login}:3128",
+            tcp=f"tcp://{login}:2375",
+            bare=f"{login}/lab",
+            sum="0" * 64,
+        )
+    )
+    for words in _COMMANDS:
+        for form in ([], ["--json"]):
+            outcome = call(*words.split(), *form, "--root", host_tree.root)
+            printed = outcome.out + outcome.err
+            assert printed
+            assert [part for part in _PARTS if part in printed] == [], words
+
+
+@pytest.mark.parametrize("variable", ["DOCKER_HOST", "HTTPS_PROXY"])
+def test_no_command_prints_a_password_of_its_environment(
+    host_tree: HostTree, call: Call, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    host_tree.want()
+    scheme = "tcp" if variable == "DOCKER_HOST" else "http"
+    monkeypatch.setenv(variable, f"{scheme}://me:hunter2/zebra@h.example:3128")
+    for words in (*_COMMANDS, "build demo --network host"):
+        outcome = call(*words.split(), "--root", host_tree.root)
+        printed = outcome.out + outcome.err
+        assert [part for part in _PARTS if part in printed] == [], words
