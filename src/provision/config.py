@@ -60,7 +60,8 @@ class EngineConfig(Frozen):
             Without it: the engine's default.
         jobs: Number of parallel compilers. Without it: one for each processor.
         cpu_shares: Weight of builds, as ``docker run --cpu-shares`` takes it; other containers have
-            1024. An idle host's processors are all used.
+            1024. An idle host's processors are all used. Docker's API has no weight of a build for
+            disks.
     """
 
     host: EngineAddress | None = None

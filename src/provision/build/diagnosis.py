@@ -35,8 +35,8 @@ _ASKED = "the running kernel is asked for"
 _RUNNING = re.compile(r"/lib/modules/([^/\s]+)/build: No such file or directory")
 _NAME_KERNEL = (
     "Where its Makefile says 'uname -r', it has to take the kernel that is built for:"
-    " $(KERNELRELEASE) of dkms.conf's make, or a variable to which 'command' of driver.toml gives {kernel} or"
-    " {kernel_build}. A patch in the driver's patches/ folder can say so."
+    " $(KERNELRELEASE) of dkms.conf's make, or a variable to which 'command' of driver.toml gives"
+    " {kernel} or {kernel_build}. A patch in the driver's patches/ folder can say so."
 )
 _OUR_LINES = 3
 _SEE_LOG = (

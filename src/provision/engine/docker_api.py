@@ -104,6 +104,8 @@ class Engine:
 
     Attributes:
         cpu_shares: Weight of its containers, of builds too, for processors; None: the engine's own.
+            Disks have none: a build's requests take no weight for them
+            (https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Image/operation/ImageBuild).
     """
 
     def __init__(self, client: APIClient, host: str) -> None:
