@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
-import requests
 
-from kit.cache import cached, key_of, prune, shared_file
-from kit.files import remove_tree
-from kit.fileserver import Mirror, served
+from kit.cache import cached, key_of, prune
 from kit.playbooks import Played
-from kit.podman import Podman
-from kit.probe import need, need_programs
-from kit.process import CommandFailedError, Daemon, end_tree_of, run, start, wait_for
-
-
-def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:
-    with pytest.raises(CommandFailedError, match=r"exit status 2: sh -c .*\n.*the reason"):
-        run(["sh", "-c", "echo the reason >&2; exit 2"])
+from kit.probe import need
+from kit.process import Daemon, end_tree_of, start, wait_for
 
 
 def test_a_missing_tool_skips_locally_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,21 +45,6 @@ def test_a_cache_entry_is_made_once_and_only_whole(
     assert len(made) == 1
 
 
-def test_a_daemon_that_ends_early_reports_its_log(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)sh ended.*no such bridge"):
-        Daemon(
-            ["sh", "-c", "echo no such bridge; exit 1"],
-            log=tmp_path / "log",
-            ready=lambda: False,
-        )
-
-
-def test_a_daemon_is_stopped_by_its_pid(tmp_path: Path) -> None:
-    with Daemon(["sleep", "1000"], log=tmp_path / "log", ready=lambda: True) as daemon:
-        assert daemon.alive
-    assert not Path(f"/proc/{daemon.pid}").exists()
-
-
 def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path) -> None:
     word = str(tmp_path / "socket")
     log = tmp_path / "log"
@@ -90,56 +65,6 @@ def test_what_is_waited_for_is_named_if_it_does_not_come(tmp_path: Path) -> None
     assert not wait_for("a train", lambda: False, within_s=60, or_end_of=ends)
 
 
-def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:
-    (tmp_path / "source.tar").write_bytes(b"content")
-    with served(tmp_path) as url:
-        assert requests.get(f"{url}/source.tar", timeout=10).content == b"content"
-
-
-def test_remove_tree_removes_and_does_not_mind_a_missing_folder(tmp_path: Path) -> None:
-    (tmp_path / "a/b").mkdir(parents=True)
-    remove_tree(tmp_path / "a")
-    remove_tree(tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
-def test_podman_gets_limits_that_need_no_capability_and_our_environment(tmp_path: Path) -> None:
-    need_programs("podman")
-    with Podman({"shim": tmp_path / "shim"}, {"OCI_DECORATOR_CONFIG": "/a b"}) as podman:
-        config = tomllib.loads((podman.folder / "containers.conf").read_text())
-    assert "nofile=1024:1024" in config["containers"]["default_ulimits"]
-    assert "OCI_DECORATOR_CONFIG=/a b" in config["engine"]["conmon_env_vars"]
-    assert config["engine"]["runtimes"] == {"shim": [str(tmp_path / "shim")]}
-
-
-def test_a_mirror_changes_while_it_serves_and_says_what_was_asked(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "index").write_text(name)
-    mirror = Mirror(tmp_path / "old")
-    with mirror.serving() as url:
-        assert requests.get(f"{url}/index", timeout=20).text == "old"
-        mirror.folder = tmp_path / "new"
-        assert requests.head(f"{url}/index", timeout=20).status_code == 200
-        assert requests.get(f"{url}/index", timeout=20).text == "new"
-        assert requests.get(f"{url}/gone", timeout=20).status_code == 404
-    assert mirror.asked == ["/index", "/index", "/index", "/gone"]
-
-
-def test_a_mirror_that_stalls_has_sent_a_part_and_sends_the_rest_later(tmp_path: Path) -> None:
-    (tmp_path / "package").write_bytes(b"x" * 100_000)
-    mirror = Mirror(tmp_path)
-    with mirror.serving() as url:
-        mirror.stall("/package")
-        with requests.get(f"{url}/package", stream=True, timeout=20) as answer:
-            parts = answer.iter_content(1024)
-            first = next(parts)
-            assert mirror.stalled.wait(20)
-            mirror.go_on()
-            assert len(first) + sum(map(len, parts)) == 100_000
-        assert len(requests.get(f"{url}/package", timeout=20).content) == 100_000
-
-
 def test_what_a_playbook_changed_is_known_by_host() -> None:
     output = (
         "TASK [role : Ensure a file] ***\nchanged: [one]\nok: [two]\n"
@@ -150,19 +75,6 @@ def test_what_a_playbook_changed_is_known_by_host() -> None:
     assert played.changed_tasks() == ["Ensure a file", "Fetch", "Restart"]
     assert played.changed_tasks("one") == ["Ensure a file", "Restart"]
     assert played.changed_tasks("two") == ["Fetch"]
-
-
-def test_a_file_that_processes_share_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    made: list[Path] = []
-
-    def make(folder: Path) -> Path:
-        made.append(folder / "result")
-        made[-1].write_text("x")
-        return made[-1]
-
-    first = shared_file(tmp_path_factory, "kit-test", make)
-    assert shared_file(tmp_path_factory, "kit-test", make) == first
-    assert (len(made), first.name, first.read_text()) == (1, "result", "x")
 
 
 def test_a_key_changes_with_what_files_do_and_not_with_their_words(tmp_path: Path) -> None:
