@@ -162,28 +162,31 @@ def test_another_kernels_artifact_is_not_loaded(either: Host) -> None:
 
 
 @pytest.mark.parametrize("optional", [(), ("extra",)])
-def test_a_refused_module_takes_the_others_out_again(host: Host, optional: tuple[str, ...]) -> None:
-    host.change(host=HostNeeds(optional=optional))
-    host.refuse("extra", logged="extra: version magic 'a b' should be 'c d'")
-    done = host.run("load")
+def test_a_refused_module_takes_the_others_out_again(
+    either: Host, optional: tuple[str, ...]
+) -> None:
+    either.change(host=HostNeeds(optional=optional))
+    either.refuse("extra", logged="extra: version magic 'a b' should be 'c d'")
+    done = either.run("load")
     if optional:
         assert done.code == _DONE
-        assert {"core", "net"} <= host.loaded()
-        host.calls()
+        assert {"core", "net"} <= either.loaded()
+        either.calls()
         # It would be refused again.
-        assert (host.run("load").code, host.calls()) == (_DONE, [])
+        assert (either.run("load").code, either.calls()) == (_DONE, [])
     else:
         assert done.code == _FAILED
         assert "extra" in done.said
-        assert host.loaded() == {"ib", "videodev"}
+        assert either.by == "loader" or "built for another kernel" in done.said
+        assert either.loaded() == {"ib", "videodev"}
 
 
-def test_what_the_kernel_lacks_is_named(host: Host) -> None:
-    host.refuse("videodev")
-    done = host.run("load")
+def test_what_the_kernel_lacks_is_named(either: Host) -> None:
+    either.refuse("videodev")
+    done = either.run("load")
     assert done.code == _FAILED
     assert "videodev" in done.said
-    assert not {"core", "net", "extra"} & host.loaded()
+    assert not {"core", "net", "extra"} & either.loaded()
 
 
 def test_a_name_that_only_the_build_knew_is_left_to_the_kernel(either: Host) -> None:
@@ -283,6 +286,8 @@ def test_what_is_in_use_stays(either: Host, by: str) -> None:
     done = either.run("load")
     assert (done.code, either.calls()) == (_IN_USE, [])
     assert "nova" in done.said
+    if isinstance(done.error, ModuleInUseError):
+        assert [user.module for user in done.error.users] == ["nova"]
 
 
 def test_a_driver_that_is_opened_meanwhile_is_whole_again(either: Host) -> None:
@@ -295,19 +300,19 @@ def test_a_driver_that_is_opened_meanwhile_is_whole_again(either: Host) -> None:
     assert [call for call in either.calls() if call.endswith(" net devices=2")]
 
 
-def test_firmware_is_found_below_the_entry(host: Host) -> None:
+def test_firmware_is_found_below_the_entry(either: Host) -> None:
     name = "/lib/firmware/demo/1.2/gsp.bin"
     file = DriverFile(path=name, kind="firmware", sha256="0" * 64, size=8, mode="0644")
-    host.change(files=(file,))
-    parameter = host.root / "sys/module/firmware_class/parameters/path"
+    either.change(files=(file,))
+    parameter = either.root / "sys/module/firmware_class/parameters/path"
     write(parameter, b"/srv/firmware\n")
-    assert host.run("load").code == _FAILED
-    assert host.loaded() == set()
+    assert either.run("load").code == _FAILED
+    assert either.loaded() == set()
     assert parameter.read_text() == "/srv/firmware\n"
     write(parameter, b"\n")
-    assert host.run("load").code == _DONE
+    assert either.run("load").code == _DONE
     assert parameter.read_text() == "/run/provision/firmware"
-    folder = host.root / "run/provision/firmware"
+    folder = either.root / "run/provision/firmware"
     (link,) = (path for path in folder.rglob("*") if path.is_symlink())
     assert link == folder / "demo/1.2/gsp.bin"
     assert str(link.readlink()) == f"{_ENTRY}/driver{name}"
@@ -455,35 +460,6 @@ def test_a_node_that_can_not_be_made_is_named(host: Host) -> None:
 
 
 # What Python adds: it explains, and leaves another build to who asked for it
-
-
-@pytest.mark.parametrize("module", ["extra", "videodev"])
-def test_why_the_kernel_refused_a_module_is_said(python: Host, module: str) -> None:
-    python.refuse(module, logged=f"{module}: version magic 'a b' should be 'c d'")
-    done = python.run("load")
-    assert done.code == _FAILED
-    assert f"'{module}' could not be loaded: it was built for another kernel" in done.said
-    assert python.loaded() <= {"ib", "videodev"}
-
-
-def test_who_holds_the_hardware_is_named(python: Host) -> None:
-    python.change(host=HostNeeds(conflicts=("nova",)))
-    python.have("nova", references=1)
-    done = python.run("load")
-    assert (done.code, python.loaded()) == (_IN_USE, {"nova"})
-    assert isinstance(done.error, ModuleInUseError)
-    assert [user.module for user in done.error.users] == ["nova"]
-
-
-def test_foreign_firmware_settings_are_named(python: Host) -> None:
-    file = DriverFile(
-        path="/lib/firmware/a.bin", kind="firmware", sha256="0" * 64, size=8, mode="0644"
-    )
-    python.change(files=(file,))
-    write(python.root / "sys/module/firmware_class/parameters/path", b"/srv/firmware\n")
-    done = python.run("load")
-    assert (done.code, python.loaded()) == (_FAILED, set())
-    assert "/srv/firmware, which someone else has set" in done.said
 
 
 def test_options_for_an_unknown_module_are_a_mistake(python: Host) -> None:

@@ -28,8 +28,3 @@ def test_a_log_that_would_block_ends(tmp_path: Path) -> None:
             assert log.lines() == []
     finally:
         os.close(writer)
-
-
-def test_a_host_without_a_log_has_no_lines(tmp_path: Path) -> None:
-    with KernelLog(tmp_path) as log:
-        assert log.lines() == []
