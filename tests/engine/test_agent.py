@@ -15,7 +15,6 @@ from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
 from kit.process import run, wait_for
-from kit.product import driver_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,19 +106,6 @@ def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(
     assert done.stdout.splitlines()[-2:] == ["Nothing to do.", "[] 0"]
 
 
-def test_losing_what_is_remembered_costs_a_look_and_nothing_else(
-    provision: Provision, applied: AgentHost
-) -> None:
-    before = applied.entries(SMALL_DRIVER)
-    (applied.store(SMALL_DRIVER) / "state.json").unlink()
-    document = _apply(provision, applied)
-    prepared = [a["result"] for a in document["actions"] if a["kind"] == "prepare"]
-    assert prepared
-    assert all("(from: store)" in result for result in prepared)
-    assert applied.entries(SMALL_DRIVER) == before
-    assert _apply(provision, applied)["actions"] == []
-
-
 def test_a_wiped_store_is_filled_again_from_the_images(
     provision: Provision, applied: AgentHost
 ) -> None:
@@ -128,69 +114,6 @@ def test_a_wiped_store_is_filled_again_from_the_images(
     document = _apply(provision, applied)
     assert "(from: engine)" in document["actions"][0]["result"]
     assert applied.entries(SMALL_DRIVER) == before
-
-
-@pytest.mark.parametrize("same_size", [True, False])
-def test_a_corrupted_artifact_is_made_again(
-    provision: Provision, applied: AgentHost, *, same_size: bool
-) -> None:
-    entry = applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER)
-    (module,) = driver_modules(entry)
-    data = bytearray(module.read_bytes())
-    data[-1] ^= 0xFF
-    module.write_bytes(bytes(data) if same_size else bytes(data[:-100]))
-    document = _apply(provision, applied)
-    assert _kinds(document)[0] == f"prepare {OLD_KERNEL}"
-    assert module.name in document["actions"][0]["reason"]
-    provision("verify", entry)
-    assert applied.leftovers() == []
-
-
-def test_a_boot_into_the_next_kernel_needs_neither_engine_nor_network(
-    provision: Provision, applied: AgentHost
-) -> None:
-    applied.boot(NEW_KERNEL)
-    without = type(provision)("unix:///nonexistent/docker.sock")
-    document = _apply(without, applied, "--boot")
-    assert _kinds(document) == [f"activate {NEW_KERNEL}"]
-    assert applied.current(SMALL_DRIVER) == applied.link(SMALL_DRIVER, NEW_KERNEL)
-    assert _apply(without, applied, "--boot")["actions"] == []
-
-
-def test_a_boot_into_an_unprepared_kernel_goes_on(
-    provision: Provision, agent_host: AgentHost
-) -> None:
-    document = _apply(provision, agent_host, "--boot")
-    assert document["actions"] == []
-    assert document["status"]["state"] == "pending"
-
-
-def test_a_boot_finds_a_corrupted_module_and_leaves_it_to_a_later_run(
-    provision: Provision, applied: AgentHost
-) -> None:
-    applied.boot(NEW_KERNEL)
-    digest = applied.link(SMALL_DRIVER, NEW_KERNEL)
-    (module,) = driver_modules(applied.store(SMALL_DRIVER) / digest)
-    status = module.stat()
-    data = bytearray(module.read_bytes())
-    data[-1] ^= 0xFF
-    module.write_bytes(bytes(data))
-    assert module.stat().st_size == status.st_size
-    assert _apply(provision, applied, "--boot")["actions"] == []
-    assert applied.current(SMALL_DRIVER) != digest
-    assert _kinds(_apply(provision, applied)) == [f"prepare {NEW_KERNEL}", f"activate {NEW_KERNEL}"]
-    provision("verify", applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER))
-
-
-def test_two_agents_at_once_do_the_work_once(provision: Provision, agent_host: AgentHost) -> None:
-    words = ("apply", "--root", agent_host.root)
-    with ThreadPoolExecutor() as pool:
-        runs = list(pool.map(lambda _n: provision(*words, check=False), range(2)))
-    assert [run.returncode for run in runs] == [0, 0]
-    # The other waited, or began when everything was done.
-    assert sorted("Nothing to do" in run.stdout for run in runs) == [False, True]
-    assert sum("make the artifact" in run.stderr for run in runs) == 1
-    assert agent_host.leftovers() == []
 
 
 def test_the_artifact_of_a_removed_kernel_goes_and_the_others_stay(
@@ -211,16 +134,6 @@ def test_the_artifact_of_a_removed_kernel_goes_and_the_others_stay(
     assert removed["size"] > 0
     assert applied.entries(SMALL_DRIVER) == [new]
     assert _apply(provision, applied)["status"]["state"] == "ready"
-
-
-def test_a_driver_that_is_not_named_any_more_goes(provision: Provision, applied: AgentHost) -> None:
-    applied.configure("")
-    document = _apply(provision, applied)
-    assert _kinds(document) == [f"retire {OLD_KERNEL}"]
-    assert not (applied.root / f"etc/oci-decorator/oci-decorator.d/{SMALL_DRIVER}.json").exists()
-    assert _apply(provision, applied)["actions"] == []
-    provision("gc", "--root", applied.root)
-    assert applied.entries(SMALL_DRIVER) == []
 
 
 @pytest.fixture
@@ -247,30 +160,6 @@ def _version(host: AgentHost) -> str:
     return tool.read_text().split()[-1]
 
 
-def test_another_version_is_switched_to_and_rolled_back_from(
-    provision: Provision, made_up: AgentHost
-) -> None:
-    _want(made_up, "1.2")
-    _apply(provision, made_up)
-    first = made_up.current(MADE_UP)
-    _want(made_up, "1.3")
-    assert _kinds(_apply(provision, made_up)) == [f"prepare {OLD_KERNEL}", f"activate {OLD_KERNEL}"]
-    assert _version(made_up) == "1.3"
-    second = made_up.current(MADE_UP)
-    dry = provision.json("rollback", MADE_UP, "--root", made_up.root, "--dry-run")
-    assert (dry["from"], dry["to"]) == (second, first)
-    provision("rollback", MADE_UP, "--root", made_up.root)
-    assert _version(made_up) == "1.2"
-    assert made_up.link(MADE_UP, OLD_KERNEL) == made_up.current(MADE_UP) == first
-    # It stays so until someone asks for something else, or for the same again.
-    assert _apply(provision, made_up)["actions"] == []
-    assert provision.json("gc", "--root", made_up.root)["artifacts"] == []
-    _apply(provision, made_up, "--retry")
-    assert _version(made_up) == "1.3"
-    status, error = provision.failure("rollback", "none", "--root", made_up.root)
-    assert (status, error["exit_code"]) == (3, 3)
-
-
 def test_a_version_that_does_not_compile_costs_nothing_and_is_not_tried_again(
     provision: Provision, made_up: AgentHost
 ) -> None:
@@ -290,40 +179,6 @@ def test_a_version_that_does_not_compile_costs_nothing_and_is_not_tried_again(
     _want(made_up, "1.2")
     assert _apply(provision, made_up)["status"]["state"] == "ready"
     assert _version(made_up) == "1.2"
-
-
-def test_a_timers_update_that_does_not_compile_leaves_what_runs(
-    provision: Provision, made_up: AgentHost
-) -> None:
-    _want(made_up, "1.3")
-    _apply(provision, made_up)
-    before = made_up.current(MADE_UP)
-    _want(made_up, "latest")
-    path = made_up.root / "etc/provision/provision.toml"
-    path.write_text(f'{path.read_text()}[policy]\nupdate = "timer"\n')
-    document = _apply(provision, made_up, "--timer", code=1)
-    assert "no_such_thing" in document["error"]["details"]
-    assert made_up.current(MADE_UP) == made_up.link(MADE_UP, OLD_KERNEL) == before
-    assert (made_up.entries(MADE_UP), made_up.leftovers()) == ([before], [])
-
-
-def test_a_driver_that_fails_for_the_next_kernel_leaves_the_running_one_alone(
-    provision: Provision, made_up: AgentHost
-) -> None:
-    _want(made_up, "1.3")
-    _apply(provision, made_up)
-    before = made_up.current(MADE_UP)
-    made_up.add_kernel("6.1.0-9999-amd64")
-    document = _apply(provision, made_up, code=3)
-    assert document["status"]["state"] == "next-kernel-not-ready"
-    assert document["status"]["is_ready"]
-    slot = AgentHost.slot(document["status"], MADE_UP, "6.1.0-9999-amd64")
-    assert slot["state"] == "missing"
-    assert "No headers" in slot["reason"]
-    assert slot["resolution"]
-    assert made_up.current(MADE_UP) == before
-    made_up.remove_kernel("6.1.0-9999-amd64")
-    assert _apply(provision, made_up)["status"]["state"] == "ready"
 
 
 @pytest.mark.nightly

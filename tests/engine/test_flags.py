@@ -89,16 +89,3 @@ def test_an_unknown_feature_refuses_the_start_with_one_line(
         assert lines, done.output
         assert "OCI_GPU" in lines[0]
         assert str(config) in lines[0]
-
-
-def test_a_broken_config_stops_only_who_asks_for_it(
-    containers: Containers, two_vendors: Host
-) -> None:
-    broken = {**_DEFAULTS, "activation_flag": "OCI_BROKEN", "driver_feature": 3, "inventory": {}}
-    path = two_vendors.write_vendor("broken", broken)
-    fine = containers.docker(*_LIST, flags=("--env=OCI_GPU=",))
-    assert fine.stdout.split() == ["/opt/gpu/first"]
-    asked = containers.docker("true", flags=("--env=OCI_BROKEN=all",), check=False)
-    assert asked.returncode != 0
-    assert str(path) in asked.output
-    assert "driver_feature" in asked.output

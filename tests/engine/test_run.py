@@ -10,40 +10,16 @@ from pathlib import Path
 import pytest
 
 from kit.probe import is_root, need, need_programs
-from kit.process import is_running, wait_for
 from kit.process import run as start
+from kit.process import wait_for
 from provision.errors import ProvisionError
-from provision.run import beside, run, stream
+from provision.run import stream
 
 _WAIT_S = 60.0
 # By then a shell has begun, on a busy machine too.
 _BEGUN_S = 4
 # Two processes that would run for hours, one the child of the other, and both hold the pipes.
 _HOURS = 'sleep 7201 & echo "$! $$" >"$0"; sleep 7202'
-
-
-def _wait_for_end(pids: Path) -> None:
-    """Until the processes have ended whose numbers are in a file."""
-    numbers = [int(word) for word in pids.read_text().split()]
-    wait_for("their end", lambda: not any(map(is_running, numbers)), within_s=_WAIT_S)
-
-
-def _is_written(pids: Path) -> bool:
-    """Whether both numbers are in a file: a shell makes it a moment before."""
-    return pids.exists() and pids.read_text().endswith("\n")
-
-
-def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match=f"did not finish within {_BEGUN_S} s"):
-        run(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it", timeout=_BEGUN_S)
-    _wait_for_end(tmp_path / "pids")
-
-
-def test_a_program_that_leaves_a_child_with_its_pipes_has_a_limit_too(tmp_path: Path) -> None:
-    script = 'sleep 7203 & echo "$!" >"$0"'
-    with pytest.raises(ProvisionError, match=f"did not finish within {_BEGUN_S} s"):
-        run(["sh", "-c", script, tmp_path / "pids"], why="test it", timeout=_BEGUN_S)
-    _wait_for_end(tmp_path / "pids")
 
 
 def test_a_long_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -69,15 +45,6 @@ def _points_to(handle: Path, file: Path) -> bool:
         return handle.samefile(file)
     except OSError:
         return False
-
-
-def test_a_companion_that_ignores_its_end_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("provision.run._END_S", 0.5)
-    with beside(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it"):
-        wait_for("both", lambda: _is_written(tmp_path / "pids"), within_s=_WAIT_S)
-    _wait_for_end(tmp_path / "pids")
 
 
 def test_a_program_has_no_terminal_to_ask_on(tmp_path: Path) -> None:

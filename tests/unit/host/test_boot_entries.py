@@ -150,7 +150,3 @@ def test_the_other_slot_is_the_one_that_did_not_boot(
     for name in ("USR-A", "USR-B"):
         (names / name).touch()
     assert other_slot(tmp_path) == names / other
-
-
-def test_other_hosts_have_no_slots(tmp_path: Path) -> None:
-    assert other_slot(tmp_path) is None

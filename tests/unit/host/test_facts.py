@@ -103,20 +103,6 @@ def test_facts_are_json(tree: Tree) -> None:
     assert facts["engines"] == [{"name": "podman", "program": "/usr/bin/podman", "socket": None}]
 
 
-def test_the_running_kernel_is_what_proc_says(tree: Tree) -> None:
-    tree.file("proc/sys/kernel/osrelease", "6.1.0-47-amd64\n")
-    tree.file("usr/lib/modules/6.1.0-56-amd64/modules.dep")
-    assert read_facts(tree.root).kernel == "6.1.0-47-amd64"
-
-
-@pytest.mark.parametrize("folder", ["lib/modules", "usr/lib/modules"])
-def test_a_root_that_isnt_running_has_its_newest_complete_kernel(folder: str, tree: Tree) -> None:
-    for release in ("6.1.0-9-amd64", "6.1.0-47-amd64"):
-        tree.file(f"{folder}/{release}/modules.dep")
-    (tree.root / folder / "6.1.0-56-amd64/kernel").mkdir(parents=True)
-    assert read_facts(tree.root).kernel == "6.1.0-47-amd64"
-
-
 def test_kernels_are_ordered_by_their_numbers() -> None:
     releases = [
         "5.14.0-427.13.1.el9_4.x86_64",
@@ -186,82 +172,91 @@ def test_engines_are_found_by_program_or_socket(tree: Tree) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("files", "state"),
-    [
-        ({SECURE_BOOT: b"\x06\x00\x00\x00\x01"}, "enabled"),
-        ({SECURE_BOOT: b"\x06\x00\x00\x00\x00"}, "disabled"),
-        ({"sys/firmware/efi/efivars/Boot0000-8be4": b""}, "absent"),
-        ({"sys/firmware/efi/systab": b""}, "unknown"),
-        ({"sys/firmware/memmap": b""}, "absent"),
-    ],
-)
-def test_secure_boot(files: dict[str, bytes], state: str, tree: Tree) -> None:
-    for name, content in files.items():
-        tree.file(name, content)
-    assert read_facts(tree.root).secure_boot == state
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("[none] integrity confidentiality\n", "none"),
-        ("none [integrity] confidentiality\n", "integrity"),
-        ("what\n", None),
-    ],
-)
-def test_lockdown(text: str, state: str | None, tree: Tree) -> None:
-    tree.file("sys/kernel/security/lockdown", text)
-    assert read_facts(tree.root).lockdown == state
-
-
-@pytest.mark.parametrize(
-    ("files", "state"),
-    [
-        ({"sys/fs/selinux/enforce": "1"}, "enforcing"),
-        ({"sys/fs/selinux/enforce": "0"}, "permissive"),
-        ({"sys/fs/cgroup/x": "", "etc/selinux/config": "SELINUX=enforcing\n"}, "disabled"),
-        ({"etc/selinux/config": "# SELINUX=disabled\nSELINUX=permissive\n"}, "permissive"),
-        ({"etc/selinux/config": "SELINUXTYPE=targeted\n"}, "disabled"),
-        ({}, "absent"),
-    ],
-)
-def test_selinux(files: dict[str, str], state: str, tree: Tree) -> None:
-    for name, content in files.items():
-        tree.file(name, content)
-    assert read_facts(tree.root).selinux == state
-
-
 RW = "/dev/sda1 / ext4 rw,relatime 0 0\n"
 RO = "/dev/sda1 / btrfs ro,relatime 0 0\n"
 USR_RO = f"{RW}/dev/dm-0 /usr ext4 ro,relatime 0 0\n"
+LEAP = ("etc/os-release", "opensuse-leap_15.5")
+UPDATER = ("usr/sbin/transactional-update", "")
+RUNNING, OLDER, HALF = "6.1.0-47-amd64", "6.1.0-9-amd64", "6.1.0-56-amd64"
 
 
 @pytest.mark.parametrize(
-    ("os_release", "files", "kind"),
+    ("field", "value", "files"),
     [
-        ("fedora_41_coreos", {"run/ostree-booted": "", "proc/mounts": RW}, "ostree"),
-        ("flatcar_3227.2.4", {"proc/mounts": USR_RO}, "flatcar"),
-        ("opensuse-leap_15.5", {"usr/sbin/transactional-update": ""}, "transactional"),
+        # The running kernel is what /proc says; else it is the newest that is complete.
         (
-            "opensuse-leap_15.5",
-            {"usr/sbin/transactional-update": "", "proc/mounts": RO},
-            "transactional",
+            "kernel",
+            RUNNING,
+            {
+                "proc/sys/kernel/osrelease": f"{RUNNING}\n",
+                f"usr/lib/modules/{HALF}/modules.dep": "",
+            },
         ),
-        ("opensuse-leap_15.5", {"usr/sbin/transactional-update": "", "proc/mounts": RW}, None),
-        ("debian_12", {"proc/mounts": USR_RO}, "read-only"),
-        ("debian_12", {"proc/mounts": RO}, "read-only"),
-        ("debian_12", {"proc/mounts": RO + RW}, None),
-        ("debian_12", {"proc/mounts": "/dev/sda1 /srv ext4 ro 0 0\n"}, None),
+        *(
+            (
+                "kernel",
+                RUNNING,
+                {
+                    f"{folder}/{OLDER}/modules.dep": "",
+                    f"{folder}/{RUNNING}/modules.dep": "",
+                    f"{folder}/{HALF}/kernel/x": "",
+                },
+            )
+            for folder in ("lib/modules", "usr/lib/modules")
+        ),
+        ("secure_boot", "enabled", {SECURE_BOOT: b"\x06\x00\x00\x00\x01"}),
+        ("secure_boot", "disabled", {SECURE_BOOT: b"\x06\x00\x00\x00\x00"}),
+        ("secure_boot", "absent", {"sys/firmware/efi/efivars/Boot0000-8be4": ""}),
+        ("secure_boot", "unknown", {"sys/firmware/efi/systab": ""}),
+        ("secure_boot", "absent", {"sys/firmware/memmap": ""}),
+        *(
+            ("lockdown", state, {"sys/kernel/security/lockdown": text})
+            for text, state in (
+                ("[none] integrity confidentiality\n", "none"),
+                ("none [integrity] confidentiality\n", "integrity"),
+                ("what\n", None),
+            )
+        ),
+        ("selinux", "enforcing", {"sys/fs/selinux/enforce": "1"}),
+        ("selinux", "permissive", {"sys/fs/selinux/enforce": "0"}),
+        (
+            "selinux",
+            "disabled",
+            {"sys/fs/cgroup/x": "", "etc/selinux/config": "SELINUX=enforcing\n"},
+        ),
+        (
+            "selinux",
+            "permissive",
+            {"etc/selinux/config": "# SELINUX=disabled\nSELINUX=permissive\n"},
+        ),
+        ("selinux", "disabled", {"etc/selinux/config": "SELINUXTYPE=targeted\n"}),
+        (
+            "immutable",
+            "ostree",
+            {"etc/os-release": "fedora_41_coreos", "run/ostree-booted": "", "proc/mounts": RW},
+        ),
+        (
+            "immutable",
+            "flatcar",
+            {"etc/os-release": "flatcar_3227.2.4", "proc/mounts": USR_RO},
+        ),
+        ("immutable", "transactional", dict([LEAP, UPDATER])),
+        ("immutable", "transactional", dict([LEAP, UPDATER, ("proc/mounts", RO)])),
+        ("immutable", None, dict([LEAP, UPDATER, ("proc/mounts", RW)])),
+        ("immutable", "read-only", {"proc/mounts": USR_RO}),
+        ("immutable", "read-only", {"proc/mounts": RO}),
+        ("immutable", None, {"proc/mounts": RO + RW}),
+        ("immutable", None, {"proc/mounts": "/dev/sda1 /srv ext4 ro 0 0\n"}),
     ],
 )
-def test_immutable(
-    os_release: str, files: dict[str, str], kind: str | None, tmp_path: Path
+def test_a_fact_is_what_files_say(
+    tmp_path: Path, field: str, value: str | None, files: dict[str, str | bytes]
 ) -> None:
-    tree = Tree(tmp_path, os_release)
+    tree = Tree(tmp_path, str(files.get("etc/os-release", "debian_12")))
     for name, content in files.items():
-        tree.file(name, content)
-    assert read_facts(tree.root).immutable == kind
+        if name != "etc/os-release":
+            tree.file(name, content)
+    assert getattr(read_facts(tree.root), field) == value
 
 
 def test_pci_devices_are_read_as_lspci_prints_them(tree: Tree) -> None:
