@@ -37,12 +37,6 @@ def write(root: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_host_without_the_file_has_defaults(tmp_path: Path) -> None:
-    config = load(tmp_path)
-    assert config == Config()
-    assert config.distro("debian") == DistroConfig()
-
-
 def test_every_key_can_be_set(tmp_path: Path) -> None:
     write(tmp_path, FULL)
     config = load(tmp_path)
@@ -60,17 +54,6 @@ def test_every_key_can_be_set(tmp_path: Path) -> None:
     )
     assert debian.base_images == {"12": "registry.example/debian:bookworm"}
     assert config.distro("ubuntu") == DistroConfig()
-
-
-def test_all_mistakes_are_named(tmp_path: Path) -> None:
-    write(tmp_path, '[engine]\njobs = 0\n[distros.debian.archive]\nmirror = "ftp://x"\nmiror = 1\n')
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path)
-    assert {mistake.path for mistake in caught.value.mistakes} == {
-        "engine.jobs",
-        "distros.debian.archive.mirror",
-        "distros.debian.archive.miror",
-    }
 
 
 def test_a_host_says_which_drivers_it_should_have(tmp_path: Path) -> None:

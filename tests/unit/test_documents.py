@@ -47,12 +47,6 @@ def test_all_mistakes_are_reported_with_their_paths(tmp_path: Path) -> None:
     ]
 
 
-def test_one_mistake_is_one(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text("")
-    with pytest.raises(ConfigError):
-        load_toml(tmp_path / "f.toml", Outer)
-
-
 @pytest.mark.parametrize(
     ("content", "mistake"),
     [

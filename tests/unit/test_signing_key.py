@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from kit.artifact import write
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry import keys
 from provision.registry.keys import PIN_VARIABLE, SigningKey, open_key
-from provision.run import Completed
 
 URI = "pkcs11:token=t;object=o"
 HUSH = "hunter2"
@@ -43,18 +41,15 @@ def _open(root: Path, config: SigningConfig) -> SigningKey:
     return key
 
 
-def _openssl(monkeypatch: pytest.MonkeyPatch, *has: str) -> list[Mapping[str, str]]:
-    """An OpenSSL that reaches tokens by none, one or both of its ways; the environments it got."""
-    environments: list[Mapping[str, str]] = []
-
-    def run(argv: Sequence[str], *, why: str, env: Mapping[str, str], check: bool) -> Completed:
-        assert why
-        assert not check
-        environments.append(env)
-        return Completed(tuple(argv), 0 if argv[1] in has else 1, "", "")
-
-    monkeypatch.setattr(keys, "run", run)
-    return environments
+def _openssl(folder: Path, monkeypatch: pytest.MonkeyPatch, *has: str) -> Path:
+    """An OpenSSL that reaches tokens by none, one or both of its ways; what environment it got."""
+    asked = folder / "asked"
+    text = (
+        f"#!/bin/sh\nenv >'{asked}'\ncase ' {' '.join(has)} ' in *\" $1 \"*) ;; *) exit 1 ;; esac\n"
+    )
+    write(folder / "programs/openssl", text.encode(), 0o755)
+    monkeypatch.setenv("PATH", f"{folder}/programs:/usr/bin:/bin")
+    return asked
 
 
 def test_without_a_key_nothing_is_signed(root: Path) -> None:
@@ -89,7 +84,7 @@ def test_a_secret_goes_through_standard_input(
 def test_a_token_is_reached_by_what_openssl_has(
     root: Path, monkeypatch: pytest.MonkeyPatch, has: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    _openssl(monkeypatch, *has)
+    _openssl(root, monkeypatch, *has)
     assert _open(root, _config(URI)).words == words
     with_pin = _open(root, _config(f"{URI}?pin-source=file:/etc/keys/pin"))
     assert with_pin.words == (*words, "-passin", "stdin")
@@ -99,7 +94,7 @@ def test_a_token_is_reached_by_what_openssl_has(
 def test_an_openssl_that_reaches_no_tokens_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _openssl(monkeypatch)
+    _openssl(root, monkeypatch)
     with pytest.raises(NotFoundError):
         open_key(root, _config(URI))
 
@@ -110,7 +105,7 @@ def test_what_leads_to_a_token_is_handed_on_and_the_pin_is_not(
     monkeypatch.setenv(PIN_VARIABLE, HUSH)
     monkeypatch.setenv("PKCS11_MODULE_PATH", "/m.so")
     monkeypatch.setenv("SOFTHSM2_CONF", "/s.conf")
-    asked = _openssl(monkeypatch, "list")
+    asked = _openssl(root, monkeypatch, "list")
     key = _open(root, _config(URI))
     # One variable is enough for both of OpenSSL's ways.
     expected = {
@@ -119,7 +114,9 @@ def test_what_leads_to_a_token_is_handed_on_and_the_pin_is_not(
         "SOFTHSM2_CONF": "/s.conf",
     }
     assert key.environment == expected
-    assert asked == [expected]
+    given = asked.read_text().splitlines()
+    assert {f"{name}={value}" for name, value in expected.items()} <= set(given)
+    assert HUSH not in asked.read_text()
 
 
 @pytest.mark.parametrize(

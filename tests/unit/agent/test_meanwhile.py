@@ -14,9 +14,7 @@ from kit.artifact import KERNEL, make_pin
 from kit.host_tree import DRIVER, NEXT
 from provision.agent.garbage import remove_unneeded
 from provision.agent.run import rollback
-from provision.errors import InUseError
 from provision.store.entries import link_kernel, linked_kernels, remove
-from provision.store.locks import switching
 from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import NEWEST, OLDER, Host
@@ -103,25 +101,6 @@ def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(twice
     _meanwhile(twice, switched)
     twice.apply()
     assert load_state(twice.layout).of(KERNEL).previous == newer.short_digest
-
-
-def test_of_two_rollbacks_at_once_the_second_does_nothing(
-    twice: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was meant for the artifact that was in use when it was asked for."""
-    twice.apply()
-    first: list[str] = []
-
-    def switching_late(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - handed on
-        if not first:
-            first.append("done")
-            rollback(twice.root, twice.desired(), DRIVER)
-        return switching(*given, **more)
-
-    monkeypatch.setattr("provision.agent.run.switching", switching_late)
-    with pytest.raises(InUseError):
-        rollback(twice.root, twice.desired(), DRIVER)
-    assert twice.current() == NEWEST
 
 
 def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:

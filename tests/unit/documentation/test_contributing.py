@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
 import pytest
 import yaml
 
 from kit.cache import REPOSITORY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 _EXAMPLES = _TEXT.split("## Changes, and")[1].split("\n## ")[0]

@@ -102,6 +102,8 @@ def test_amd_and_intel(tmp_path: Path) -> None:
     _drm(tmp_path, "0000:83:00.0", 129, "0x1002", unique_id="1f2e3d4c5b6a7988")
     _drm(tmp_path, "0000:03:00.0", 130, "0x1002", unique_id="0", product_name="Instinct MI210")
     _drm(tmp_path, "0000:00:02.0", 128, "0x8086")
+    # It is no PCI device of its own.
+    _drm(tmp_path, "amdgpu_xcp_0", 131, "0x1002")
     write(tmp_path / "sys/module/amdgpu/version", b"6.10.5\n")
     found = {one.vendor: one.facts for one in refresh(tmp_path)}
     assert found.keys() == {"amd", "intel"}
@@ -127,18 +129,10 @@ def test_a_vendor_file_has_facts_under_its_own_name(tmp_path: Path) -> None:
     assert [one.vendor for one in refresh(tmp_path, "oci-amd")] == ["oci-amd"]
 
 
-def test_a_node_that_is_no_pci_device_of_its_own_is_left_out(tmp_path: Path) -> None:
-    _drm(tmp_path, "amdgpu_xcp_0", 129, "0x1002")
-    assert refresh(tmp_path) == []
-
-
-def test_a_driver_of_the_store_has_facts_under_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _nvidia(tmp_path)
-    _store(tmp_path)
-    monkeypatch.setattr(nvidia, "has_this_boot", lambda _root: True)
-    (gpu,) = refresh(tmp_path)
+def test_a_driver_of_the_store_has_facts_under_its_name(host_tree: HostTree) -> None:
+    _nvidia(host_tree.root)
+    _store(host_tree.root)
+    (gpu,) = refresh(host_tree.root)
     assert gpu.vendor == "gpu"
     assert gpu.facts is not None
     assert gpu.facts.source == "nvml"
