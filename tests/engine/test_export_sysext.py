@@ -44,29 +44,3 @@ def test_the_same_artifact_gives_the_same_extension(root: Path, tmp_path: Path) 
     script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load"
     refused = run(["/bin/sh", script, "load"], check=False)
     assert (refused.returncode, f"for the kernel {KERNEL}" in refused.stderr) == (3, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (("demo", "--kernel", "7.0.0"), 3, "no driver 'demo'"),
-        (("v4l2loopback", "--kernel", "7.0.0"), 3, "no artifact of v4l2loopback for 7.0.0"),
-        (("demo",), 2, "artifacts for the extension"),
-    ],
-)
-def test_what_cannot_be_made_is_said(
-    root: Path, tmp_path: Path, words: tuple[str, ...], code: int, text: str
-) -> None:
-    target = ("--root", root, "--output", tmp_path / "out")
-    found, error = Provision().failure("export", "sysext", *words, *target)
-    assert (found, text in error["message"]) == (code, True), error
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_with_something_in_it_is_left_alone(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine").write_text("mine")
-    target = ("export", "sysext", "demo", "--kernel", KERNEL, "--root", root)
-    code, error = Provision().failure(*target, "--output", tmp_path / "out")
-    assert (code, "is not empty" in error["message"]) == (2, True)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]

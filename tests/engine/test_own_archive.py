@@ -117,7 +117,6 @@ def test_sequoia_checks_where_gnupg_is_missing(
     signature = key.sign_file(file)
     program = foreign_program("sqv", tmp_path / "bin")
     monkeypatch.setenv("PATH", str(program.parent))
-    monkeypatch.setattr("provision.run._search_path", lambda: str(program.parent))
     verify_detached(file, signature, keyring=key.keyring, name="f")
     with pytest.raises(WrongContentError):
         verify_detached(file, signature, keyring=other.keyring, name="f")

@@ -73,15 +73,11 @@ def _replace_by(make: Break) -> Break:
 
 _FIFO = _replace_by(os.mkfifo)
 _FOLDER = _replace_by(os.mkdir)
+# What else makes a file a mistake: hooks/tests/corpus, and `trust.rs`.
 _BROKEN_VENDORS = [
     pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by no one"),
-    pytest.param(_own(0, 0, 0o646), "writable by everyone", id="writable by everyone"),
-    pytest.param(_own(0, _NOBODY, 0o664), "writable by a group", id="writable by a group"),
-    pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
     pytest.param(_insert(b',"version":"\xfc"'), "not valid UTF-8", id="not UTF-8"),
     pytest.param(_insert(b',"x":' + b"[" * 100_000), "not valid JSON", id="deeply nested"),
-    pytest.param(_insert(b',"root":"/a","root":"/b"'), "root: given twice", id="duplicate key"),
-    pytest.param(_insert(b',"colour":"red"'), "colour: unknown field", id="unknown field"),
     pytest.param(_insert(b","), "not valid JSON", id="cut"),
 ]
 
@@ -134,12 +130,9 @@ def _append(text: bytes) -> Break:
     ("damage", "reason"),
     [
         pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by no one"),
-        pytest.param(_own(0, 0, 0o646), "writable by everyone", id="writable by everyone"),
         pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
         pytest.param(_append(b'log-file = "\xfc"'), "not valid UTF-8", id="not UTF-8"),
         pytest.param(_append(b"x=[" * 9000), "not valid TOML", id="deeply nested"),
-        pytest.param(_append(b"x = 1\nx = 2"), "duplicate key", id="duplicate"),
-        pytest.param(_append(b"colour = 1"), "colour: unknown key", id="unknown key"),
     ],
 )
 def test_broken_settings_stop_only_who_asks(

@@ -94,19 +94,3 @@ def test_a_registry_that_does_not_answer_is_named(
     assert reference in error["message"]
     assert "connection refused" in error["details"]
     assert provision("verify", small_build["image"]).returncode == 0
-
-
-def test_an_image_goes_to_a_host_in_a_folder(
-    provision: Provision, small_build: dict[str, Any], host: Host, tmp_path: Path
-) -> None:
-    need_programs("skopeo")
-    provision("registry", "key", "--output", tmp_path / "fleet", "--no-password")
-    folder, signed = f"oci:{tmp_path}/medium", ("--sign", "--key", tmp_path / "fleet.key")
-    pushed = provision.json("registry", "push", small_build["image"], folder, *signed)
-    assert pushed["signed"]["facts"]["pin"] == small_build["digest"]
-    install = ("install", pushed["reference"], "--root", host.root, "--public-key")
-    provision("registry", "key", "--output", tmp_path / "other", "--no-password")
-    assert provision(*install, tmp_path / "other.pub", check=False).returncode == 1
-    assert not host.store(SMALL_DRIVER).exists()
-    provision(*install, tmp_path / "fleet.pub")
-    provision("verify", host.entry(SMALL_DRIVER))

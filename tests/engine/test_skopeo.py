@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +18,7 @@ import pytest
 from kit.artifact import make_pin
 from kit.fileserver import Answering, guard, serving
 from kit.media import image_of, tar_of
-from kit.memory_registry import new_key, public
+from kit.memory_registry import new_key
 from kit.probe import need_programs
 from kit.registry import LOGIN, RegistryServer, free_port
 from provision.errors import (
@@ -30,19 +29,13 @@ from provision.errors import (
     WrongContentError,
 )
 from provision.registry import skopeo
-from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
+from provision.registry.artifact_images import ArtifactImage, find, unpack_layers
 from provision.registry.find import tag_of
-from provision.registry.keys import FileSigner
 from provision.registry.manifests import (
-    Manifest,
     find_digest,
-    parse_manifest,
 )
-from provision.registry.names import parse_reference, pin_tag
-from provision.registry.publish import sign_image
-from provision.registry.signatures import sign, signature_tag, verify_signature
+from provision.registry.names import parse_reference
 from provision.registry.skopeo import Registry
-from unit.registry.trusting_host import configured
 
 PIN = make_pin()
 TAG = tag_of(PIN).text
@@ -146,32 +139,6 @@ def test_what_was_altered_is_refused(site: Site, tmp_path: Path, part: str) -> N
         assert list((tmp_path / "layers").iterdir()) == []
 
 
-def test_signatures_are_kept_beside_the_image(site: Site) -> None:
-    digest = site.have()
-    facts = facts_of(PIN, 1_790_000_000)
-    for key in (KEY, OTHER):
-        sign(site.repository, digest, facts, FileSigner(key, public(key)))
-    for key in (KEY, OTHER):
-        verified = verify_signature(site.repository, digest, [public(key)], {"pin": PIN.digest})
-        assert verified.facts == facts
-
-
-def test_two_who_sign_at_once_take_nothing_away(site: Site, tmp_path: Path) -> None:
-    digest = site.have()
-    settings = configured(tmp_path)
-    reference = site.repository.reference
-    signers = [FileSigner(key, public(key)) for key in (KEY, OTHER)]
-    with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda signer: sign_image(settings, reference, signer), signers))
-    assert {one.pin_tag for one in done} == {pin_tag(PIN.digest)}
-    assert find_digest(site.repository, pin_tag(PIN.digest)) == digest
-    for key in (KEY, OTHER):
-        assert verify_signature(site.repository, digest, [public(key)], {"pin": PIN.digest}).facts
-    signatures = parse_manifest(site.repository.manifest(signature_tag(digest)).data, "x")
-    assert isinstance(signatures, Manifest)
-    assert len(signatures.layers) == 2
-
-
 def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
     need_programs("docker-registry", "skopeo")
     (tmp_path / "registry").mkdir()
@@ -215,7 +182,6 @@ def test_a_registry_that_does_not_answer_is_out_of_reach(monkeypatch: pytest.Mon
 
 def test_without_skopeo_it_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(skopeo, "find_program", lambda _name: None)
     with pytest.raises(ProvisionError, match="'skopeo' is not installed") as caught:
         site.repository.manifest(TAG)
     assert not isinstance(caught.value, NotFoundError)

@@ -58,33 +58,6 @@ def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: P
     assert _NO_ENGINE.json("apply", "--root", host.root)["changed"] is False
 
 
-def test_a_host_that_trusts_another_key_gets_nothing_and_says_so(
-    fleet: Fleet, tmp_path: Path
-) -> None:
-    host = fleet.host(tmp_path / "host", "other.pub")
-    document = _NO_ENGINE.json("apply", "--root", host.root, status=1)
-    slot = host.slot(document["status"], SMALL_DRIVER, OLD_KERNEL)
-    assert slot["failure"]["reason"] == "untrusted"
-    assert "it has no signature from a trusted key" in slot["failure"]["message"]
-    store = host.root / "var/lib/provision" / SMALL_DRIVER
-    assert not [path for path in store.iterdir() if path.is_dir() and path.name != "kernels"]
-    status, error = _NO_ENGINE.failure("install", fleet.by_digest, "--root", host.root)
-    assert status == 1
-    assert "by none of the keys" in error["details"]
-
-
-def test_pull_and_search_say_who_signed(fleet: Fleet, tmp_path: Path) -> None:
-    host = fleet.host(tmp_path / "host", "fleet.pub", "other.pub")
-    pulled = _NO_ENGINE.json("registry", "pull", fleet.by_digest, "--root", host.root)
-    assert pulled["signed_by"] == "fleet.pub"
-    assert pulled["changed"] is True
-    assert pulled["facts"]["pin"] == fleet.built["digest"]
-    found = _NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
-    (image,) = found["images"]
-    assert (image["signed_by"], image["kernel"]) == ("fleet.pub", OLD_KERNEL)
-    _NO_ENGINE("verify", fleet.by_digest, "--root", host.root)
-
-
 def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_path: Path) -> None:
     public = fleet.folder / "fleet.pub"
     annotation = ("-a", f"driver={SMALL_DRIVER}")

@@ -107,6 +107,8 @@ _ROWS: list[Row] = [
     # Before a cell is looked for, let alone built.
     ("fleet", "matrix {folder}/fleet.toml --push", 1, _error(1), set()),
     ("empty", "export sysext demo --output {folder}/new", 2, _error(2), set()),
+    ("ready", "export sysext demo --output {folder}", 2, _error(2), set()),
+    ("ready", "export sysext demo --kernel 7.0.0 --output {folder}/new", 3, _error(3), set()),
     # Before a registry is asked.
     ("empty", "export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2), set()),
     ("empty", "devices", 3, {"devices": {}}, set()),

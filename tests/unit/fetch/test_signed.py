@@ -41,6 +41,6 @@ def test_without_a_program_that_checks_nothing_is_believed(
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
     signature = key_of().sign_file(file)
-    monkeypatch.setattr("provision.run._search_path", lambda: "/nonexistent")
+    monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(NotFoundError, match="gpgv"):
         verify_detached(file, signature, keyring=key_of().keyring, name="f")
