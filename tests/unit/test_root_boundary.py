@@ -15,10 +15,10 @@ import pytest
 from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.files import write_all
 from kit.host_tree import HostTree
+from provision.files import in_root
 from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
-from unit.cli.states import STATES
 
 Call = Callable[..., Outcome]
 
@@ -43,7 +43,9 @@ _CANARY = {
 @pytest.fixture
 def host(host_tree: HostTree) -> Iterator[Path]:
     """The root of a host that wants a driver, whose kernel doesn't run here."""
-    STATES["wanted"](host_tree, lambda *_: None)
+    host_tree.want('\n[metrics]\ntextfile = "/var/lib/metrics/provision.prom"\n')
+    host_tree.offer()
+    host_tree.write("usr/bin/dockerd", "")
     host_tree.write("proc/sys/kernel/random/boot_id", "another\n")
     root, canary = host_tree.root, host_tree.folder / "canary"
     write_all(canary, _CANARY)
@@ -76,10 +78,10 @@ def test_what_commands_read_and_write_is_the_other_hosts(call: Call, host: Path)
         ("apply", 0, {"changed": False, "actions": []}),
         ("status --check", 0, {"state": "ready"}),
         ("verify demo", 0, {"findings": []}),
-        ("doctor", 0, {}),
         ("gc", 0, {"artifacts": []}),
         ("units install", 0, {"changed": True}),
         ("units install", 0, {"changed": False}),
+        ("doctor", 0, {}),
         ("units remove", 0, {"changed": True}),
         ("uninstall", 0, {"changed": True}),
         ("status", 0, {"state": "pending"}),
@@ -87,6 +89,14 @@ def test_what_commands_read_and_write_is_the_other_hosts(call: Call, host: Path)
         outcome = call(*words.split(), "--root", host, "--json")
         assert (outcome.code, part.items() <= outcome.document.items()) == (code, True), words
         assert _FOREIGN not in f"{outcome.out}{outcome.err}", words
+        if words == "facts":
+            (engine,) = outcome.document["engines"]
+            assert engine["program"] == "/usr/bin/dockerd"
+        if words == "gc":
+            assert in_root(host, "var/lib/metrics/provision.prom").is_file()
+        if words == "doctor":
+            states = {one["check"]: one["state"] for one in outcome.document["checks"]}
+            assert {states[check] for check in ("status", "units", "store", "kernel-log")} == {"ok"}
 
 
 @pytest.mark.parametrize(
