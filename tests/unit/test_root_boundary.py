@@ -14,8 +14,12 @@ import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.files import write_all
-from kit.host_tree import HostTree
+from kit.host_tree import DRIVER, HostTree
 from provision.files import in_root
+from provision.host.kernels import find_kernels
+from provision.kmod.host_modules import stored_drivers
+from provision.kmod.loaded import loaded_modules
+from provision.store.entries import linked_kernels
 from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
@@ -51,6 +55,7 @@ def host(host_tree: HostTree) -> Iterator[Path]:
     host_tree.offer()
     host_tree.write("usr/bin/dockerd", "")
     host_tree.write("var/lib/dpkg/status", "")
+    host_tree.have("videodev")
     listens = "0: 00000002 00000000 00010000 0001 01 1 /run/docker.sock"
     host_tree.write("proc/net/unix", f"Num RefCount Protocol Flags Type St Inode Path\n{listens}\n")
     host_tree.write("proc/sys/kernel/random/boot_id", "another\n")
@@ -76,6 +81,8 @@ def _contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_what_commands_read_and_write_is_the_other_hosts(call: Call, host: Path) -> None:
+    assert find_kernels(host).installed == (KERNEL,)
+    assert list(loaded_modules(host)) == ["videodev"]
     # Each with a part of its document, since what is not found is no error.
     for words, code, part in (
         ("facts", 0, {"kernel": KERNEL}),
@@ -100,6 +107,8 @@ def test_what_commands_read_and_write_is_the_other_hosts(call: Call, host: Path)
             (engine,) = outcome.document["engines"]
             assert engine["program"] == "/usr/bin/dockerd"
         if words == "gc":
+            assert list(stored_drivers(host)) == [DRIVER]
+            assert [*linked_kernels(Layout(host, DRIVER))] == [KERNEL]
             assert in_root(host, "var/lib/metrics/provision.prom").is_file()
         if words == "doctor":
             states = {one["check"]: one["state"] for one in outcome.document["checks"]}
