@@ -205,10 +205,16 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("debian", r"Package: dkms\nPin: version *\nPin-Priority: -1"), ("fedora", "--exclude=dkms")],
+    [
+        ("debian", r"Package: dkms\nPin: version *\nPin-Priority: -1"),
+        ("fedora", "--exclude=dkms --exclude=akmods"),
+        ("opensuse-leap", "addlock dkms akmods"),
+    ],
 )
-def test_dkms_is_never_installed_where_a_driver_is_built(name: str, said: str) -> None:
-    """Its hooks would build other drivers, and fail the build: apt_preferences(5), dnf(8)."""
+def test_what_builds_in_hooks_is_never_installed_where_a_driver_is_built(
+    name: str, said: str
+) -> None:
+    """It would build other drivers, and fail the build: apt_preferences(5), dnf(8), zypper(8)."""
     found = distro(name)
     solving = family_of(found).solve(Supply(found, found.releases[0]), (Spec("gcc"),))
     assert said in solving.text

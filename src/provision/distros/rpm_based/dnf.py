@@ -188,8 +188,7 @@ def _words(supply: Supply) -> str:
         f"--setopt=system_cachedir={WORK}/cache",
         "--setopt=keepcache=True",
         "--setopt=install_weak_deps=False",
-        # Fedora has it, and its hooks build modules whenever a package brings headers.
-        "--exclude=dkms",
+        *(f"--exclude={name}" for name in rpm.BUILDERS),
         *supply.distro.options,
     ]
     if supply.repositories:

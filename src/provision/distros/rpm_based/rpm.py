@@ -36,6 +36,8 @@ from provision.pin import ClosurePackage
 ARCHIVED = "archived"
 # What a script prints when all packages are in their folder.
 DOWNLOADED = "provision: all packages are downloaded"
+# Their hooks build modules whenever a package brings headers or a source. Fedora has both.
+BUILDERS = ("dkms", "akmods")
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
 _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")

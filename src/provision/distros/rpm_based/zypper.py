@@ -84,7 +84,9 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
 set -eu
 cd {WORK}
 {_TRUST}
-run() {{ zypper {words} "$@"; }}"""
+run() {{ zypper {words} "$@"; }}
+mkdir -p /etc/zypp
+run addlock {" ".join(rpm.BUILDERS)} > locks.txt"""
 
 
 def _once(text: str) -> str:
