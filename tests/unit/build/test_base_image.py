@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from kit.files import write
 from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, ensure_base, find_base
 from provision.build.bootstrap import make_apt_base, make_rpm_base
+from provision.build.workspace import load_settings
 from provision.distros import Distro, Repository, find_distro, release_of
 from provision.engine.docker_api import Image
 from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
+from provision.progress import Event
 from provision.run import Completed
 from unit.engine.fake_engine import FakeEngine
 
@@ -36,6 +39,13 @@ def engine() -> FakeEngine:
     engine = FakeEngine()
     engine.result = _LOCAL
     return engine
+
+
+def test_without_an_engine_nothing_is_said_of_images(tmp_path: Path, events: list[Event]) -> None:
+    write(tmp_path / "etc/provision/provision.toml", '[engine]\nhost = "unix:///none.sock"\n')
+    with pytest.raises(NotFoundError):
+        bootstrap.ensure_distro_base(load_settings(tmp_path), _REQUEST)
+    assert events == []
 
 
 @pytest.mark.parametrize(
