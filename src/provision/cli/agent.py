@@ -83,7 +83,11 @@ def _code(status: Status, *, check: bool) -> int:
     if not check or status.exit_code:
         return status.exit_code if check else ExitCode.DONE
     artifacts = [artifact for driver in status.drivers for artifact in driver.kernels]
-    if not all(one.is_ready and one.distrust is None for one in artifacts):
+    # A pending one may be of a kernel that was built again under the same release, or whose recipe
+    # was corrected: what is there need not load any more.
+    if not all(
+        one.is_ready and one.state != "pending" and one.distrust is None for one in artifacts
+    ):
         return ExitCode.FAILED
     # A kernel that may boot next could not be looked at.
     return ExitCode.NOT_FOUND if status.kernels.notes else ExitCode.DONE

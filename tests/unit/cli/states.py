@@ -34,6 +34,12 @@ def _rebooted(host: HostTree, run: Run) -> None:
     host.boot(KERNEL)
 
 
+def _kernel_built_again(host: HostTree, run: Run) -> None:
+    """Under the same release, with other versions of its symbols."""
+    _ready(host, run)
+    host.write(f"lib/modules/{KERNEL}/build/Module.symvers", "0x22222222\tmodule_layout\tvmlinux\n")
+
+
 def _in_use(host: HostTree, run: Run) -> None:
     _ready(host, run)
     host.use()
@@ -483,6 +489,7 @@ STATES: dict[str, State] = {
     "ready": _ready,
     "ready, beside a misspelt": _ready_beside_a_misspelt,
     "rebooted": _rebooted,
+    "kernel built again": _kernel_built_again,
     "in use": _in_use,
     "newer": _newer_offered,
     "ready, older offered": _older_offered,
