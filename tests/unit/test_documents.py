@@ -7,7 +7,7 @@ import pytest
 
 from provision import documents
 from provision.documents import Frozen, load_json, load_toml
-from provision.errors import ConfigError, ExitCode, NotFoundError
+from provision.errors import ConfigError, NotFoundError
 
 
 class Inner(Frozen):
@@ -29,22 +29,6 @@ def test_toml_and_json_give_the_same(tmp_path: Path) -> None:
     expected = Outer(name="x", parts=(Inner(size=1),))
     assert load_toml(tmp_path / "f.toml", Outer) == expected
     assert load_json(tmp_path / "f.json", Outer) == expected
-
-
-def test_all_mistakes_are_reported_with_their_paths(tmp_path: Path) -> None:
-    path = tmp_path / "f.toml"
-    path.write_text('nme = "x"\n[[parts]]\nsize = "big"\n[[parts]]\nweight = 1\n')
-    with pytest.raises(ConfigError) as caught:
-        load_toml(path, Outer)
-    assert caught.value.message.startswith(f"{path}: ")
-    assert caught.value.exit_code is ExitCode.USAGE
-    assert sorted(mistakes(caught.value)) == [
-        "name: missing",
-        "nme: unknown key; did you mean 'name'?",
-        "parts.0.size: must be a whole number",
-        "parts.1.size: missing",
-        "parts.1.weight: unknown key; known here: size",
-    ]
 
 
 @pytest.mark.parametrize(
