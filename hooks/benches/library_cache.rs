@@ -18,10 +18,8 @@ use oci_decorator::host::inventory::collect;
 use oci_decorator::host::ldcache;
 use oci_decorator::host::rootfs::Root;
 use oci_decorator::host::Host;
-use oci_decorator::model::decide::decide;
+use oci_decorator::model::decide::Choice;
 use oci_decorator::model::edits::Edits;
-use oci_decorator::model::policy::Policy;
-use oci_decorator::model::request::Request;
 
 const ROUNDS: usize = 60;
 
@@ -53,11 +51,12 @@ fn main() {
 fn edits(host: &Path) -> Edits {
     let folder = settings::beneath(host, settings::DEFAULT_CONFIG_DIR);
     let files = vendor_dir::read(&folder).expect("vendor files");
-    let vendors = files.iter().filter_map(|file| file.content.as_ref().ok());
-    let flags = vendors.map(|vendor| format!("{}=all", vendor.activation_flag));
-    let request = Request::of_environment(flags);
-    let (choices, _) = decide(&files, &request, &Policy::default()).expect("a decision");
-    collect(&Host::open(host).expect("the host"), &choices).expect("edits").0
+    let host = Host::open(host).expect("the host");
+    let mut edits = Edits::default();
+    for choice in files.iter().filter_map(Choice::whole) {
+        edits.append(collect(&host, &choice).expect("edits").0);
+    }
+    edits
 }
 
 /// Measures the way from the vendor files to the cache, with lookups and sonames.

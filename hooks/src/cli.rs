@@ -4,7 +4,6 @@ pub mod cdi_list;
 pub mod check;
 mod commands;
 mod configure;
-mod help;
 mod install_links;
 pub mod nvidia_cdi_hook;
 pub mod nvidia_container_cli;
@@ -25,7 +24,7 @@ use crate::frontends::cdi::DEFAULT_FOLDERS;
 use crate::frontends::{hook, precreate, read_input};
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
-use crate::spec::options::{flag, value, Opt, Syntax, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
 use crate::spec::MAX_CONFIG;
 
 use commands::{command, Program, Takes};
@@ -120,14 +119,14 @@ fn print_bytes(bytes: &[u8]) -> Result<u8> {
 }
 
 /// `--root`. Mounts begin with it, and engines resolve these somewhere else.
-fn root_of(words: &Words) -> Result<Option<PathBuf>> {
+fn root_of(words: &ParsedArgs) -> Result<Option<PathBuf>> {
     let root = words.path("root")?.map(std::path::absolute).transpose();
     root.map_err(|e| words.wrong(&format!("--root: {e}")))
 }
 
 /// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
 /// because the environment may be the container's.
-fn settings_of(words: &Words) -> Result<Loaded> {
+fn settings_of(words: &ParsedArgs) -> Result<Loaded> {
     let mut loaded = settings::load(words.value("settings").map(Path::new));
     if let Some(root) = root_of(words)? {
         loaded.settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
@@ -140,7 +139,7 @@ fn settings_of(words: &Words) -> Result<Loaded> {
     Ok(loaded)
 }
 
-fn check(words: &Words) -> Result<u8> {
+fn check(words: &ParsedArgs) -> Result<u8> {
     let loaded = settings_of(words)?;
     let config_dir = &loaded.settings.config_dir;
     if words.value("config-dir").is_some() && !config_dir.is_dir() {
@@ -167,7 +166,7 @@ fn check(words: &Words) -> Result<u8> {
 
 /// Prints the report of a check. Returns its exit code.
 fn report(
-    words: &Words,
+    words: &ParsedArgs,
     container: &SampleContainer,
     loaded: &Loaded,
     nvidia: &nvidia::Place,
@@ -182,7 +181,7 @@ fn report(
 }
 
 /// Reads `oci-decorator.d/FLAG=VALUE` or `cdi.k8s.io/NAME=DEVICE`. Errors: another annotation.
-fn annotation(words: &Words, word: &str) -> Result<(String, String)> {
+fn annotation(words: &ParsedArgs, word: &str) -> Result<(String, String)> {
     let is_known = |key: &str| key.starts_with(ANNOTATION_PREFIX) || key.starts_with("cdi.k8s.io/");
     match word.split_once('=') {
         Some((key, value)) if is_known(key) => Ok((key.to_owned(), value.to_owned())),
@@ -192,7 +191,7 @@ fn annotation(words: &Words, word: &str) -> Result<(String, String)> {
     }
 }
 
-fn filter(words: &Words) -> Result<u8> {
+fn filter(words: &ParsedArgs) -> Result<u8> {
     let settings = settings_of(words)?;
     let config = read_input("the spec", MAX_CONFIG)?;
     match precreate::run(&settings, &config)? {
@@ -202,7 +201,7 @@ fn filter(words: &Words) -> Result<u8> {
 }
 
 /// Runs the hook at a stage at which a container's mount namespace can be joined.
-fn run_hook(words: &Words) -> Result<u8> {
+fn run_hook(words: &ParsedArgs) -> Result<u8> {
     let settings = settings_of(words)?;
     let state = read_input("the state", hook::MAX_STATE)?;
     let state = std::str::from_utf8(&state)
@@ -214,12 +213,12 @@ fn run_hook(words: &Words) -> Result<u8> {
 /// Does nothing, at a stage without work. The input is not read.
 // The signature is that of the other commands.
 #[allow(clippy::unnecessary_wraps)]
-fn idle(_words: &Words) -> Result<u8> {
+fn idle(_words: &ParsedArgs) -> Result<u8> {
     Ok(exit::DONE)
 }
 
 /// Lists the devices of every specification on this host.
-fn list(words: &Words) -> Result<u8> {
+fn list(words: &ParsedArgs) -> Result<u8> {
     let settings = settings_of(words)?.sound()?;
     let folders = DEFAULT_FOLDERS.map(PathBuf::from);
     let listing = Listing::read(&settings.root, &folders)?;
@@ -229,7 +228,7 @@ fn list(words: &Words) -> Result<u8> {
     listing.print(words.is_set("json"))
 }
 
-fn generate(words: &Words) -> Result<u8> {
+fn generate(words: &ParsedArgs) -> Result<u8> {
     let (output, folder) = (words.path("output")?, words.path("output-dir")?);
     let vendor = words.value("vendor");
     if folder.is_some() && (output.is_some() || vendor.is_some()) {
@@ -245,14 +244,14 @@ fn generate(words: &Words) -> Result<u8> {
         return Ok(exit::DONE);
     }
     let settings = settings_of(words)?.sound()?;
-    let request = cdi::Request { settings: &settings, vendor };
+    let generator = cdi::Generator::read(&settings)?;
     if let Some(folder) = &folder {
-        for note in cdi::write_each(folder, &request)? {
+        for note in cdi::write_each(folder, &generator)? {
             let _ = writeln!(std::io::stderr(), "note: {}", printable(&note));
         }
         return Ok(exit::DONE);
     }
-    let spec = cdi::generate(&request)?;
+    let spec = generator.specification(vendor)?;
     match &output {
         None => print(&spec),
         Some(file) => cdi::write(file, &spec).map(|()| exit::DONE),

@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// The text without the runtime. Errors: the text can't be read.
-    fn without(self, text: &str, name: &str, is_drop_in: bool) -> Result<String> {
+    pub fn without(self, text: &str, name: &str, is_drop_in: bool) -> Result<String> {
         match self {
             Self::Docker => docker::without(text, name),
             Self::Containerd => containerd::without(text, name, is_drop_in),
@@ -91,8 +91,18 @@ impl Engine {
         }
     }
 
+    /// True if the text makes the runtime the default one.
+    pub fn is_default(self, text: &str, name: &str) -> bool {
+        let path = match self {
+            Self::Containerd => return containerd::is_default(text, name),
+            Self::Crio => crio::DEFAULT,
+            Self::Docker | Self::Podman => return false,
+        };
+        toml_text::parse(text).is_ok_and(|text| toml_text::get_text(&text, path) == Some(name))
+    }
+
     /// The program of a runtime. Errors: the text can't be read.
-    fn program(self, text: &str, name: &str) -> Result<Option<String>> {
+    pub fn program(self, text: &str, name: &str) -> Result<Option<String>> {
         match self {
             Self::Docker => docker::program(text, name),
             Self::Containerd => containerd::program(text, name),

@@ -5,14 +5,12 @@
 //! A container that asks for nothing starts, whatever is wrong with the settings, the vendor files
 //! or its own config. A container that asks, or may ask, is refused with the reason.
 
-pub mod amd;
 pub mod cdi;
 pub mod cdi_hook;
-pub mod find_program;
 pub mod hook;
-pub mod interfaces;
 pub mod nvidia;
 pub mod precreate;
+pub mod resolve;
 pub mod runtime;
 pub mod sarus;
 pub mod scheduled;
@@ -24,19 +22,16 @@ use crate::apply::spec::Spec;
 use crate::config::settings::Loaded;
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
-use crate::host::answer::collect_answer;
-use crate::host::inventory::collect;
 use crate::host::libraries;
 use crate::host::rootfs::{path_of, Rootfs};
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::model::decide::answers::{answers, Answers};
-use crate::model::decide::{decide, may_ask, Choice};
+use crate::model::decide::{decide, may_ask, ResolvedRequest};
 use crate::model::edits::paths::{Image, Unseen};
 use crate::model::edits::{Edits, Present, Settled};
 use crate::model::policy::Policy;
-use crate::model::request::{Request, Way};
+use crate::model::request::{Backend, ContainerRequest};
 use crate::model::vendor::VendorFile;
 use nvidia::Nvidia;
 use sarus::SchedulerLists;
@@ -87,7 +82,7 @@ impl<'a> Context<'a> {
 
     /// What a container with this request gets, logged. `None`: nothing applies.
     /// Errors: the start is refused.
-    pub fn edits(&self, request: &Request) -> Result<Option<Edits>> {
+    pub fn edits(&self, request: &ContainerRequest) -> Result<Option<Edits>> {
         let mut notes = Vec::new();
         let edits = self.decided(request, &mut notes);
         self.log.write_all(&notes);
@@ -95,96 +90,68 @@ impl<'a> Context<'a> {
     }
 
     /// The same, but the lines to log are added to the notes.
-    pub fn decided(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Option<Edits>> {
+    pub fn decided(
+        &self,
+        request: &ContainerRequest,
+        notes: &mut Vec<Note>,
+    ) -> Result<Option<Edits>> {
         let files = self.vendor_files(request, notes)?;
-        if let Some(problem) = self.loaded.problem.as_ref().or(request.doubt.as_ref()) {
+        if let Some(problem) = self.loaded.problem.as_ref().or(request.ambiguity.as_ref()) {
             if let Some(flag) = may_ask(&files, request, self.policy) {
                 return Err(in_doubt(flag, problem));
             }
             notes.push(Note::new(Level::Warning, problem.to_string()));
             return Ok(None);
         }
-        let (choices, more) = decide(&files, request, self.policy)?;
-        notes.extend(more);
-        let folder = self.loaded.settings.config_dir.display().to_string();
-        let mut answers = match answers(&files, request, self.policy, &folder) {
-            // A host that can't be looked at may be a Jetson, which needs no vendor file.
-            Err(error) => {
-                return Err(Host::open(&self.loaded.settings.root).err().unwrap_or(error))
-            }
-            Ok(answers) => answers,
-        };
-        notes.append(&mut answers.notes);
-        let asks = !answers.by_files.is_empty() || !answers.otherwise.is_empty();
+        let settings = &self.loaded.settings;
+        let decided = decide(&files, request, self.policy, &settings.config_dir, notes);
+        // A host that can't be looked at may be a Jetson, which needs no vendor file.
+        let allowed = decided.map_err(|error| Host::open(&settings.root).err().unwrap_or(error))?;
         let changes = !request.set.is_empty() || !request.unset.is_empty();
-        if choices.is_empty() && !asks && !changes && !scheduled::has_hook(request) {
+        if allowed.is_empty() && !changes && !scheduled::has_hook(request) {
             return Ok(None);
         }
-        let host = Host::open(&self.loaded.settings.root)?;
+        let host = Host::open(&settings.root)?;
         let scheduled = Scheduled::of(request, &host, &files, self.policy);
-        let found = Decided { choices, answers, scheduled };
-        self.collected(request, &host, &found, notes).map(Some)
+        self.collected(request, &host, &allowed, scheduled.as_ref(), notes).map(Some)
     }
 
     /// Looks everything up on the host.
     fn collected(
         &self,
-        request: &Request,
+        request: &ContainerRequest,
         host: &Host,
-        decided: &Decided,
+        allowed: &[ResolvedRequest],
+        scheduled: Option<&Scheduled>,
         notes: &mut Vec<Note>,
     ) -> Result<Edits> {
-        let Decided { choices, scheduled, .. } = decided;
         let warning = |text: &String| Note::new(Level::Warning, text.clone());
         notes.extend(self.warnings().map(warning));
-        let (mut edits, more) = collect(host, choices)?;
-        notes.extend(more);
-        if let Some(scheduled) = scheduled {
-            scheduled.limit(&scheduled::flags(choices), &mut edits, notes)?;
-            edits.append(scheduled::without_hooks(request, notes));
-        }
-        // Variables from other interfaces come later and override these.
-        edits.append(Edits {
+        // Variables from interfaces come later and override these.
+        let mut edits = Edits {
             environment: request.set.clone(),
             unset: request.unset.clone(),
             ..Edits::default()
-        });
-        self.add_answers(request, host, decided, &mut edits, notes)?;
+        };
+        if scheduled.is_some() {
+            edits.append(scheduled::without_hooks(request, notes));
+        }
+        for one in allowed {
+            let (mut own, more) = self.resolve(one, request, host)?;
+            notes.extend(more);
+            let is_limited = one.request.interface.is_none() || one.request.backend == Backend::Cdi;
+            if let Some(scheduled) = scheduled.filter(|_| is_limited) {
+                scheduled.limit(&one.request.by, &mut own, notes)?;
+            }
+            edits.append(own);
+        }
         edits.sort();
         edits.validate()?;
         Ok(edits)
     }
 
-    /// Adds what other programs' interfaces give: first the answers of vendor files, then what
-    /// their other ways add to these or give by themselves.
-    fn add_answers(
-        &self,
-        request: &Request,
-        host: &Host,
-        decided: &Decided,
-        edits: &mut Edits,
-        notes: &mut Vec<Note>,
-    ) -> Result<()> {
-        let Decided { answers, scheduled, .. } = decided;
-        for answer in &answers.by_files {
-            let (own, more) = collect_answer(host, answer)?;
-            notes.extend(more);
-            edits.append(own);
-        }
-        let by_files = answers.by_files.iter().map(|answer| answer.ask);
-        for ask in by_files.chain(&answers.otherwise) {
-            let (mut own, more) = self.beside(ask, request, host)?;
-            notes.extend(more);
-            if let Some(scheduled) = scheduled.as_ref().filter(|_| ask.way == Way::Cdi) {
-                scheduled.limit(&ask.by, &mut own, notes)?;
-            }
-            edits.append(own);
-        }
-        Ok(())
-    }
-
     /// The flag with which the container may ask for something.
-    pub fn may_ask(&self, request: &Request) -> Result<Option<String>> {
+    pub fn may_ask(&self, request: &ContainerRequest) -> Result<Option<String>> {
         let mut notes = Vec::new();
         let files = self.vendor_files(request, &mut notes);
         self.log.write_all(&notes);
@@ -193,7 +160,11 @@ impl<'a> Context<'a> {
     }
 
     /// Errors: the folder can't be read, and the container has an annotation that asks.
-    fn vendor_files(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<VendorFile>> {
+    fn vendor_files(
+        &self,
+        request: &ContainerRequest,
+        notes: &mut Vec<Note>,
+    ) -> Result<Vec<VendorFile>> {
         let mut files = read(&self.loaded.settings.config_dir, request, notes)?;
         for folder in &self.loaded.suspected {
             files.extend(read(folder, request, notes)?);
@@ -202,7 +173,11 @@ impl<'a> Context<'a> {
     }
 }
 
-fn read(folder: &Path, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<VendorFile>> {
+fn read(
+    folder: &Path,
+    request: &ContainerRequest,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<VendorFile>> {
     vendor_dir::read(folder).or_else(|error| {
         if let Some(flag) = request.annotations.asking().next() {
             return Err(in_doubt(flag, &error));
@@ -211,13 +186,6 @@ fn read(folder: &Path, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<V
         notes.push(Note::new(Level::Error, error.to_string()));
         Ok(Vec::new())
     })
-}
-
-/// The decision about a request, before anything is looked up on the host.
-struct Decided<'a> {
-    choices: Vec<Choice<'a>>,
-    answers: Answers<'a>,
-    scheduled: Option<Scheduled<'a>>,
 }
 
 /// Why a container that asks is refused, while another would start.

@@ -1,20 +1,20 @@
 //! What the host has: the one way into a container's root, trust of files, device nodes, files and
 //! libraries of an inventory, below the folder that is the host's root.
 
-pub mod answer;
 pub mod bundle;
 pub mod elf;
 pub mod facts;
 pub mod files;
+pub mod gated_devices;
 pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
 pub mod lock;
 pub mod nodes;
 pub(crate) mod publish;
-pub mod related;
 pub mod requirements;
 pub mod reserved;
+pub mod resolve;
 pub mod rootfs;
 pub(crate) mod syscalls;
 mod tree;

@@ -94,11 +94,8 @@ fn libraries(host: &Tree) -> Vec<Library> {
         path: "x.json".into(),
         content: Ok(oci_decorator::config::vendor::parse(&config).unwrap()),
     };
-    let files = [file];
-    let request = oci_decorator::model::request::Request::of_environment(["X=all"]);
-    let policy = oci_decorator::model::policy::Policy::default();
-    let (choices, _) = oci_decorator::model::decide::decide(&files, &request, &policy).unwrap();
-    let (edits, _) = oci_decorator::host::inventory::collect(&host_root, &choices).unwrap();
+    let choice = oci_decorator::model::decide::Choice::whole(&file).unwrap();
+    let (edits, _) = oci_decorator::host::inventory::collect(&host_root, &choice).unwrap();
     assert_eq!(edits.libraries.len(), names.len());
     edits.libraries
 }

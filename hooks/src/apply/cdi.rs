@@ -14,36 +14,21 @@ pub use files::{remove_each, write, write_each};
 
 mod document;
 mod files;
+pub mod gated;
 pub mod gpu;
 mod own;
-pub mod related;
 
 const OWN_VENDOR: &str = "oci-decorator";
 
-/// What to generate.
-#[derive(Debug)]
-pub struct Request<'a> {
-    pub settings: &'a Settings,
-    /// Name of a vendor file, without `.json`. `None`: all of them, in one document.
-    pub vendor: Option<&'a str>,
-}
-
-/// The specification as text. Errors: a vendor file has mistakes, a driver is not installed, or
-/// this host has nothing of the inventory.
-pub fn generate(request: &Request) -> Result<String> {
-    let sources = Sources::read(request.settings)?;
-    sources.specification(request.vendor)
-}
-
-/// What specifications are made from, read once for all of them.
-struct Sources<'a> {
+/// Makes specifications from vendor files, which are read once for all of them.
+pub struct Generator<'a> {
     settings: &'a Settings,
     files: Vec<VendorFile>,
     host: OnceCell<Host>,
 }
 
-impl<'a> Sources<'a> {
-    fn read(settings: &'a Settings) -> Result<Self> {
+impl<'a> Generator<'a> {
+    pub fn read(settings: &'a Settings) -> Result<Self> {
         Ok(Self { settings, files: vendor_dir::read(&settings.config_dir)?, host: OnceCell::new() })
     }
 
@@ -56,8 +41,10 @@ impl<'a> Sources<'a> {
         Ok(self.host.get_or_init(|| host))
     }
 
-    /// Engines refuse a specification without devices.
-    fn specification(&self, vendor: Option<&str>) -> Result<String> {
+    /// The specification of the vendor file with this name, without `.json`, or one of all files.
+    /// Errors: a vendor file has mistakes, a driver is not installed, or this host has nothing of
+    /// the inventory: engines refuse a specification without devices.
+    pub fn specification(&self, vendor: Option<&str>) -> Result<String> {
         let chosen = self.choose(vendor)?;
         let document = own::document(self.host()?, kind(&chosen)?, &chosen)?;
         if document.devices.is_empty() {

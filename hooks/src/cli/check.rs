@@ -13,13 +13,13 @@ use crate::config::nvidia::Place;
 use crate::config::settings::Loaded;
 use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
-use crate::frontends::interfaces::reserved;
+use crate::frontends::resolve::reserved;
 use crate::frontends::scheduled::Scheduled;
 use crate::host::inventory::{collect_whole, Item, Report};
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::model::decide::{decide, Choice};
-use crate::model::request::{asked, Asked, Request};
+use crate::model::request::{asked, ContainerRequest};
 use crate::model::vendor::{Mistake, VendorFile};
 
 pub use interfaces::SampleContainer;
@@ -76,21 +76,23 @@ pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Place) -> Resu
     let host = Host::open(&settings.root)?;
     let mut ignored = Vec::new();
     let mut refused = None;
-    let mut request = container.request();
+    let mut request = container.request(&[]);
     request.reserved = reserved(settings, None);
     let asks = !container.environment.is_empty() || !container.annotations.is_empty();
-    let choices = if asks {
-        let decided = decide(&files, &request, &settings.policy);
-        let (choices, notes) = decided.unwrap_or_else(|error| {
+    let choices: Vec<Choice> = if asks {
+        let mut notes = Vec::new();
+        let decided = decide(&files, &request, &settings.policy, &settings.config_dir, &mut notes);
+        let allowed = decided.unwrap_or_else(|error| {
             refused = Some(error);
-            (Vec::new(), Vec::new())
+            notes.clear();
+            Vec::new()
         });
         // The other notes are about broken files, which are listed.
         let notes = notes.into_iter().filter(|note| note.level == Level::Notice);
         ignored = notes.map(|note| note.message).collect();
-        choices
+        allowed.into_iter().filter_map(|it| it.choice).collect()
     } else {
-        everything(&files)
+        files.iter().filter_map(Choice::whole).collect()
     };
     let mut vendors: Vec<VendorReport> = choices.iter().map(|c| vendor_report(&host, c)).collect();
     if asks && refused.is_none() {
@@ -142,14 +144,14 @@ fn limit(
 
 /// A variable of another name may be any program's, unless nothing else of the request is anyone's.
 fn unanswered(
-    request: &Request,
+    request: &ContainerRequest,
     files: &[VendorFile],
     is_alone: bool,
     config_dir: &Path,
 ) -> Option<Error> {
     let known: Vec<&String> = files.iter().flat_map(VendorFile::flags).collect();
     let named = request.environment.names();
-    let asking = named.filter(|name| asked(request.environment.get(name)) != Asked::Nothing);
+    let asking = named.filter(|name| asked(request.environment.get(name)).is_some());
     let variables = asking.filter(|name| is_alone || name.starts_with("OCI_"));
     let mut flags: Vec<&str> = request.annotations.asking().chain(variables).collect();
     flags.retain(|flag| !known.iter().any(|other| other == flag));
@@ -178,16 +180,6 @@ fn nothing(root: &Path) -> Error {
         root.display()
     ))
     .resolve("install and load the driver: provision apply")
-}
-
-fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {
-    files
-        .iter()
-        .filter_map(|file| {
-            let vendor = file.content.as_ref().ok()?;
-            Some(Choice { file, vendor, features: vendor.feature_names().collect() })
-        })
-        .collect()
 }
 
 fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {

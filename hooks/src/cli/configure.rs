@@ -9,10 +9,10 @@ use super::{print, JSON};
 use crate::engines::hooks_d::{self, Hook};
 use crate::engines::{by_hand, containerd, crio, links, Done, Engine, Job, RuntimeEntry};
 use crate::error::{exit, Error, Result};
-use crate::frontends::find_program::{is_executable, PATH};
 use crate::frontends::nvidia::runtime_and_hook::look_for_low_level;
 use crate::host::files;
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::host::files::{is_executable, PATH};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
     flag(&["set-as-default"]),
@@ -25,8 +25,12 @@ pub const OPTIONS: &[Opt] = &[
     value(&["hook-folder"]),
     flag(&["dry-run"]),
     flag(&["remove"]),
+    REPLACE,
     JSON,
 ];
+
+/// Takes the runtime out of the other file that has it. NVIDIA's program does not have it.
+pub const REPLACE: Opt = flag(&["replace"]);
 
 /// What to do to which engine.
 // Each is an option of its own.
@@ -44,23 +48,25 @@ pub struct Order {
     /// The user named the runtime's program.
     pub is_given: bool,
     pub is_removed: bool,
+    /// The runtime stays in one file only.
+    pub is_replacing: bool,
     pub is_dry: bool,
     pub is_json: bool,
     pub is_quiet: bool,
 }
 
-pub fn run(words: &Words) -> Result<u8> {
+pub fn run(args: &ParsedArgs) -> Result<u8> {
     let hint =
         "name docker, containerd, crio or podman, for example: oci-decorator configure docker";
-    let Some(engine) = words.operands.first() else {
-        return Err(words.wrong("the engine is missing").resolve(hint));
+    let Some(engine) = args.operands.first() else {
+        return Err(args.wrong("the engine is missing").resolve(hint));
     };
-    let engine = engine_of(words, &engine.to_string_lossy(), hint)?;
-    let program = match words.value("runtime-path") {
+    let engine = engine_of(args, &engine.to_string_lossy(), hint)?;
+    let program = match args.value("runtime-path") {
         Some(path) => path.to_owned(),
         None => beside_us("oci-decorator-runtime")?,
     };
-    let folder = words.path("hook-folder")?.unwrap_or_else(|| hooks_d::FOLDER.into());
+    let folder = args.path("hook-folder")?.unwrap_or_else(|| hooks_d::FOLDER.into());
     let hooks = || -> Result<Vec<Hook>> {
         let program = beside_us("oci-decorator")?;
         let stages = [(10, "precreate"), (20, "prestart")];
@@ -71,47 +77,50 @@ pub fn run(words: &Words) -> Result<u8> {
         });
         Ok(hook.into())
     };
-    let name = words.value("runtime-name").unwrap_or("oci-decorator");
+    let name = args.value("runtime-name").unwrap_or("oci-decorator");
     Order {
         engine,
-        runtime: runtime(words, engine, name, program, ["set-as-default", "cdi"])?,
-        config: words.path("config")?,
-        drop_in: words.path("drop-in-config")?,
-        hooks: is_hook_mode(words, engine)?.then(hooks).transpose()?,
-        is_given: words.value("runtime-path").is_some(),
-        is_removed: words.is_set("remove"),
-        is_dry: words.is_set("dry-run"),
-        is_json: words.is_set("json"),
+        runtime: runtime(args, engine, name, program, ["set-as-default", "cdi"])?,
+        config: args.path("config")?,
+        drop_in: args.path("drop-in-config")?,
+        hooks: is_hook_mode(args, engine)?.then(hooks).transpose()?,
+        is_given: args.value("runtime-path").is_some(),
+        is_removed: args.is_set("remove"),
+        is_replacing: args.is_set("replace"),
+        is_dry: args.is_set("dry-run"),
+        is_json: args.is_set("json"),
         is_quiet: false,
     }
     .carry_out()
 }
 
 /// Errors: there is no such engine.
-pub fn engine_of(words: &Words, word: &str, hint: &str) -> Result<Engine> {
+pub fn engine_of(args: &ParsedArgs, word: &str, hint: &str) -> Result<Engine> {
     Engine::from_word(word).ok_or_else(|| {
         let known = Engine::ALL.map(|(name, _)| name).join(", ");
         let problem = format!("unknown engine {word:?}; known are {known}");
-        words.wrong(&problem).resolve(hint)
+        args.wrong(&problem).resolve(hint)
     })
 }
 
 /// True for the mode `oci-hook`. Errors: the mode is unknown, or the engine reads no hook files.
-pub fn is_hook_mode(words: &Words, engine: Engine) -> Result<bool> {
-    match words.value("config-mode").unwrap_or("config-file") {
+pub fn is_hook_mode(args: &ParsedArgs, engine: Engine) -> Result<bool> {
+    match args.value("config-mode").unwrap_or("config-file") {
         "config-file" | "config" => Ok(false),
         "oci-hook" | "hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
-        "oci-hook" | "hook" => Err(words
-            .wrong(&format!("{} reads no files with hooks; crio and podman do", engine.word()))),
-        other => Err(words
+        "oci-hook" | "hook" => {
+            Err(args
+                .wrong(&format!("{} reads no files with hooks; crio and podman do", engine.word())))
+        }
+        other => Err(args
             .wrong(&format!("unknown --config-mode {other:?}; known are config-file, oci-hook"))),
     }
 }
 
-/// The runtime to add; the last words are the options for its being the default and for CDI.
+/// The runtime to add; the last args are the options for its being the default and for CDI.
 /// Errors: engines do not accept the name, or the engine can't start the program.
 pub fn runtime(
-    words: &Words,
+    args: &ParsedArgs,
     engine: Engine,
     name: &str,
     program: String,
@@ -119,21 +128,21 @@ pub fn runtime(
 ) -> Result<RuntimeEntry> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(words.wrong(&format!(
+        return Err(args.wrong(&format!(
             "{name:?} is not a name for a runtime: use letters, digits, '.', '_' and '-'"
         )));
     }
     if engine != Engine::Docker && !program.starts_with('/') {
         let engine = engine.word();
         return Err(
-            words.wrong(&format!("{program:?} is not an absolute path, which {engine} needs"))
+            args.wrong(&format!("{program:?} is not an absolute path, which {engine} needs"))
         );
     }
     Ok(RuntimeEntry {
         name: name.to_owned(),
         program,
-        is_default: words.flag(default),
-        cdi: words.flag(cdi),
+        is_default: args.flag(default),
+        cdi: args.flag(cdi),
     })
 }
 
@@ -157,7 +166,7 @@ impl Order {
                 let put = |hook| hooks_d::put(hook, self.is_removed, self.is_dry);
                 hooks.iter().map(put).collect::<Result<Vec<_>>>()?
             }
-            None => vec![self.edit(&mut notes)?],
+            None => self.edit(&mut notes)?,
         };
         if self.is_dry && !self.is_json {
             notes.extend(done.iter().filter(|it| it.is_change()).map(|it| self.line(it)));
@@ -209,20 +218,66 @@ impl Order {
         Ok(())
     }
 
-    fn edit(&self, notes: &mut Vec<String>) -> Result<Done> {
+    fn edit(&self, notes: &mut Vec<String>) -> Result<Vec<Done>> {
         let usual = || self.engine.file(&self.runtime.name);
         let main = self.config.clone().unwrap_or_else(usual);
-        let (file, others) = match self.engine {
+        let (file, mut others) = match self.engine {
             Engine::Containerd => self.beside_containerd(&main, notes)?,
             Engine::Crio if self.config.is_none() => (main.clone(), crios(&main, notes)),
-            _ => (main, Vec::new()),
+            _ => (main.clone(), Vec::new()),
         };
-        let job = Job { engine: self.engine, file, others, is_dry: self.is_dry };
-        if self.is_removed {
-            job.remove(&self.runtime)
-        } else {
-            job.add(&self.runtime)
+        let mut runtime = self.runtime.clone();
+        let mut twins = Vec::new();
+        for (twin, text) in self.twins(&main, &file)? {
+            let shown = twin.display();
+            if !self.is_replacing && !self.is_removed {
+                let name = &runtime.name;
+                notes.push(format!("{shown} has the runtime {name} too, and the engine uses one of the two files: --replace takes it out there"));
+                continue;
+            }
+            if runtime.is_default.is_none() && self.engine.is_default(&text, &runtime.name) {
+                runtime.is_default = Some(true);
+            }
+            // The runtimes of containerd's own file decide which of them ours needs beside it.
+            let is_main = twin == main;
+            if is_main && !self.is_removed {
+                let left = self.engine.without(&text, &runtime.name, false);
+                others = vec![left.map_err(|problem| unchanged(&twin, &problem))?];
+            }
+            let others = if is_main { Vec::new() } else { vec![text] };
+            twins.push(Job { engine: self.engine, file: twin, others, is_dry: self.is_dry });
         }
+        let job = Job { engine: self.engine, file, others, is_dry: self.is_dry };
+        let mut done =
+            vec![if self.is_removed { job.remove(&runtime)? } else { job.add(&runtime)? }];
+        for twin in twins {
+            done.push(twin.remove(&runtime)?);
+        }
+        Ok(done)
+    }
+
+    /// The other files that the engine reads and that have our runtime, with their texts: for CRI-O
+    /// the one with the other ending, for containerd its own file or the imported one.
+    fn twins(&self, main: &Path, file: &Path) -> Result<Vec<(PathBuf, String)>> {
+        let path = match self.engine {
+            Engine::Crio if file.extension().is_some_and(|it| it == "toml") => {
+                file.with_extension("conf")
+            }
+            Engine::Containerd if file != main => main.to_owned(),
+            Engine::Containerd => {
+                let text = files::read(main)?.unwrap_or_default();
+                let found = containerd::look(&text, &self.runtime.name).unwrap_or_default();
+                match found.import_folder {
+                    Some(folder) => folder.join(drop_in_name(&self.runtime.name)),
+                    None => return Ok(Vec::new()),
+                }
+            }
+            _ => return Ok(Vec::new()),
+        };
+        let text = files::read_others(&path).unwrap_or_default().unwrap_or_default();
+        let program = self.engine.program(&text, &self.runtime.name).unwrap_or_default();
+        let is_ours = |it: &String| *it == self.runtime.program || links::is_name_of_ours(it);
+        Ok(program.filter(is_ours).map(|_| (path, text)).into_iter().collect())
     }
 
     /// containerd's own file, or an imported file if one is requested or is the default. Also
@@ -234,10 +289,8 @@ impl Order {
     ) -> Result<(PathBuf, Vec<String>)> {
         let text = files::read(main)?.unwrap_or_default();
         let shown = main.display();
-        let found = containerd::look(&text, &self.runtime.name).map_err(|problem| {
-            Error::failed(format!("{shown}: {problem}. The file is unchanged"))
-                .resolve(by_hand(main))
-        })?;
+        let found = containerd::look(&text, &self.runtime.name)
+            .map_err(|problem| unchanged(main, &problem))?;
         notes.extend(found.notes.into_iter().map(|note| format!("{shown}: {note}")));
         let file = match (&self.drop_in, &found.import_folder) {
             (Some(file), Some(folder)) if file.parent() == Some(folder) => file.clone(),
@@ -249,8 +302,8 @@ impl Order {
                 ))
                 .resolve("leave --drop-in-config out, and the file itself gets the runtime: oci-decorator configure containerd"));
             }
-            (None, Some(folder)) if !found.has_runtime => {
-                folder.join(format!("99-{}.toml", self.runtime.name))
+            (None, Some(folder)) if !found.has_runtime || self.is_replacing => {
+                folder.join(drop_in_name(&self.runtime.name))
             }
             (None, _) => return Ok((main.to_owned(), Vec::new())),
         };
@@ -303,6 +356,15 @@ impl Order {
         let (before, after) = (changed.before.as_deref(), changed.after.as_deref());
         self.engine.reread(before, after)
     }
+}
+
+fn drop_in_name(runtime: &str) -> String {
+    format!("99-{runtime}.toml")
+}
+
+fn unchanged(file: &Path, problem: &str) -> Error {
+    Error::failed(format!("{}: {problem}. The file is unchanged", file.display()))
+        .resolve(by_hand(file))
 }
 
 /// The texts of the files that CRI-O reads, except for ours. They are only copied from: what can't

@@ -7,14 +7,14 @@ use serde_json::json;
 use super::{print, JSON};
 use crate::engines::links::Links;
 use crate::error::{Error, Result};
-use crate::spec::options::{flag, Opt, Words};
+use crate::spec::options::{flag, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[flag(&["remove"]), JSON];
 
 /// Makes or removes the links.
-pub fn run(words: &Words) -> Result<u8> {
-    let [folder] = words.operands.as_slice() else {
-        let error = words.wrong("the folder is missing");
+pub fn run(args: &ParsedArgs) -> Result<u8> {
+    let [folder] = args.operands.as_slice() else {
+        let error = args.wrong("the folder is missing");
         return Err(
             error.resolve("name one folder, for example: oci-decorator install-links /usr/bin")
         );
@@ -23,13 +23,13 @@ pub fn run(words: &Words) -> Result<u8> {
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
     let program = own_program()?;
     let links = Links::new(&folder, &program);
-    let (changed, verb) = if words.is_set("remove") {
+    let (changed, verb) = if args.is_set("remove") {
         (links.remove()?, "removed")
     } else {
         (links.install()?, "made")
     };
     let changed: Vec<_> = changed.iter().map(|path| path.display().to_string()).collect();
-    print(&if words.is_set("json") {
+    print(&if args.is_set("json") {
         format!("{}\n", json!({"target": links.target.to_string_lossy(), "changed": changed}))
     } else if changed.is_empty() {
         "nothing to do\n".to_owned()

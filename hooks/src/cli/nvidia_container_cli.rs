@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use rustix::process::Pid;
-use serde_json::json;
 
 use super::commands::{command, Program, Takes};
 use super::nvidia_hook::SETTINGS_OPTION;
@@ -17,7 +16,8 @@ use super::{complain, print};
 use crate::config::nvidia::{Compat, Config, CAPABILITIES as KNOWN_CAPABILITIES};
 use crate::config::settings::{self, Loaded};
 use crate::error::{exit, Error, Result};
-use crate::frontends::nvidia::{Nvidia, CAPABILITIES, DEVICES};
+use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
+use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{hook, Context, FrontEndKind};
 use crate::host::facts::{FactsState, Gpu};
 use crate::host::libraries::is_library;
@@ -26,9 +26,8 @@ use crate::log::level::Level;
 use crate::log::Log;
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
-use crate::model::request::{Interface, MigRight};
-use crate::spec::config::Config as Spec;
-use crate::spec::options::{flag, optional, value, Opt, Syntax, Words};
+use crate::model::request::{ContainerRequest, Interface, MigRight};
+use crate::spec::options::{flag, optional, value, Opt, ParsedArgs, Syntax};
 
 /// The name of the program with this command line.
 pub const NAME: &str = "nvidia-container-cli";
@@ -101,7 +100,7 @@ pub fn run(line: &[OsString]) -> u8 {
 
 /// The settings and the log. Variables name no settings: LXC and enroot start this program with the
 /// container's environment.
-fn loaded(words: &Words) -> (Loaded, Log) {
+fn loaded(words: &ParsedArgs) -> (Loaded, Log) {
     let mut loaded = settings::load(words.value(SETTINGS_OPTION).map(Path::new));
     let settings = &mut loaded.settings;
     if let Some(file) = words.value("debug") {
@@ -114,10 +113,10 @@ fn loaded(words: &Words) -> (Loaded, Log) {
 
 /// What a container with this environment gets, by NVIDIA's rules.
 fn edits(context: &Context, environment: &[String]) -> Result<Edits> {
-    let spec = json!({"process": {"env": environment}}).to_string();
-    let mut request = context.request(&Spec::parse(spec.as_bytes()));
+    let request = ContainerRequest::of_environment(environment.iter().map(String::as_str));
+    let mut request = context.with_device_requests(request);
     // The host's scheduler may give other vendors' devices to the container of a job.
-    request.asks.retain(|ask| ask.interface == Interface::Nvidia);
+    request.device_requests.retain(|it| it.interface == Some(Interface::Nvidia));
     Ok(context.edits(&request)?.unwrap_or_default())
 }
 
@@ -126,7 +125,7 @@ fn nvidia(config: &Config) -> Nvidia<'_> {
     Nvidia { config, problem: None, warnings: &[], kind, reads_annotations: false, file: None }
 }
 
-fn configure(words: &Words) -> Result<u8> {
+fn configure(words: &ParsedArgs) -> Result<u8> {
     let root = words.operands.first().map(Path::new).filter(|root| root.is_absolute());
     let root =
         root.ok_or_else(|| words.wrong("the absolute path of the container's root is missing"))?;
@@ -153,7 +152,7 @@ fn configure(words: &Words) -> Result<u8> {
 }
 
 /// The variables with which a container asks for what the options name.
-fn environment(words: &Words) -> Vec<String> {
+fn environment(words: &ParsedArgs) -> Vec<String> {
     let all = |option| {
         let values: Vec<_> = words.each(option).map(|given| given.value.as_str()).collect();
         (!values.is_empty()).then(|| values.join(","))
@@ -167,7 +166,7 @@ fn environment(words: &Words) -> Vec<String> {
     for (option, variable) in [
         ("mig-config", MigRight::Config.variable()),
         ("mig-monitor", MigRight::Monitor.variable()),
-        ("imex-channel", "NVIDIA_IMEX_CHANNELS"),
+        ("imex-channel", IMEX_CHANNELS),
     ] {
         variables.extend(all(option).map(|value| format!("{variable}={value}")));
     }
@@ -177,7 +176,7 @@ fn environment(words: &Words) -> Vec<String> {
 }
 
 /// Prints the paths of the driver's files and nodes on the host.
-fn list(words: &Words) -> Result<u8> {
+fn list(words: &ParsedArgs) -> Result<u8> {
     let is_all = LIST.iter().all(|option| words.value(option.name()).is_none());
     let (loaded, log) = loaded(words);
     let config = Config::default();
@@ -223,7 +222,7 @@ fn is_program(path: &str) -> bool {
 }
 
 /// Prints the versions of the driver, and every device.
-fn info(words: &Words) -> Result<u8> {
+fn info(words: &ParsedArgs) -> Result<u8> {
     let (loaded, _) = loaded(words);
     let host = Host::open(&loaded.settings.root)?;
     let facts = match host.facts(Interface::Nvidia.word()) {

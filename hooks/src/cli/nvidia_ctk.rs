@@ -18,7 +18,7 @@ use crate::config::nvidia::{self, Place};
 use crate::config::settings;
 use crate::error::Result;
 use crate::log::printable;
-use crate::spec::options::{flag, value, Opt, Syntax, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
@@ -54,14 +54,14 @@ static PROGRAM: Program = Program {
 const INFO: &[Opt] = &[JSON, value(&["config-file", "config"])];
 
 /// Checks as `oci-decorator check` does, with these settings of NVIDIA's.
-fn info(words: &Words) -> Result<u8> {
+fn info(words: &ParsedArgs) -> Result<u8> {
     let own = settings::load(settings::named_by_environment().as_deref());
     report(words, &SampleContainer::default(), &own, &place_of(words))
 }
 
 /// Runs a hook, which reports its own errors.
 #[allow(clippy::unnecessary_wraps)]
-fn hook(words: &Words) -> Result<u8> {
+fn hook(words: &ParsedArgs) -> Result<u8> {
     Ok(nvidia_cdi_hook::run(&words.operands))
 }
 
@@ -72,21 +72,21 @@ pub fn run(line: &[OsString]) -> u8 {
 }
 
 /// Prints a line on standard error, with --debug.
-fn debug(words: &Words, line: &str) {
+fn debug(words: &ParsedArgs, line: &str) {
     if words.is_set("debug") {
         warn(words, line);
     }
 }
 
 /// Prints a line on standard error, without --quiet.
-fn warn(words: &Words, line: &str) {
+fn warn(words: &ParsedArgs, line: &str) {
     if !words.is_set("quiet") {
         let _ = writeln!(std::io::stderr(), "{}: {}", PROGRAM.name, printable(line));
     }
 }
 
 /// The settings file for a command line.
-fn place_of(words: &Words) -> Place {
+fn place_of(words: &ParsedArgs) -> Place {
     let named = words.value("config-file").or(words.value("settings"));
     let variable = |name| std::env::var_os(name);
     nvidia::place(

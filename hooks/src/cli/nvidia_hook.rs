@@ -14,7 +14,7 @@ use crate::frontends::nvidia::runtime_and_hook::run_hook;
 use crate::frontends::nvidia::{Nvidia, HOOKS};
 use crate::frontends::{read_input, FrontEndKind};
 use crate::log::printable;
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 /// Names our settings, which have the policy: a hook trusts no variable to name them.
 pub const SETTINGS_OPTION: &str = "oci-decorator-config";
@@ -57,7 +57,7 @@ const VERSION: &str = concat!(
 /// Runs the hook. The variables that name a settings file are not read, because the environment may
 /// be the container's.
 pub fn run(words: &[OsString]) -> u8 {
-    let words = match Words::default().leading(words, OPTIONS) {
+    let words = match ParsedArgs::default().leading(words, OPTIONS) {
         Ok(words) => words,
         Err(error) => return wrong(&format!("{}\n{USAGE}", error.message)),
     };

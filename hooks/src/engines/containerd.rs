@@ -88,6 +88,16 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(Some(program.unwrap_or_default().to_owned()))
 }
 
+/// True if the text makes the runtime the default one.
+pub fn is_default(text: &str, name: &str) -> bool {
+    let read = || {
+        let document = parse(text)?;
+        let default = ["plugins", plugin_of(version_of(&document, None))?, "containerd", DEFAULT];
+        Ok::<_, String>(get_text(&document, &default) == Some(name))
+    };
+    read().unwrap_or_default()
+}
+
 /// What a text of containerd's own file says about where the runtime goes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outlook {

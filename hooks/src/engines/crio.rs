@@ -9,7 +9,7 @@ use super::toml_text::{self, get, get_text, parse, remove_default, table};
 use super::{Result, RuntimeEntry};
 
 const RUNTIME: &[&str] = &["crio", "runtime"];
-const DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
+pub const DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
 /// CRI-O's default runtimes: crun since 1.31, runc before.
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
 

@@ -68,7 +68,9 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
         Verb::CreateDirectories(paths) => Ok(make_directories(&rootfs, paths)),
         Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
         Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),
-        Verb::DisableDeviceNodeModification => params::hide(&rootfs).map(|()| Vec::new()),
+        Verb::DisableDeviceNodeModification => {
+            params::mask_modify_device_files(&rootfs).map(|()| Vec::new())
+        }
         Verb::UpdateApplicationProfile | Verb::Unsupported(_) => Ok(Vec::new()),
         Verb::Chmod { mode, paths } => Ok(change_modes(&rootfs, *mode, paths)),
     }

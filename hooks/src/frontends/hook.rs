@@ -143,7 +143,7 @@ fn fill(
     rootfs.open_new(&settled.new_file_systems);
     log.write_all(&hosts.put_into(&rootfs, &settled)?);
     if settled.rest.keeps_nodes {
-        params::hide(&rootfs)?;
+        params::mask_modify_device_files(&rootfs)?;
     }
     write_files(&rootfs, &settled, log);
     Ok(())

@@ -1,14 +1,12 @@
 //! NVIDIA's interface: what its variables, mounts and annotations ask for. The names and rules are
 //! those of NVIDIA's container toolkit, without its mistakes.
 
-mod asks;
-mod capabilities;
 pub mod csv;
 mod devices;
-mod mode;
-mod requirements;
-mod rights;
+mod extras;
+mod requests;
 pub mod runtime_and_hook;
+pub mod vars;
 
 use std::cell::LazyCell;
 use std::path::Path;
@@ -20,21 +18,13 @@ use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::host::Host;
 use crate::model::edits::Edits;
-use crate::model::policy::{Judge, Policy};
-use crate::model::request::{Candidate, Interface, Request, Source, Way, Words};
+use crate::model::policy::Policy;
+use crate::model::request::{ContainerRequest, DeviceList, Interface, Source};
 use crate::spec::config::ScanScope;
 
 use super::FrontEndKind;
+use vars::{CUDA_VERSION, DEVICES, MOUNTS};
 
-/// The variable for devices.
-pub const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-/// The variable for features.
-pub const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
-/// Images that are older than these variables have only this one.
-pub const CUDA_VERSION: &str = "CUDA_VERSION";
-const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
-/// Mounts below this folder ask for the devices that they are named after.
-const MOUNTS: &str = "/var/run/nvidia-container-devices";
 /// Programs of hooks that an edited spec no longer needs.
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
@@ -94,30 +84,28 @@ impl<'a> Nvidia<'a> {
 
     /// Adds what a container asks for through this interface to its request. The root is the
     /// host's, which is opened only if a request needs it.
-    pub fn read(&self, request: &mut Request, policy: &Policy, root: &Path) {
+    pub fn read(&self, request: &mut ContainerRequest, policy: &Policy, root: &Path) {
         if self.possible_trigger(request, |_| true).is_none() {
             return;
         }
         request.possible_trigger = self.possible_trigger(request, |source| policy.may_use(source));
-        if request.doubt.is_none() && request.possible_trigger.is_some() {
-            request.doubt = self.problem.cloned();
+        if request.ambiguity.is_none() && request.possible_trigger.is_some() {
+            request.ambiguity = self.problem.cloned();
         }
-        if request.doubt.is_some() {
-            return;
+        if request.ambiguity.is_none() {
+            let is_tegra =
+                LazyCell::new(|| Host::open(root).is_ok_and(|host| csv::is_tegra(&host)));
+            request.device_requests.extend(self.requests(request, &|| *is_tegra));
         }
-        let judge =
-            Judge::of(policy, request).with_nvidias_rule(self.config.environment_when_unprivileged);
-        let (counting, mut refused) = judge.pick(request, self.candidates(request, root));
-        for candidate in counting {
-            let ask = self.ask(request, candidate, judge, &mut refused);
-            request.asks.push(ask);
-        }
-        request.refused.extend(refused);
     }
 
     /// The variable, mount or annotation that may ask for something, in any reading of the request
     /// and in a source that may count.
-    fn possible_trigger(&self, request: &Request, may: impl Fn(Source) -> bool) -> Option<String> {
+    fn possible_trigger(
+        &self,
+        request: &ContainerRequest,
+        may: impl Fn(Source) -> bool,
+    ) -> Option<String> {
         let annotation = request.cdi.first();
         let annotation = annotation.filter(|_| may(Source::Cdi) && may(Source::Annotations));
         if let Some((key, _)) = annotation {
@@ -134,14 +122,12 @@ impl<'a> Nvidia<'a> {
         }
         let asks = |name: &&str| {
             let mut values = request.environment.of(name);
-            values.any(|value| Words::of([value]) != Words::Nothing)
+            values.any(|value| DeviceList::of([value]) != DeviceList::Nothing)
         };
         let swarm = self.config.swarm_resources.iter().map(String::as_str);
         let asking = swarm.chain([DEVICES]).find(asks);
-        let is_legacy = || {
-            request.environment.get(DEVICES).is_none()
-                && requirements::is_legacy(&request.environment)
-        };
+        let is_legacy =
+            || request.environment.get(DEVICES).is_none() && vars::is_legacy(&request.environment);
         // `NAME` without a `=`, which is an error for a container that asks.
         let bare = || {
             let entry = request.environment.bare_of(DEVICES);
@@ -150,23 +136,6 @@ impl<'a> Nvidia<'a> {
         let asking = asking.or_else(bare);
         let asking = asking.or_else(|| is_legacy().then_some(CUDA_VERSION));
         asking.map(str::to_owned)
-    }
-
-    /// What may ask for devices, each with the way in which it would be given.
-    fn candidates(&self, request: &Request, root: &Path) -> Vec<Candidate> {
-        let is_tegra = LazyCell::new(|| Host::open(root).is_ok_and(|host| mode::is_tegra(&host)));
-        let mut candidates = devices::candidates(request, self.config);
-        for candidate in &mut candidates {
-            let names = candidate.names();
-            let way = mode::way(self.config.mode, self.kind, names, || *is_tegra);
-            let is_cdi =
-                |name: &String| devices::is_qualified(name) && !devices::is_automatic(name);
-            if way == Way::Cdi || names.iter().any(is_cdi) {
-                candidate.require_cdi();
-            }
-            candidate.way = way;
-        }
-        candidates
     }
 
     /// True where NVIDIA's hook gives the devices in NVIDIA's toolkit. It reads the capabilities, and checks what an image
@@ -187,11 +156,11 @@ impl<'a> Nvidia<'a> {
             && names.iter().any(|name| name == "all" || name == hook)
     }
 
-    /// What a spec gets in addition to a vendor file's answer. Programs of the driver must not make
+    /// What a spec gets in addition to the vendor file's devices. Programs of the driver must not make
     /// nodes in a container that was given its nodes. Our hook prevents that itself. The runtime
     /// starts before the container exists, so it adds a hook, but only if the driver's settings on
     /// the host require it.
-    pub fn beside(&self, host: &Host) -> Result<Edits> {
+    pub fn spec_edits(&self, host: &Host) -> Result<Edits> {
         let hook = match self.kind {
             FrontEndKind::Runtime
                 if self.reads_annotations

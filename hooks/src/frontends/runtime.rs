@@ -15,13 +15,12 @@ use crate::apply::write_files;
 use crate::config::nvidia;
 use crate::config::settings::{self, Loaded};
 use crate::error::{exit, Error, Result};
-use crate::frontends::find_program::{candidates, is_executable, PATH};
 use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::bundle;
-use crate::log::clock;
+use crate::host::files::{candidates, is_executable, PATH};
 use crate::log::level::Level;
-use crate::log::{append, printable, Log, Note};
+use crate::log::{append, now, printable, Log, Note};
 use crate::spec::command_line::{Arguments, Create, LogFormat};
 use crate::spec::config::Config;
 use crate::spec::json::quote;
@@ -201,7 +200,7 @@ fn report(arguments: &Arguments, message: &str) {
 
 /// A line as runc logs it.
 fn entry(message: &str, format: LogFormat) -> String {
-    let (time, text) = (clock::now(), quote(message));
+    let (time, text) = (now(), quote(message));
     match format {
         LogFormat::Json => format!("{{\"level\":\"error\",\"msg\":{text},\"time\":\"{time}\"}}\n"),
         LogFormat::Text => format!("time=\"{time}\" level=error msg={text}\n"),

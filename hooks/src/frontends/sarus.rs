@@ -7,13 +7,12 @@
 //! container too. With a number beside a UUID, the order is unknown here: the container's list is
 //! left out, and CUDA uses every device that the container was given.
 
-use crate::model::request::Request;
+use crate::model::policy::Policy;
+use crate::model::request::{ContainerRequest, DeviceList, DeviceRequest, Interface, Source};
 
-use super::nvidia::{CAPABILITIES, CUDA_VERSION, DEVICES};
+use super::nvidia::vars::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES};
 
-/// The variable with which Slurm and others give NVIDIA's devices to a job.
-pub const CUDA: &str = "CUDA_VISIBLE_DEVICES";
-/// The same for AMD's devices.
+/// The variable with which Slurm and others give AMD's devices to a job.
 pub const ROCR: &str = "ROCR_VISIBLE_DEVICES";
 /// The value that Slurm sets for a job without devices.
 const NO_DEVICES: &str = "NoDevFiles";
@@ -43,8 +42,40 @@ struct Translation {
     cuda: Option<String>,
 }
 
+/// Adds the request of AMD's variable, read as Sarus's hook does. If there is a host's scheduler, its variable overrides the image's,
+/// and a job without the variable gets no device.
+pub fn read_amd(
+    request: &mut ContainerRequest,
+    given: &SchedulerLists,
+    is_scheduled: bool,
+    policy: &Policy,
+) {
+    let source = if is_scheduled { Source::Scheduler } else { Source::Environment };
+    let value = if is_scheduled { given.rocr.as_deref() } else { request.environment.get(ROCR) };
+    let devices = value.map_or(DeviceList::Nothing, |value| DeviceList::of([value]));
+    if matches!(devices, DeviceList::Nothing | DeviceList::None) {
+        return;
+    }
+    if policy.may_use(source) {
+        request.possible_trigger.get_or_insert_with(|| ROCR.to_owned());
+    }
+    if request.ambiguity.is_some() {
+        return;
+    }
+    request.device_requests.push(DeviceRequest {
+        interface: Some(Interface::Amd),
+        sources: vec![source],
+        by: ROCR.to_owned(),
+        devices,
+        is_beside_scheduler: is_scheduled,
+        // The nodes belong to a group that the container's process has to join.
+        groups: true,
+        ..DeviceRequest::default()
+    });
+}
+
 /// Replaces a container's request for NVIDIA's devices with the scheduler's.
-pub fn apply(request: &mut Request, given: &SchedulerLists) {
+pub fn apply(request: &mut ContainerRequest, given: &SchedulerLists) {
     let list = given.cuda.as_deref().filter(|list| *list != NO_DEVICES);
     let Some(Translation { devices, cuda }) = list.and_then(translate) else {
         for name in ERASED {

@@ -6,10 +6,9 @@ use crate::host::reserved::Reserved;
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::model::decide::Choice;
 use crate::model::edits::Edits;
 use crate::model::policy::{not_scheduled, refuse, Policy};
-use crate::model::request::Request;
+use crate::model::request::ContainerRequest;
 use crate::model::vendor::VendorFile;
 
 use super::nvidia::HOOKS;
@@ -25,7 +24,7 @@ pub struct Scheduled<'a> {
 impl<'a> Scheduled<'a> {
     /// `None`: no scheduler counts.
     pub fn of(
-        request: &Request,
+        request: &ContainerRequest,
         host: &'a Host,
         files: &[VendorFile],
         policy: &'a Policy,
@@ -56,25 +55,19 @@ impl<'a> Scheduled<'a> {
     }
 }
 
-/// The flags of the chosen vendor files.
-pub fn flags(choices: &[Choice]) -> String {
-    let flags = choices.iter().map(|it| it.vendor.activation_flag.as_str());
-    flags.collect::<Vec<_>>().join(", ")
-}
-
 /// True if a scheduler counts and the spec has a hook that would give devices.
-pub fn has_hook(request: &Request) -> bool {
+pub fn has_hook(request: &ContainerRequest) -> bool {
     request.has_scheduler() && hooks(request).next().is_some()
 }
 
-fn hooks<'r>(request: &'r Request) -> impl Iterator<Item = &'r String> {
+fn hooks<'r>(request: &'r ContainerRequest) -> impl Iterator<Item = &'r String> {
     let name = |path: &&String| path.rsplit('/').next().unwrap_or_default().to_owned();
     let hooks = request.hooks.iter();
     hooks.filter(move |path| HOOKS.contains(&name(path).as_str()))
 }
 
 /// Removes NVIDIA's hooks, which know nothing about the scheduler.
-pub fn without_hooks(request: &Request, notes: &mut Vec<Note>) -> Edits {
+pub fn without_hooks(request: &ContainerRequest, notes: &mut Vec<Note>) -> Edits {
     let reason = |hook: &String| {
         let message = format!(
             "the hook {hook} of the container is left out: with \"scheduler\" in config.toml, only the host's scheduler gives these devices"

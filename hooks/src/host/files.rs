@@ -1,13 +1,14 @@
 //! Reads and writes configuration files of the host: whole or not at all, with the owner, the
 //! permissions and the `SELinux` label of the old file.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::fs::{Access, Mode, OFlags, XattrFlags};
 
 use super::publish::{publish_after, write_through};
 use crate::error::{Error, Result};
@@ -147,4 +148,24 @@ fn real(path: &Path) -> Result<PathBuf> {
     let target = target.display();
     Err(Error::failed(format!("{shown} is a link to {target}, which another program may own"))
         .resolve(format!("to change it anyway, name it: --config {target}")))
+}
+
+/// The folders in which programs are looked up without a `PATH`, and the `PATH` of hooks that run
+/// other programs.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The possible paths of a program: an absolute path itself, or a name in each absolute folder of
+/// the list. A relative folder would lie in the working folder, which is a bundle.
+pub fn candidates(name: &str, search: &OsStr) -> Vec<PathBuf> {
+    if name.starts_with('/') {
+        return vec![name.into()];
+    }
+    let folders = std::env::split_paths(search).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(name)).collect()
+}
+
+/// True for a file that this process may run.
+pub fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|stat| stat.is_file())
+        && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }

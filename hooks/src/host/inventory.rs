@@ -7,10 +7,10 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::host::answer::compat;
 use crate::host::elf::{self, Elf};
 use crate::host::libraries::is_library;
 use crate::host::nodes::{Class, Nodes};
+use crate::host::resolve::compat;
 use crate::host::tree::whole_folders;
 use crate::host::{DeviceFound, Host, Tree, TreeEntry};
 use crate::log::level::Level;
@@ -54,21 +54,15 @@ impl Kind {
     }
 }
 
-/// Collects the edits of every choice. Notes: what the host lacks.
-/// Errors: a vendor's `root` does not exist, so its driver is not installed.
-pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
-    let mut edits = Edits::default();
-    let mut notes = Vec::new();
-    for choice in choices {
-        let (mut own, items) = collect_whole(host, choice, Report::Missing)?;
-        if own.libraries.iter().any(|library| library.soname == CUDA) {
-            own.compat.push(compat(choice.vendor, host.facts(&choice.file.name).facts()));
-        }
-        let missing = items.iter().filter_map(|item| missing(choice, item));
-        notes.extend(missing.chain([summary(choice, &own)]));
-        edits.append(own);
+/// Collects the edits of a choice with every unit. Notes: what the host lacks.
+/// Errors: as [`collect_one`].
+pub fn collect(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Note>)> {
+    let (mut edits, items) = collect_whole(host, choice, Report::Missing)?;
+    if edits.libraries.iter().any(|library| library.soname == CUDA) {
+        edits.compat.push(compat(choice.vendor, host.facts(&choice.file.name).facts()));
     }
-    edits.sort();
+    let missing = items.iter().filter_map(|item| missing(choice, item));
+    let notes = missing.chain([summary(choice, &edits)]).collect();
     Ok((edits, notes))
 }
 

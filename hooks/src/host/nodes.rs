@@ -285,7 +285,6 @@ pub fn is_right(path: &str) -> bool {
 
 pub fn channels(host: &Host, wanted: &Channels, by: &str) -> crate::error::Result<Vec<String>> {
     match wanted {
-        Channels::None => Ok(Vec::new()),
         Channels::All => {
             let found = host.devices(&format!("{CHANNELS}channel[0-9]*"));
             Ok(found.into_iter().map(|(path, _)| path).collect())

@@ -11,7 +11,7 @@ use rustix::process::{pidfd_send_signal, waitid, Signal, WaitId, WaitIdOptions};
 use crate::model::edits::{Attribute, Device};
 
 /// From now on, this thread opens and creates files as this user and group.
-pub fn use_files_as(user: u32, group: u32) {
+pub fn set_fs_ids(user: u32, group: u32) {
     // SAFETY: both calls take a number and change only this thread's credentials. They can't
     // fail for root; for any other user, the next file operation reports the error.
     unsafe {

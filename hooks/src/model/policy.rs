@@ -6,8 +6,8 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::log::level::Level;
-use crate::log::{brief, Note};
-use crate::model::request::{asked, Asked, Candidate, Request, Source, Words};
+use crate::log::Note;
+use crate::model::request::{asked, ContainerRequest, Source};
 use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
@@ -123,7 +123,12 @@ impl Policy {
     /// writes overrides the other, even with `none`; if there is none, the environment does, which
     /// a user can always set. A value that is overridden never refuses the container, because the
     /// image may have set it.
-    pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
+    pub fn judge<'r>(
+        &self,
+        request: &'r ContainerRequest,
+        vendor: &str,
+        flag: &str,
+    ) -> Verdict<'r> {
         let mut verdict = Verdict::default();
         let mut sources = Source::OF_FLAGS;
         if self.images_may_annotate() {
@@ -137,11 +142,11 @@ impl Policy {
                 verdict.value = Some(value);
                 break;
             }
-            if asked(Some(value)) != Asked::Nothing {
+            if asked(Some(value)).is_some() {
                 verdict.refused.push(self.not_counted(source, flag));
             }
         }
-        let asks = asked(verdict.value) != Asked::Nothing;
+        let asks = asked(verdict.value).is_some();
         if let (true, Err(reason)) = (asks, self.judge_vendor(vendor, flag)) {
             verdict.value = None;
             verdict.refused.push(reason);
@@ -173,7 +178,7 @@ impl Policy {
 
     /// Whether this flag may ask for something that counts, in any reading of the request and for
     /// any kind of container.
-    pub fn may_count(&self, request: &Request, vendor: &str, flag: &str) -> bool {
+    pub fn may_count(&self, request: &ContainerRequest, vendor: &str, flag: &str) -> bool {
         self.allowed(vendor).is_some()
             && Source::OF_FLAGS
                 .into_iter()
@@ -197,7 +202,7 @@ impl Policy {
         entries.find(|(name, _)| name == vendor).map(|(_, what)| what)
     }
 
-    fn counts(&self, source: Source, privileged: bool) -> bool {
+    pub(super) fn counts(&self, source: Source, privileged: bool) -> bool {
         match self.who(source) {
             Who::All => true,
             Who::Privileged => privileged,
@@ -205,7 +210,7 @@ impl Policy {
         }
     }
 
-    fn not_counted(&self, source: Source, flag: &str) -> String {
+    pub(super) fn not_counted(&self, source: Source, flag: &str) -> String {
         let word = source.word();
         let who = self.who(source).word();
         let key = match source {
@@ -215,108 +220,6 @@ impl Policy {
             _ => word,
         };
         format!("{flag} of the container's {word} does not count: \"policy.{key}\" is {who:?}")
-    }
-}
-
-/// Judges what one container asks for through other programs' interfaces.
-#[derive(Debug, Clone, Copy)]
-pub struct Judge<'a> {
-    policy: &'a Policy,
-    privileged: bool,
-    /// Only the host's scheduler gives devices.
-    has_scheduler: bool,
-    /// Variables of unprivileged containers count. NVIDIA's own rule, beside the policy's.
-    environment_when_unprivileged: bool,
-}
-
-impl<'a> Judge<'a> {
-    pub fn of(policy: &'a Policy, request: &Request) -> Self {
-        Self {
-            policy,
-            privileged: request.privileged,
-            has_scheduler: request.has_scheduler(),
-            environment_when_unprivileged: true,
-        }
-    }
-
-    /// The judge with NVIDIA's rule about the variables of images.
-    #[must_use]
-    pub fn with_nvidias_rule(self, environment_when_unprivileged: bool) -> Self {
-        Self { environment_when_unprivileged, ..self }
-    }
-
-    /// The candidates that count, and why the others do not. An earlier one overrides the later
-    /// ones: without a scheduler the first that counts is the only one, and one that wants nothing
-    /// ends the search.
-    pub fn pick(
-        self,
-        request: &Request,
-        candidates: Vec<Candidate>,
-    ) -> (Vec<Candidate>, Vec<String>) {
-        let (mut counting, mut refused) = (Vec::new(), Vec::new());
-        // A user can always set the environment, and an image may have written the annotation.
-        let declines = |it: &Candidate| {
-            it.sources == [Source::Environment] && matches!(it.words, Words::Nothing | Words::None)
-        };
-        let is_declined = self.policy.images_may_annotate() && candidates.iter().any(declines);
-        for candidate in candidates {
-            if is_declined && candidate.sources.contains(&Source::Annotations) {
-                continue;
-            }
-            if candidate.words == Words::Nothing {
-                if self.has_scheduler {
-                    continue;
-                }
-                break;
-            }
-            let is_beside = candidate.is_beside(request);
-            match self.judge(&candidate.sources, &candidate.by, is_beside) {
-                Ok(()) => counting.push(candidate),
-                Err(reason) => refused.push(reason),
-            }
-            if !self.has_scheduler && !counting.is_empty() {
-                break;
-            }
-        }
-        (counting, refused)
-    }
-
-    /// Whether the container may have a right over every device's partitions. Errors: it is not
-    /// privileged, and its start is refused.
-    pub fn judge_right(self, by: &str, value: &str) -> crate::error::Result<()> {
-        if self.privileged {
-            return Ok(());
-        }
-        Err(Error::usage(format!(
-            "{by}={} is for privileged containers only: it lets a container change or watch every GPU's partitions",
-            brief(value)
-        ))
-        .resolve("start the container with CAP_SYS_ADMIN, or without the variable"))
-    }
-
-    /// Whether a request counts that comes from all of these sources. Errors: why `by`, which
-    /// asks, does not count.
-    pub fn judge(
-        self,
-        sources: &[Source],
-        by: &str,
-        is_allowed_beside_scheduler: bool,
-    ) -> Result<(), String> {
-        if self.has_scheduler && !is_allowed_beside_scheduler {
-            return Err(not_scheduled(by));
-        }
-        for source in sources {
-            if !self.policy.counts(*source, self.privileged) {
-                return Err(self.policy.not_counted(*source, by));
-            }
-        }
-        let by_environment = sources.contains(&Source::Environment);
-        if self.environment_when_unprivileged || self.privileged || !by_environment {
-            return Ok(());
-        }
-        Err(format!(
-            "{by} of the container's environment does not count: the container is not privileged, and accept-nvidia-visible-devices-envvar-when-unprivileged is false"
-        ))
     }
 }
 

@@ -2,8 +2,7 @@
 //! about it. The [`policy`](crate::model::policy) says whether the request counts, and
 //! [`decide`](crate::model::decide) what the container gets.
 
-mod ask;
-mod candidate;
+mod device_request;
 mod requirement;
 
 use std::borrow::Cow;
@@ -11,8 +10,9 @@ use std::collections::BTreeSet;
 
 use crate::error::Error;
 
-pub use ask::{Ask, Channels, Details, Features, Interface, MigRight, Units, Way};
-pub use candidate::{Candidate, Words};
+pub use device_request::{
+    Backend, Channels, DeviceList, DeviceRequest, Extra, ExtraKind, Features, Interface, MigRight,
+};
 pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 
 /// Annotations that ask: `oci-decorator.d/FLAG`, with the same values as the variable `FLAG`.
@@ -20,24 +20,23 @@ pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
 
 /// What one container asks for.
 #[derive(Debug, Default)]
-pub struct Request<'a> {
+pub struct ContainerRequest<'a> {
     pub environment: Environment<'a>,
     pub annotations: Annotations<'a>,
     /// Its bounding set has `CAP_SYS_ADMIN`, so it could take the devices without asking.
     pub privileged: bool,
     /// Why NVIDIA's settings may not be the intended ones, for a container that may ask by them.
-    pub doubt: Option<Error>,
+    pub ambiguity: Option<Error>,
     /// Mounts, for front ends that need them: some mounts ask by their destinations.
     pub mounts: Vec<AskingMount<'a>>,
     /// Annotations that name CDI devices, with their keys; also only for front ends that need them.
     pub cdi: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// What it asks for through NVIDIA's and AMD's interfaces.
-    pub asks: Vec<Ask>,
+    /// What it requests through NVIDIA's and AMD's interfaces. Of one interface, an earlier request
+    /// overrides the later ones.
+    pub device_requests: Vec<DeviceRequest>,
     /// The variable or annotation that may ask through these interfaces, in any reading of the
     /// request.
     pub possible_trigger: Option<String>,
-    /// What it asks for through them that does not count, and why.
-    pub refused: Vec<String>,
     /// The host's scheduler set the variables that ask.
     pub is_scheduled: bool,
     /// Vendors (the first part of a CDI name) whose devices only the host's scheduler gives.
@@ -87,10 +86,22 @@ impl Source {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> ContainerRequest<'a> {
     /// A request that consists of variables only: `NAME=value`.
     pub fn of_environment<T: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = T>) -> Self {
         Self { environment: entries.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Adds an annotation with a flag, or with names of CDI devices behind one of these prefixes.
+    pub fn add_annotation(&mut self, key: Cow<'a, str>, value: Cow<'a, str>, cdi: &[String]) {
+        if key.starts_with(ANNOTATION_PREFIX) {
+            self.annotations.push(&key, value);
+        } else if cdi.iter().any(|prefix| key.starts_with(&**prefix)) {
+            // One that names nothing asks for nothing, and hides no other request.
+            if !value.split(',').all(|name| name.trim().is_empty()) {
+                self.cdi.push((key, value));
+            }
+        }
     }
 
     /// True for a CDI kind (`vendor.com/class`) that only the host's scheduler gives. A vendor's
@@ -121,7 +132,7 @@ impl<'a> Request<'a> {
     /// Whether any value that a source gives to a flag asks for something. Values that a later one
     /// in the same source overrides count too.
     pub fn may_ask(&self, source: Source, flag: &str) -> bool {
-        let asks = |value: &str| asked(Some(value)) != Asked::Nothing;
+        let asks = |value: &str| asked(Some(value)).is_some();
         match source {
             Source::Annotations => self.annotations.of(flag).any(asks),
             Source::Environment => self.environment.of(flag).any(asks),
@@ -228,26 +239,21 @@ impl<'a> Annotations<'a> {
 
     /// The flags that ask for something.
     pub fn asking(&self) -> impl Iterator<Item = &str> {
-        let asks = |value| asked(Some(value)) != Asked::Nothing;
+        let asks = |value| asked(Some(value)).is_some();
         self.0.iter().filter(move |(_, value)| asks(value)).map(|(flag, _)| &**flag)
     }
 }
 
-/// What the value of a flag asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Asked<'a> {
-    Nothing,
-    Defaults,
-    All,
-    Features(Vec<&'a str>),
-}
-
-/// What a value means. `docs/reference/oci-decorator.md` has the same table.
-pub fn asked(value: Option<&str>) -> Asked<'_> {
-    match value.map(str::trim) {
-        None | Some("none" | "void") => Asked::Nothing,
-        Some("") => Asked::Defaults,
-        Some("all") => Asked::All,
-        Some(list) => Asked::Features(list.split(',').map(str::trim).collect()),
+/// The features that the value of a flag requests. `None`: nothing.
+/// `docs/reference/oci-decorator.md` has the same table.
+pub fn asked(value: Option<&str>) -> Option<Features> {
+    match value?.trim() {
+        "none" | "void" => None,
+        "" => Some(Features::Usual),
+        "all" => Some(Features::All),
+        list => {
+            let words = list.split(',').map(|word| word.trim().to_owned()).collect();
+            Some(Features::These { words, by_name: true })
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
-use crate::model::request::{AskingMount, Request, ANNOTATION_PREFIX};
+use crate::model::request::{AskingMount, ContainerRequest, ANNOTATION_PREFIX};
 use crate::spec::json::{lossy_text, RawObject};
 
 /// The capability whose presence in the bounding set makes a container privileged.
@@ -52,8 +52,8 @@ impl<'a> Config<'a> {
     }
 
     /// What it asks for.
-    pub fn request(&self, wanted: &ScanScope) -> Request<'a> {
-        let mut request = Request::default();
+    pub fn request(&self, wanted: &ScanScope) -> ContainerRequest<'a> {
+        let mut request = ContainerRequest::default();
         let Ok((_, members)) = &self.parsed else {
             return request;
         };
@@ -103,7 +103,11 @@ fn is_privileged(capabilities: Option<&RawValue>) -> bool {
 }
 
 /// Adds the flags and the names of CDI devices among the annotations.
-fn add_annotations<'a>(request: &mut Request<'a>, value: Option<&'a RawValue>, cdi: &[String]) {
+fn add_annotations<'a>(
+    request: &mut ContainerRequest<'a>,
+    value: Option<&'a RawValue>,
+    cdi: &[String],
+) {
     // Engines add dozens of annotations of their own.
     let text = value.map_or("", RawValue::get);
     let is_in = |prefix: &str| text.contains(prefix);
@@ -114,14 +118,7 @@ fn add_annotations<'a>(request: &mut Request<'a>, value: Option<&'a RawValue>, c
         let Some(text) = lossy_text(value) else {
             continue;
         };
-        if key.starts_with(ANNOTATION_PREFIX) {
-            request.annotations.push(&key, text);
-        } else if cdi.iter().any(|prefix| key.starts_with(&**prefix)) {
-            // One that names nothing asks for nothing, and hides no other request.
-            if !text.split(',').all(|name| name.trim().is_empty()) {
-                request.cdi.push((key, text));
-            }
-        }
+        request.add_annotation(key, text, cdi);
     }
 }
 

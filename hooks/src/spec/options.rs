@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// An option.
 #[derive(Debug, Clone, Copy)]
 pub struct Opt {
-    /// Its name in [`Words`].
+    /// Its name in [`ParsedArgs`].
     key: &'static str,
     names: &'static [&'static str],
     takes: Takes,
@@ -60,7 +60,7 @@ impl Opt {
         Self { variables, ..self }
     }
 
-    /// With another name in [`Words`] than its first one.
+    /// With another name in [`ParsedArgs`] than its first one.
     #[must_use]
     pub const fn keyed(self, key: &'static str) -> Self {
         Self { key, ..self }
@@ -90,7 +90,7 @@ pub struct Given {
 
 /// A parsed command line.
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct ParsedArgs {
     pub given: Vec<Given>,
     /// The words that are no options.
     pub operands: Vec<OsString>,
@@ -109,7 +109,7 @@ pub enum Syntax {
     Argp,
 }
 
-impl Words {
+impl ParsedArgs {
     /// The words of a program or command, before the line is read.
     pub fn of(command: &str, help: [&'static str; 2]) -> Self {
         Self { command: command.to_owned(), help, ..Self::default() }
@@ -346,7 +346,7 @@ mod tests {
     ];
 
     fn read(line: &str) -> Result<String> {
-        let words = Words { syntax: Syntax::Argp, ..Words::default() };
+        let words = ParsedArgs { syntax: Syntax::Argp, ..ParsedArgs::default() };
         let line: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let words = words.all(&line, KNOWN)?;
         let given = words.given.iter().map(|it| format!("{}={}", it.option, it.value));

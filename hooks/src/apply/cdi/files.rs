@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{document, gpu, Request, Sources, OWN_VENDOR};
+use super::{document, gpu, Generator, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::error::{exit, Error, Result};
 use crate::host::files;
@@ -20,20 +20,19 @@ const MARK: &str = "# Written by `oci-decorator cdi generate`, which replaces it
 /// devices under the names that NVIDIA's users know, unless another file has that kind. A vendor
 /// without devices does not prevent the files of others. Notes: files that were left to others.
 /// Errors: every vendor without a file.
-pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
+pub fn write_each(folder: &Path, generator: &Generator) -> Result<Vec<String>> {
     let mut written = BTreeSet::new();
     let mut errors = Vec::new();
-    let sources = Sources::read(request.settings)?;
-    for file in &sources.files {
+    for file in &generator.files {
         let name = format!("{OWN_VENDOR}-{}.json", file.name);
-        let text = sources.specification(Some(&file.name));
+        let text = generator.specification(Some(&file.name));
         match text.and_then(|text| write(&folder.join(&name), &text)) {
             Ok(()) => _ = written.insert(name),
             Err(error) => errors.push(error),
         }
     }
     let mut notes = Vec::new();
-    match nvidia(folder, &sources) {
+    match nvidia(folder, generator) {
         Ok(Nvidia::Absent) => {}
         Ok(Nvidia::LeftTo(other)) => {
             let (own, other) = (folder.join(NVIDIA), other.display());
@@ -64,8 +63,8 @@ enum Nvidia {
     Written,
 }
 
-fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
-    let Some(file) = gpu::answers(&sources.files) else {
+fn nvidia(folder: &Path, generator: &Generator) -> Result<Nvidia> {
+    let Some(file) = gpu::answers(&generator.files) else {
         return Ok(Nvidia::Absent);
     };
     let own = folder.join(NVIDIA);
@@ -73,22 +72,22 @@ fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
         return Ok(Nvidia::LeftTo(own));
     }
     let kind = format!("{}/{}", gpu::KIND.0, gpu::KIND.1);
-    if let Some(other) = other_of(&kind, folder, sources)? {
+    if let Some(other) = other_of(&kind, folder, generator)? {
         return Ok(Nvidia::LeftTo(other));
     }
     let vendor = file.content.as_ref().ok();
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
-    let request = gpu::Request { without_all: has_kind, ..gpu::Request::of(sources.settings) };
-    let document = document::json(&gpu::document(sources, &request)?);
+    let options = gpu::Options { without_all: has_kind, ..gpu::Options::default() };
+    let document = document::json(&gpu::document(generator, &options)?);
     write(&own, &format!("{MARK}\n{}", document::yaml(&document)))?;
     Ok(Nvidia::Written)
 }
 
 /// A specification of another program for a kind, in the folder or where engines look. Two files of
 /// one folder with the same device are a conflict, and a file in `/run` hides one in `/etc`.
-fn other_of(kind: &str, folder: &Path, sources: &Sources) -> Result<Option<PathBuf>> {
-    let host = sources.host()?;
+fn other_of(kind: &str, folder: &Path, generator: &Generator) -> Result<Option<PathBuf>> {
+    let host = generator.host()?;
     let usual = cdi_folder::DEFAULT.map(PathBuf::from);
     let mut folders: Vec<_> = usual.iter().map(|folder| host.folder(folder)).collect();
     folders.push(Some(folder.to_owned()));

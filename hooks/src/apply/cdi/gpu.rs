@@ -4,15 +4,14 @@
 use rustc_hash::FxHashSet;
 
 use super::document::{add, cache_call, directories_call, hooks, mounts, nodes};
-use super::Sources;
+use super::Generator;
 use crate::config::cdi::name::is_device;
 use crate::config::cdi::{ContainerEdits, Document};
-use crate::config::settings::Settings;
 use crate::error::{Error, Result};
-use crate::host::answer::{compat, cuda_folder, groups};
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
 use crate::host::inventory::{collect_one, Report};
 use crate::host::nodes::{Class, Nodes};
+use crate::host::resolve::{compat, cuda_folder, groups};
 use crate::host::Host;
 use crate::log::brief;
 use crate::model::decide::units::Chosen;
@@ -54,8 +53,7 @@ impl Naming {
 
 /// What to generate.
 #[derive(Debug)]
-pub struct Request<'a> {
-    pub settings: &'a Settings,
+pub struct Options<'a> {
     pub vendor: &'a str,
     pub class: &'a str,
     pub namings: &'a [Naming],
@@ -70,11 +68,10 @@ pub struct Request<'a> {
     pub enabled_hooks: &'a [String],
 }
 
-impl<'a> Request<'a> {
-    /// The default request of NVIDIA's own tool.
-    pub fn of(settings: &'a Settings) -> Self {
+/// The defaults of NVIDIA's own tool.
+impl Default for Options<'_> {
+    fn default() -> Self {
         Self {
-            settings,
             vendor: KIND.0,
             class: KIND.1,
             namings: &USUAL,
@@ -84,7 +81,9 @@ impl<'a> Request<'a> {
             enabled_hooks: &[],
         }
     }
+}
 
+impl Options<'_> {
     /// Errors: vendor and class do not make a CDI kind.
     pub(super) fn kind(&self) -> Result<String> {
         let kind = format!("{}/{}", self.vendor, self.class);
@@ -150,11 +149,11 @@ impl<'a> Candidate<'a> {
 
 /// The specification. Errors: there is no vendor file for NVIDIA, its driver is not installed, or
 /// this host lacks its devices or the requested ones.
-pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document> {
-    let kind = request.kind()?;
-    let (file, vendor) = choose(&sources.files, sources.settings)?;
-    let host = sources.host()?;
-    let choice = Choice { file, vendor, features: vendor.feature_names().collect() };
+pub(super) fn document(generator: &Generator, options: &Options) -> Result<Document> {
+    let kind = options.kind()?;
+    let choice = choose(generator)?;
+    let Choice { file, vendor, .. } = choice;
+    let host = generator.host()?;
     let (mut edits, _) = collect_one(host, &choice, Report::Missing)?;
     edits.sort();
     let facts = facts(host, &file.name)?;
@@ -175,7 +174,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
         ..Document::default()
     };
     // The first special word counts, as in NVIDIA's tool.
-    let mut special = request.ids.iter().map(String::as_str);
+    let mut special = options.ids.iter().map(String::as_str);
     match special.find(|id| matches!(*id, "all" | "none")) {
         Some("none") => {
             let env = vec![VOID.to_owned()];
@@ -187,11 +186,11 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
             if candidates.is_empty() {
                 return Err(no_device(host, file, vendor));
             }
-            let ids = if special.is_some() { &[] } else { request.ids };
-            add_devices(&mut document, &candidates, own, ids, request)?;
+            let ids = if special.is_some() { &[] } else { options.ids };
+            add_devices(&mut document, &candidates, own, ids, options)?;
         }
     }
-    document.edits.hooks = hooks(calls(&edits, &compat(vendor, facts.as_ref()), request))?;
+    document.edits.hooks = hooks(calls(&edits, &compat(vendor, facts.as_ref()), options))?;
     Ok(document)
 }
 
@@ -201,7 +200,7 @@ fn add_devices<'g>(
     candidates: &[Candidate<'g>],
     mut all: Vec<&'g Device>,
     ids: &[String],
-    request: &Request,
+    options: &Options,
 ) -> Result<()> {
     if let Some(unknown) = ids.iter().find(|id| !candidates.iter().any(|it| it.has(id))) {
         let known = candidates.iter().flat_map(|it| it.names.iter().flatten());
@@ -218,7 +217,7 @@ fn add_devices<'g>(
     };
     let chosen: Vec<_> = candidates.iter().filter(is_chosen).collect();
     for candidate in &chosen {
-        for naming in request.namings {
+        for naming in options.namings {
             if let Some(name) =
                 candidate.names[*naming as usize].as_ref().filter(|name| is_device(name))
             {
@@ -231,7 +230,7 @@ fn add_devices<'g>(
         all = chosen.iter().flat_map(|it| &it.nodes).copied().collect();
         all.retain(|device| known.insert(&device.path));
     }
-    if !request.without_all {
+    if !options.without_all {
         add(document, "all", of_nodes(all));
     }
     Ok(())
@@ -246,12 +245,12 @@ fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> Contai
 }
 
 /// The calls of hooks that the request does not leave out.
-fn calls(edits: &Edits, compat: &Compat, request: &Request) -> Vec<Vec<String>> {
+fn calls(edits: &Edits, compat: &Compat, options: &Options) -> Vec<Vec<String>> {
     let params = vec!["disable-device-node-modification".to_owned()];
     let all = [compat_call(compat), directories_call(edits), cache_call(edits), Some(params)];
     let is_on = |words: &Vec<String>| {
         let is_disabled = |hook: &String| hook == "all" || *hook == words[0];
-        request.enabled_hooks.contains(&words[0]) || !request.disabled_hooks.iter().any(is_disabled)
+        options.enabled_hooks.contains(&words[0]) || !options.disabled_hooks.iter().any(is_disabled)
     };
     all.into_iter().flatten().filter(is_on).collect()
 }
@@ -297,10 +296,8 @@ fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
 }
 
 /// NVIDIA's vendor file: the one that answers its interface, else the one with its kind or name.
-fn choose<'a>(
-    files: &'a [VendorFile],
-    settings: &Settings,
-) -> Result<(&'a VendorFile, &'a Vendor)> {
+fn choose<'a>(generator: &'a Generator) -> Result<Choice<'a>> {
+    let files = &generator.files;
     let own_kind = format!("{}/{}", KIND.0, KIND.1);
     let has_kind = |file: &&VendorFile| {
         let vendor = file.content.as_ref().ok();
@@ -311,9 +308,10 @@ fn choose<'a>(
         .or_else(|| files.iter().find(has_kind))
         .or_else(|| files.iter().find(has_name));
     let Some(file) = found else {
-        let folder = settings.config_dir.display();
+        let folder = generator.settings.config_dir.display();
         return Err(Error::not_found(format!("{folder} has no vendor file for {own_kind}"))
             .resolve("install the driver, which brings one: provision apply"));
     };
-    Ok((file, file.usable()?))
+    let vendor = file.usable()?;
+    Ok(Choice { file, vendor, features: vendor.feature_names().collect() })
 }

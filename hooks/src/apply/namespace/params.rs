@@ -30,15 +30,15 @@ const NAME: &str = "params";
 
 /// Shows the container settings with which the driver's programs make no nodes. Does nothing if
 /// there are no settings, or if they say so already. Errors: the file can't be put there.
-pub fn hide(rootfs: &Rootfs) -> Result<()> {
+pub fn mask_modify_device_files(rootfs: &Rootfs) -> Result<()> {
     let fail = |e: Errno| {
         Error::failed(format!("can't change {PATH} in the container: {e}"))
             .resolve("it needs Linux 5.12, and the rights of the runtime; `nvidia-ctk cdi generate --disable-hook=disable-device-node-modification` leaves it out of a specification")
     };
-    try_hide(rootfs).map_err(fail)
+    try_mask(rootfs).map_err(fail)
 }
 
-fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
+fn try_mask(rootfs: &Rootfs) -> rustix::io::Result<()> {
     let found = match rootfs.mounted.open_plain(PATH, OFlags::PATH) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
         other => other?,

@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 use crate::error::{Error, Result};
-use crate::host::syscalls::use_files_as;
+use crate::host::syscalls::set_fs_ids;
 
 /// The inode of the user namespace that a host starts with: linux/nsfs.h, `USER_NS_INIT_INO`.
 const HOSTS_USERS: u64 = 0xEFFF_FFFD;
@@ -83,7 +83,7 @@ impl Process {
     /// not know the host's. What lies in folders of the host's users has to be open before.
     pub fn become_root(&self) {
         if let Some((user, group)) = self.root {
-            use_files_as(user, group);
+            set_fs_ids(user, group);
         }
     }
 }

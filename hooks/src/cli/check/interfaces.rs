@@ -2,10 +2,9 @@
 //! NVIDIA's names always answer NVIDIA's variables. Our own names only do if the settings list the
 //! interface.
 //!
-//! The request goes through the code of the front ends, as a spec made from the command line.
+//! The request goes through the code of the front ends.
 
 use serde::{Serialize, Serializer};
-use serde_json::{json, Value};
 
 use crate::config::nvidia::{self, Place};
 use crate::config::settings::Loaded;
@@ -15,9 +14,9 @@ use crate::frontends::nvidia::{Nvidia, HOOKS};
 use crate::frontends::{runtime, Context, FrontEndKind};
 use crate::log::level::Level;
 use crate::log::{Log, Note};
+use crate::model::decide::pick;
 use crate::model::edits::Edits;
-use crate::model::request::{Ask, Request, Units, Way};
-use crate::spec::config::Config;
+use crate::model::request::{Backend, ContainerRequest, DeviceList, DeviceRequest};
 
 /// The container that the command line describes.
 #[derive(Debug, Default)]
@@ -29,24 +28,15 @@ pub struct SampleContainer {
 }
 
 impl SampleContainer {
-    /// The request to vendor files.
-    pub fn request(&self) -> Request<'_> {
-        let mut request = Request::of_environment(self.environment.iter().map(String::as_str));
+    /// What it requests by flags, and by annotations of CDI with one of these prefixes.
+    pub fn request(&self, cdi: &[String]) -> ContainerRequest<'_> {
+        let mut request =
+            ContainerRequest::of_environment(self.environment.iter().map(String::as_str));
         for (key, value) in &self.annotations {
-            request.annotations.push(key, value.as_str().into());
+            request.add_annotation(key.as_str().into(), value.as_str().into(), cdi);
         }
         request.privileged = self.privileged;
         request
-    }
-
-    fn spec(&self) -> Vec<u8> {
-        let annotations = self.annotations.iter();
-        let annotations: serde_json::Map<String, Value> =
-            annotations.map(|(key, value)| (key.clone(), json!(value))).collect();
-        let bounding: &[&str] = if self.privileged { &["CAP_SYS_ADMIN"] } else { &[] };
-        let process = json!({"env": self.environment, "capabilities": {"bounding": bounding}});
-        let spec = json!({"annotations": annotations, "process": process});
-        spec.to_string().into_bytes()
     }
 }
 
@@ -102,22 +92,21 @@ impl NameResults {
     /// Sends the request under every name. NVIDIA's settings are those of this place.
     pub fn of(container: &SampleContainer, loaded: &Loaded, place: &Place) -> Self {
         let read = nvidia::load(&place.path, place.named);
-        let spec = container.spec();
         let log = Log::new(Level::Emergency, None, "");
         let mut all = Vec::new();
         let own = Context::new(loaded, &log, FrontEndKind::Runtime);
-        add(&mut all, runtime::NAME, outcome(&own, &spec));
+        add(&mut all, runtime::NAME, outcome(&own, container));
         for (name, _) in NAMES {
             let nvidia = Nvidia {
                 config: &config_of(name, &read.config),
                 ..Nvidia::of_loaded(&read, place, FrontEndKind::Runtime)
             };
             let context = Context::of_nvidia(loaded, &log, nvidia);
-            add(&mut all, name, outcome(&context, &spec));
+            add(&mut all, name, outcome(&context, container));
         }
         let nvidia = Nvidia::of_loaded(&read, place, FrontEndKind::Hook);
         let context = Context::of_nvidia(loaded, &log, nvidia);
-        add(&mut all, HOOKS[0], outcome(&context, &spec));
+        add(&mut all, HOOKS[0], outcome(&context, container));
         Self {
             file: place.path.exists().then(|| place.path.display().to_string()),
             notes: read.notes(),
@@ -158,10 +147,12 @@ impl NameResults {
 }
 
 /// The result under one name. `None`: the container asks for nothing through other interfaces.
-fn outcome(context: &Context, spec: &[u8]) -> Option<Outcome> {
-    let request = context.request(&Config::parse(spec));
-    let is_nothing = request.asks.is_empty() && request.refused.is_empty();
-    let is_sure = request.doubt.is_none() || request.possible_trigger.is_none();
+fn outcome(context: &Context, container: &SampleContainer) -> Option<Outcome> {
+    let scope = context.nvidia.map(|nvidia| nvidia.scan_scope()).unwrap_or_default();
+    let request = context.with_device_requests(container.request(scope.cdi_prefixes));
+    let (picked, refused) = pick(&request, context.policy);
+    let is_nothing = picked.is_empty() && refused.is_empty();
+    let is_sure = request.ambiguity.is_none() || request.possible_trigger.is_none();
     if is_nothing && is_sure && request.set.is_empty() && request.unset.is_empty() {
         return None;
     }
@@ -171,10 +162,13 @@ fn outcome(context: &Context, spec: &[u8]) -> Option<Outcome> {
         Err(error) => (None, Some(error)),
     };
     let notes = notes.into_iter().filter(|n| n.level <= Level::Notice);
-    let asked =
-        |ask: Ask| Asked { by: ask.by, devices: units_text(&ask.units), way: way_text(ask.way) };
+    let asked = |it: DeviceRequest| Asked {
+        devices: devices_text(&it.devices),
+        by: it.by,
+        way: backend_text(it.backend),
+    };
     Some(Outcome {
-        asks: request.asks.into_iter().map(asked).collect(),
+        asks: picked.into_iter().map(asked).collect(),
         gets: edits.as_ref().map(parts).unwrap_or_default(),
         notes: notes.map(|note| note.message).collect(),
         refused,
@@ -216,19 +210,19 @@ impl NameResult {
     }
 }
 
-fn units_text(units: &Units) -> String {
-    match units {
-        Units::All => "all devices".to_owned(),
-        Units::None => "no device".to_owned(),
-        Units::These(names) => names.join(", "),
+fn devices_text(devices: &DeviceList) -> String {
+    match devices {
+        DeviceList::All => "all devices".to_owned(),
+        DeviceList::None | DeviceList::Nothing => "no device".to_owned(),
+        DeviceList::These(names) => names.join(", "),
     }
 }
 
-fn way_text(way: Way) -> &'static str {
-    match way {
-        Way::VendorFile => "the vendor file",
-        Way::Csv => "lists of host files (csv)",
-        Way::Cdi => "specifications of CDI",
+fn backend_text(backend: Backend) -> &'static str {
+    match backend {
+        Backend::VendorFile => "the vendor file",
+        Backend::Csv => "lists of host files (csv)",
+        Backend::Cdi => "specifications of CDI",
     }
 }
 

@@ -5,15 +5,15 @@
 use std::path::{Path, PathBuf};
 
 use super::warn;
+use crate::apply::cdi::gated::{self, Mode};
 use crate::apply::cdi::gpu::{self, Naming, KIND};
-use crate::apply::cdi::related::{self, Mode};
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
 use crate::cli::{print, settings_of, CONFIG_DIR, JSON, ROOT};
 use crate::config::cdi::folder::DEFAULT;
 use crate::config::cdi::Syntax;
 use crate::error::{exit, Result};
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 pub const HELP: &str = include_str!("cdi.txt");
 
@@ -60,30 +60,29 @@ const fn unused(names: &'static [&'static str], variables: &'static [&'static st
 pub const LIST: &[Opt] =
     &[DEBUG, QUIET, value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]), JSON, ROOT, CONFIG_DIR];
 
-pub fn generate(words: &Words) -> Result<u8> {
-    let settings = settings_of(words)?.sound()?;
+pub fn generate(args: &ParsedArgs) -> Result<u8> {
+    let settings = settings_of(args)?.sound()?;
     let namings =
-        words.list_of("device-name-strategy", Naming::parse, "index, uuid and type-index")?;
-    let enabled_hooks = words.list("enable-hook");
+        args.list_of("device-name-strategy", Naming::parse, "index, uuid and type-index")?;
+    let enabled_hooks = args.list("enable-hook");
     if enabled_hooks.iter().any(|hook| hook == "all") {
-        return Err(words.wrong("--enable-hook all: name each hook"));
+        return Err(args.wrong("--enable-hook all: name each hook"));
     }
-    let mode = words.one_of("mode", Mode::parse, Mode::WORDS)?;
-    let syntax = syntax(words)?;
-    let request = gpu::Request {
-        vendor: words.value("vendor").unwrap_or(KIND.0),
-        class: words.value("class").unwrap_or(KIND.1),
+    let mode = args.one_of("mode", Mode::parse, Mode::WORDS)?;
+    let syntax = syntax(args)?;
+    let options = gpu::Options {
+        vendor: args.value("vendor").unwrap_or(KIND.0),
+        class: args.value("class").unwrap_or(KIND.1),
         namings: if namings.is_empty() { &gpu::USUAL } else { &namings },
-        ids: &words.list("device-id"),
-        without_all: words.is_set("no-all-device"),
-        disabled_hooks: &words.list("disable-hook"),
+        ids: &args.list("device-id"),
+        without_all: args.is_set("no-all-device"),
+        disabled_hooks: &args.list("disable-hook"),
         enabled_hooks: &enabled_hooks,
-        ..gpu::Request::of(&settings)
     };
-    let document = related::generate(mode.unwrap_or(Mode::Devices), &request)?;
-    for name in words.each(UNUSED).map(|given| &given.by) {
+    let document = gated::generate(&settings, mode.unwrap_or(Mode::Devices), &options)?;
+    for name in args.each(UNUSED).map(|given| &given.by) {
         warn(
-            words,
+            args,
             &format!("{name} has no meaning here: the vendor file names the driver's folder"),
         );
     }
@@ -91,19 +90,19 @@ pub fn generate(words: &Words) -> Result<u8> {
         Syntax::Json => format!("{document:#}\n"),
         Syntax::Yaml => yaml(&document),
     };
-    match output(words) {
+    match output(args) {
         None => print(&text),
         Some(path) => write(path, &text).map(|()| exit::DONE),
     }
 }
 
-pub fn list(words: &Words) -> Result<u8> {
-    let settings = settings_of(words)?.sound()?;
+pub fn list(args: &ParsedArgs) -> Result<u8> {
+    let settings = settings_of(args)?.sound()?;
     let mut folders = Vec::new();
-    for given in words.each("spec-dir") {
+    for given in args.each("spec-dir") {
         for folder in given.value.split(',').map(str::trim) {
             if folder.is_empty() {
-                return Err(words.wrong(&format!("{} is empty: give it a path", given.by)));
+                return Err(args.wrong(&format!("{} is empty: give it a path", given.by)));
             }
             folders.push(PathBuf::from(folder));
         }
@@ -112,27 +111,27 @@ pub fn list(words: &Words) -> Result<u8> {
         folders = DEFAULT.map(PathBuf::from).into();
     }
     let listing = Listing::read(&settings.root, &folders)?;
-    if !words.is_set("json") {
+    if !args.is_set("json") {
         listing.complain("nvidia-ctk");
     }
-    listing.print(words.is_set("json"))
+    listing.print(args.is_set("json"))
 }
 
 /// The file to write. `None`: standard output.
-fn output(words: &Words) -> Option<&Path> {
-    let named = words.value("output").filter(|path| !matches!(*path, "" | "-"));
+fn output(args: &ParsedArgs) -> Option<&Path> {
+    let named = args.value("output").filter(|path| !matches!(*path, "" | "-"));
     named.map(Path::new)
 }
 
 /// The requested syntax, else that of the output's name, else YAML.
-fn syntax(words: &Words) -> Result<Syntax> {
+fn syntax(args: &ParsedArgs) -> Result<Syntax> {
     let read = |word: &str| match word.to_ascii_lowercase().as_str() {
         "" => Some(None),
         "yaml" => Some(Some(Syntax::Yaml)),
         "json" => Some(Some(Syntax::Json)),
         _ => None,
     };
-    let named = words.one_of("format", read, "yaml and json")?.flatten();
-    let by_name = || output(words)?.to_str().and_then(Syntax::of);
+    let named = args.one_of("format", read, "yaml and json")?.flatten();
+    let by_name = || output(args)?.to_str().and_then(Syntax::of);
     Ok(named.or_else(by_name).unwrap_or(Syntax::Yaml))
 }

@@ -7,7 +7,7 @@ use super::{debug, place_of};
 use crate::cli::print;
 use crate::error::{exit, Error, Result};
 use crate::host::{files, lock};
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
     value(&["config-file", "config", "c"]),
@@ -16,11 +16,11 @@ pub const OPTIONS: &[Opt] = &[
     value(&["output", "o"]),
 ];
 
-pub fn run(words: &Words) -> Result<u8> {
-    let place = place_of(words);
-    let is_in_place = words.is_set("in-place");
-    let output = match (is_in_place, output(words)) {
-        (true, Some(_)) => return Err(words.wrong("--in-place and --output name different files")),
+pub fn run(args: &ParsedArgs) -> Result<u8> {
+    let place = place_of(args);
+    let is_in_place = args.is_set("in-place");
+    let output = match (is_in_place, output(args)) {
+        (true, Some(_)) => return Err(args.wrong("--in-place and --output name different files")),
         (true, None) => Some(&*place.path),
         (false, output) => output,
     };
@@ -35,20 +35,20 @@ pub fn run(words: &Words) -> Result<u8> {
         }
         None => default(flavour()),
     };
-    for setting in words.each("set").map(|given| &given.value) {
+    for setting in args.each("set").map(|given| &given.value) {
         text = set(&text, setting).map_err(|problem| {
             Error::usage(format!("--set {setting:?}: {problem}"))
                 .resolve("`nvidia-ctk config default` shows every key")
         })?;
-        debug(words, &format!("{setting} is set"));
+        debug(args, &format!("{setting} is set"));
     }
     put(&text, output)
 }
 
-pub fn run_default(words: &Words) -> Result<u8> {
-    match output(words) {
-        None if words.is_set("in-place") => {
-            Err(words.wrong("--in-place names no file; use --output"))
+pub fn run_default(args: &ParsedArgs) -> Result<u8> {
+    match output(args) {
+        None if args.is_set("in-place") => {
+            Err(args.wrong("--in-place names no file; use --output"))
         }
         output => put(&default(flavour()), output),
     }
@@ -61,8 +61,8 @@ fn flavour() -> Flavour {
     Flavour::of(&release.unwrap_or_default(), has_real)
 }
 
-fn output(words: &Words) -> Option<&Path> {
-    let named = words.value("output").filter(|path| *path != "-");
+fn output(args: &ParsedArgs) -> Option<&Path> {
+    let named = args.value("output").filter(|path| *path != "-");
     named.map(Path::new)
 }
 

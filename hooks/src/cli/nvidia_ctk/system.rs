@@ -12,7 +12,7 @@ use super::{debug, warn};
 use crate::apply::namespace::params::PATH as PARAMS;
 use crate::error::{exit, Error, Result};
 use crate::host::Host;
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 // Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
 pub const LINK_OPTIONS: &[Opt] = &[
@@ -33,7 +33,7 @@ pub const NODE_OPTIONS: &[Opt] = &[
     flag(&["load-kernel-modules"]),
     flag(&["dry-run"]).or(&["DRY_RUN"]),
 ];
-pub fn links(words: &Words) -> Result<u8> {
+pub fn links(words: &ParsedArgs) -> Result<u8> {
     if words.is_set("watch") {
         let error = words.wrong("--watch is not supported: udev makes the links of new devices");
         return Err(error.resolve("leave --watch out, and run the command again after a driver was loaded: nvidia-ctk system create-dev-char-symlinks"));
@@ -41,7 +41,7 @@ pub fn links(words: &Words) -> Result<u8> {
     Work::of(words).links()
 }
 
-pub fn nodes(words: &Words) -> Result<u8> {
+pub fn nodes(words: &ParsedArgs) -> Result<u8> {
     Work::of(words).nodes()
 }
 
@@ -49,11 +49,11 @@ struct Work<'a> {
     /// The folder that has `dev`.
     root: PathBuf,
     is_dry: bool,
-    words: &'a Words,
+    words: &'a ParsedArgs,
 }
 
 impl<'a> Work<'a> {
-    fn of(words: &'a Words) -> Self {
+    fn of(words: &'a ParsedArgs) -> Self {
         if words.is_set("load-kernel-modules") {
             debug(words, "modules are loaded by provision, not here");
         }

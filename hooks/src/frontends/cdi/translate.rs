@@ -13,7 +13,7 @@ use crate::apply::namespace::params::{changed, PATH as PARAMS};
 use crate::apply::spec::hooks::own_hook;
 use crate::error::Result;
 use crate::frontends::cdi_hook::{parse, Verb};
-use crate::frontends::find_program::PATH;
+use crate::host::files::PATH;
 use crate::host::Host;
 use crate::model::edits::paths::{clean, is_plain};
 use crate::model::edits::{Compat, Edits, Hook, Link};

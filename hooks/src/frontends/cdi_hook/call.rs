@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::error::Result;
 use crate::model::edits::{Compat, Link};
-use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 /// The commands, for error messages.
 pub const VERBS: [&str; 7] = [
@@ -78,7 +78,7 @@ fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
         other => return Ok((Verb::Unsupported(Some(other.to_owned())), None)),
     };
     let at = words.iter().position(|word| **word == *verb).unwrap_or_default();
-    let words = Words::of(&verb, ["nvidia-cdi-hook", ""]).all(&words[at + 1..], options)?;
+    let words = ParsedArgs::of(&verb, ["nvidia-cdi-hook", ""]).all(&words[at + 1..], options)?;
     words.no_operands()?;
     let state = words.value("container-spec").filter(|file| !matches!(*file, "" | "-"));
     let state = state.map(str::to_owned);
@@ -98,7 +98,7 @@ fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
 }
 
 /// Reads numbers with dots between them. An empty version is unknown.
-fn version(words: &Words, option: &str) -> Result<Option<String>> {
+fn version(words: &ParsedArgs, option: &str) -> Result<Option<String>> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     match words.value(option) {
         None | Some("") => Ok(None),
@@ -107,7 +107,7 @@ fn version(words: &Words, option: &str) -> Result<Option<String>> {
     }
 }
 
-fn mode(words: &Words) -> Result<u32> {
+fn mode(words: &ParsedArgs) -> Result<u32> {
     let text = words.value("mode").ok_or_else(|| words.wrong("--mode is missing"))?;
     let number = u32::from_str_radix(text.trim_start_matches("0o"), 8).ok();
     let number = number.filter(|mode| *mode <= 0o777);
@@ -115,7 +115,7 @@ fn mode(words: &Words) -> Result<u32> {
 }
 
 /// Reads folders of the container. A relative folder would have no meaning.
-fn folders(words: &Words) -> Result<Vec<String>> {
+fn folders(words: &ParsedArgs) -> Result<Vec<String>> {
     let is_empty = |value: &str| value.split(',').all(str::is_empty);
     if words.each("folder").any(|given| is_empty(&given.value)) {
         return Err(words.wrong("--folder is empty"));
@@ -128,7 +128,7 @@ fn folders(words: &Words) -> Result<Vec<String>> {
 }
 
 /// Reads each `TARGET::LINK`.
-fn links(words: &Words) -> Result<Vec<Link>> {
+fn links(words: &ParsedArgs) -> Result<Vec<Link>> {
     let link = |text: &String| {
         let parts: Vec<&str> = text.split("::").collect();
         match parts.as_slice() {

@@ -3,12 +3,12 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::DEVICES;
+use super::vars::DEVICES;
 use crate::config::nvidia::Config;
 use crate::error::{Error, Result};
-use crate::host::answer::groups;
 use crate::host::inventory::collect;
 use crate::host::requirements::check_requirements;
+use crate::host::resolve::groups;
 use crate::host::trust::{untrusted, Distrust};
 use crate::host::Host;
 use crate::log::level::Level;
@@ -17,7 +17,7 @@ use crate::model::decide::Choice;
 use crate::model::edits::paths::clean;
 use crate::model::edits::paths::split;
 use crate::model::edits::{Edits, Link, Mount};
-use crate::model::request::{Ask, Interface};
+use crate::model::request::{DeviceRequest, Interface};
 use crate::model::vendor::{Inventory, Vendor, VendorFile};
 
 /// The base lists. The others only count for images that ask for all lists.
@@ -44,14 +44,13 @@ struct Lines {
 /// The edits of the files. Every board has one GPU, so the requested devices make no difference.
 /// Notes: what the host lacks, and invalid lines. Errors: the folder can't be read, or a user other
 /// than root may change one of its files.
-pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note>)> {
-    let details = ask.details.as_ref().map_err(Clone::clone)?;
+pub fn edits(host: &Host, config: &Config, request: &DeviceRequest) -> Result<(Edits, Vec<Note>)> {
     let folder = config.csv_folder.to_string_lossy();
-    let (lines, mut notes) = read(host, &folder, details.every_list)?;
-    if !details.requirements.is_empty() {
+    let (lines, mut notes) = read(host, &folder, request.every_list)?;
+    if !request.requirements.is_empty() {
         let facts = host.facts(Interface::Nvidia.word());
         // A board has one GPU.
-        let found = check_requirements(&details.requirements, facts.facts(), None, |at| at == 0);
+        let found = check_requirements(&request.requirements, facts.facts(), None, |at| at == 0);
         notes.extend(found?);
     }
     let file = VendorFile {
@@ -63,11 +62,11 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
         return Ok((Edits::default(), notes));
     };
     let choice = Choice { file: &file, vendor, features: vec![FEATURE] };
-    let (mut edits, found) = collect(host, &[choice])?;
+    let (mut edits, found) = collect(host, &choice)?;
     lines.check_sources(host, &edits.mounts)?;
     notes.extend(found);
     edits.links = lines.links.iter().flat_map(|path| chain(host, path)).collect();
-    if details.groups {
+    if request.groups {
         edits.groups = groups(&edits.devices);
     }
     // A hook that comes later has nothing left to do.
@@ -223,4 +222,36 @@ fn chain(host: &Host, path: &str) -> Vec<Link> {
         path = next;
     }
     links
+}
+
+/// True on NVIDIA's Jetson boards, whose driver is part of their system.
+pub fn is_tegra(host: &Host) -> bool {
+    let family = || {
+        let text = host.text_of_kernel("sys/devices/soc0/family")?;
+        Some(text.to_ascii_lowercase().starts_with("tegra"))
+    };
+    host.tree(None).is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
+        || family().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boards_are_known_by_two_files() {
+        for (path, text, expected) in [
+            ("etc/nv_tegra_release", "# R35", true),
+            ("sys/devices/soc0/family", "Tegra\n", true),
+            ("sys/devices/soc0/family", "i.MX\n", false),
+            ("etc/os-release", "", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+            let host = Host::open(dir.path()).unwrap();
+            assert_eq!(is_tegra(&host), expected, "{path} {text}");
+        }
+    }
 }

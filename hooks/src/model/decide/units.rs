@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
 use crate::log::brief;
-use crate::model::request::{Interface, Units};
+use crate::model::request::{DeviceList, Interface};
 use crate::model::vendor::device_name;
 
 /// The prefixes of UUIDs. A prefix by itself names nothing.
@@ -82,12 +82,12 @@ pub struct RequestContext<'a> {
 }
 
 /// Looks the names up. Errors: a name that matches no unit, or several.
-pub fn choose(wanted: &Units, units: &[Unit], asker: RequestContext) -> Result<Chosen, Error> {
+pub fn choose(wanted: &DeviceList, units: &[Unit], asker: RequestContext) -> Result<Chosen, Error> {
     let mut chosen = Chosen::default();
     match wanted {
-        Units::None => {}
-        Units::All => chosen = Chosen::all(units),
-        Units::These(names) => {
+        DeviceList::None | DeviceList::Nothing => {}
+        DeviceList::All => chosen = Chosen::all(units),
+        DeviceList::These(names) => {
             for name in names {
                 let (at, part) = find(name, units, asker)?;
                 chosen.add(units, at, part);

@@ -8,16 +8,16 @@ fn request<'a>(
     environment: Option<&'a str>,
     annotation: Option<&'a str>,
     privileged: bool,
-) -> Request<'a> {
+) -> ContainerRequest<'a> {
     let mut annotations = Annotations::default();
     if let Some(value) = annotation {
         annotations.push("oci-decorator.d/X", value.into());
     }
-    Request {
+    ContainerRequest {
         environment: environment.map(|v| format!("X={v}")).into_iter().collect(),
         annotations,
         privileged,
-        ..Request::default()
+        ..ContainerRequest::default()
     }
 }
 
@@ -120,7 +120,7 @@ fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
 #[test]
 fn a_request_in_doubt_may_count_wherever_its_source_does() {
     for (who, may) in [(Who::All, true), (Who::Privileged, true), (Who::None, false)] {
-        let twice = Request::of_environment(["X=a", "X=none"]);
+        let twice = ContainerRequest::of_environment(["X=a", "X=none"]);
         assert_eq!(policy(who, Who::All).may_count(&twice, "v", "X"), may);
         assert!(!policy(who, Who::All).may_count(&twice, "v", "Y"));
     }
@@ -148,7 +148,7 @@ proptest! {
             };
             let verdict = policy.judge(&request, "v", "X");
             prop_assert!(
-                asked(verdict.value) == Asked::Nothing || policy.may_count(&request, "v", "X")
+                asked(verdict.value).is_none() || policy.may_count(&request, "v", "X")
             );
             Ok(verdict.value)
         };

@@ -29,6 +29,6 @@ fn an_annotation_that_names_nothing_asks_for_nothing() {
     for (value, count) in [("", 0), (",", 0), (" , ", 0), ("v.com/c=d", 1), ("v.com/c=d,", 1)] {
         let text = format!(r#"{{"annotations":{{"cdi.k8s.io/x":"{value}"}}}}"#);
         let request = Config::parse(text.as_bytes()).request(&wanted);
-        assert_eq!((request.cdi.len(), request.doubt), (count, None), "{value:?}");
+        assert_eq!((request.cdi.len(), request.ambiguity), (count, None), "{value:?}");
     }
 }

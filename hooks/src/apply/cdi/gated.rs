@@ -1,5 +1,5 @@
 //! The modes of `nvidia-ctk cdi generate --mode`: the devices of the vendor file, or nodes of
-//! related drivers, which a vendor file does not have to list.
+//! other drivers, which a vendor file does not have to list.
 //!
 //! Source:
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
@@ -7,11 +7,12 @@
 use serde_json::Value;
 
 use super::document::{add, json, mounts, nodes};
-use super::gpu::{self, Request};
-use super::Sources;
+use super::gpu::{self, Options};
+use super::Generator;
 use crate::config::cdi::{ContainerEdits, Document};
+use crate::config::settings::Settings;
 use crate::error::{Error, Result};
-use crate::host::related::{Related, RELATED};
+use crate::host::gated_devices::{GatedDevices, GATED};
 use crate::host::Host;
 use crate::model::edits::Device;
 
@@ -20,7 +21,7 @@ use crate::model::edits::Device;
 pub enum Mode {
     /// The devices of the vendor file.
     Devices,
-    Nodes(&'static Related),
+    Nodes(&'static GatedDevices),
     /// Not supported.
     Management,
 }
@@ -36,17 +37,17 @@ impl Mode {
         match text.as_str() {
             "auto" | "nvml" | "wsl" | "csv" => Some(Self::Devices),
             "management" => Some(Self::Management),
-            _ => RELATED.iter().find(|it| it.word == text).map(Self::Nodes),
+            _ => GATED.iter().find(|it| it.word == text).map(Self::Nodes),
         }
     }
 }
 
 /// The specification of a mode. Errors: those of the GPUs' own, the host has none of the nodes, or
 /// the mode is not supported.
-pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
+pub fn generate(settings: &Settings, mode: Mode, options: &Options) -> Result<Value> {
     let document = match mode {
-        Mode::Devices => gpu::document(&Sources::read(request.settings)?, request)?,
-        Mode::Nodes(which) => document(which, request)?,
+        Mode::Devices => gpu::document(&Generator::read(settings)?, options)?,
+        Mode::Nodes(which) => document(settings, which, options)?,
         Mode::Management => return Err(Error::not_found(
             "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",
         )
@@ -55,14 +56,14 @@ pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
     Ok(json(&document))
 }
 
-fn document(which: &Related, request: &Request) -> Result<Document> {
-    let mut document = Document { kind: request.kind()?, ..Document::default() };
-    let host = Host::open(&request.settings.root)?;
+fn document(settings: &Settings, which: &GatedDevices, options: &Options) -> Result<Document> {
+    let mut document = Document { kind: options.kind()?, ..Document::default() };
+    let host = Host::open(&settings.root)?;
     let mut devices = which.devices(&host);
     if devices.is_empty() {
         return Err(nothing(which, &host));
     }
-    choose(which, &mut devices, request.ids)?;
+    choose(which, &mut devices, options.ids)?;
     let of =
         |devices: &[Device]| ContainerEdits { nodes: nodes(devices), ..ContainerEdits::default() };
     if let Some(name) = which.number_behind {
@@ -71,7 +72,7 @@ fn document(which: &Related, request: &Request) -> Result<Document> {
             add(&mut document, number, of(std::slice::from_ref(device)));
         }
     }
-    if document.devices.is_empty() || !request.without_all {
+    if document.devices.is_empty() || !options.without_all {
         add(&mut document, "all", of(&devices));
     }
     document.edits.env.push(gpu::VOID.to_owned());
@@ -79,7 +80,7 @@ fn document(which: &Related, request: &Request) -> Result<Document> {
     Ok(document)
 }
 
-fn nothing(which: &Related, host: &Host) -> Error {
+fn nothing(which: &GatedDevices, host: &Host) -> Error {
     let (folder, patterns) = (host.shown("/dev"), which.patterns.join(" and no "));
     let (word, module) = (which.word, which.module);
     Error::not_found(format!(
@@ -91,7 +92,7 @@ fn nothing(which: &Related, host: &Host) -> Error {
 }
 
 /// Keeps the requested nodes. Errors: an id that no node has.
-fn choose(which: &Related, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()> {
+fn choose(which: &GatedDevices, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()> {
     if ids.is_empty() || ids.iter().any(|id| id == "all") {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Turns an answer into edits: the files of its features, and the chosen devices.
+//! Turns a request into edits: the files of its features, and the chosen devices.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use super::Host;
 use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
-use crate::model::decide::answers::Answer;
 use crate::model::decide::units::{choose, Chosen, RequestContext};
+use crate::model::decide::Choice;
 use crate::model::edits::paths::split;
 use crate::model::edits::{Compat, Device, Edits, Library};
-use crate::model::request::{Features, Interface, Subject, Units};
+use crate::model::request::{DeviceList, DeviceRequest, ExtraKind, Features, Interface, Subject};
 use crate::model::vendor::Vendor;
 
 /// Where images of CUDA have newer user space parts of the driver.
@@ -22,52 +22,53 @@ const COMPAT: &str = "/usr/local/cuda/compat";
 /// The control node of AMD's compute driver. A host without it has no such driver.
 const AMD_CONTROL: &str = "/dev/kfd";
 
-/// An answer, with the units of the host and the chosen ones.
+/// A request, with the units of the host and the chosen ones.
 struct Resolved<'a> {
     host: &'a Host,
-    answer: &'a Answer<'a>,
+    request: &'a DeviceRequest,
+    choice: &'a Choice<'a>,
     facts: Option<&'a Facts>,
     /// The vendor's nodes on this host.
     nodes: &'a Nodes<'a>,
     chosen: &'a Chosen,
 }
 
-/// Looks up what an answer gives a container. Notes: what the host lacks.
+/// Looks up what a request gives a container. Notes: what the host lacks.
 /// Errors: a device that is missing, or a requirement that is not met.
-pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)> {
-    let Answer { choice, ask, details } = answer;
+pub fn resolve(
+    host: &Host,
+    request: &DeviceRequest,
+    choice: &Choice,
+) -> Result<(Edits, Vec<Note>)> {
+    let by = request.by.as_str();
     let mut notes = Vec::new();
     let (mut edits, items) = collect_one(host, choice, Report::Missing)?;
     notes.extend(items.iter().filter_map(|item| missing(choice, item)));
     let is_there = |path: &str| edits.devices.iter().any(|device| device.path == path);
-    if ask.interface == Interface::Amd && !is_there(AMD_CONTROL) {
-        let message = format!("{} has no effect: the host has no {AMD_CONTROL}", ask.by);
+    let interface = request.interface.unwrap_or(Interface::Nvidia);
+    if interface == Interface::Amd && !is_there(AMD_CONTROL) {
+        let message = format!("{by} has no effect: the host has no {AMD_CONTROL}");
         return Ok((Edits::default(), vec![Note::new(Level::Notice, message)]));
     }
-    let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
+    let found = usable(host.facts(&choice.file.name), request, choice, &mut notes)?;
     let facts = found.facts();
-    let known = all_nodes(host, answer, &edits.devices, facts);
-    let asker = RequestContext { interface: ask.interface, by: &ask.by, known: facts.is_some() };
-    let resolved = Resolved {
-        host,
-        answer,
-        facts,
-        nodes: &known,
-        chosen: &choose(&ask.units, &known.units, asker)?,
-    };
+    let known = all_nodes(host, choice.vendor, &edits.devices, facts);
+    let asker = RequestContext { interface, by, known: facts.is_some() };
+    let chosen = &choose(&request.devices, &known.units, asker)?;
+    let resolved = Resolved { host, request, choice, facts, nodes: &known, chosen };
     resolved.check_nodes(&edits.devices)?;
-    notes.extend(no_device(host, answer));
+    notes.extend(no_device(host, request, choice));
     let version = choice.vendor.version.as_deref();
     let is_chosen = |at| resolved.chosen.units.contains(&at);
-    notes.extend(check_requirements(&details.requirements, facts, version, is_chosen)?);
+    notes.extend(check_requirements(&request.requirements, facts, version, is_chosen)?);
     resolved.give_nodes(&mut edits.devices, &mut notes)?;
-    if details.compat {
+    if request.compat {
         edits.compat.push(compat(choice.vendor, facts));
     }
-    if details.groups {
+    if request.groups {
         edits.groups = groups(&edits.devices);
     }
-    if ask.interface == Interface::Nvidia {
+    if interface == Interface::Nvidia {
         edits.environment.extend(cuda_folder(&edits.libraries));
     }
     notes.push(summary(choice, &edits));
@@ -77,13 +78,12 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
 /// The vendor's nodes. Features without nodes do not mean that the host has no device.
 fn all_nodes<'a>(
     host: &'a Host,
-    answer: &Answer<'a>,
+    vendor: &'a Vendor,
     devices: &[Device],
     facts: Option<&Facts>,
 ) -> Nodes<'a> {
-    let vendor = answer.choice.vendor;
     if devices.is_empty() {
-        Nodes::of(host, vendor, &nodes_of_units(host, answer), facts)
+        Nodes::of(host, vendor, &nodes_of_units(host, vendor), facts)
     } else {
         Nodes::of(host, vendor, devices, facts)
     }
@@ -91,25 +91,30 @@ fn all_nodes<'a>(
 
 /// Facts that are broken or out of date refuse only a container that needs them, such as one that
 /// names a device: a guess could give another container's.
-fn usable(found: FactsState, answer: &Answer, notes: &mut Vec<Note>) -> Result<FactsState> {
+fn usable(
+    found: FactsState,
+    request: &DeviceRequest,
+    choice: &Choice,
+    notes: &mut Vec<Note>,
+) -> Result<FactsState> {
     let FactsState::Broken(problem) = &found else {
         return Ok(found);
     };
-    let by = &answer.ask.by;
+    let by = &request.by;
     let resolve = |message: String| Err(Error::usage(message).resolve(WRITE_AGAIN));
-    if let Units::These(names) = &answer.ask.units {
+    if let DeviceList::These(names) = &request.devices {
         let names = names.join(",");
         return resolve(format!("{by} asks for the devices {:?}, and {problem}", brief(&names)));
     }
     // The vendor file has the driver's version too, so that one needs no facts.
     let needs = [Subject::Cuda, Subject::Arch, Subject::Brand];
-    let mut requirements = answer.details.requirements.iter();
+    let mut requirements = request.requirements.iter();
     let needing = requirements.find(|r| needs.into_iter().any(|subject| r.is_about(subject)));
     if let Some(requirement) = needing {
         return resolve(format!("{requirement}, and {problem}"));
     }
     let message = format!("{problem}; devices are known by the numbers of their nodes");
-    notes.push(Note::new(Level::Warning, message).vendor(&answer.choice.file.name));
+    notes.push(Note::new(Level::Warning, message).vendor(&choice.file.name));
     Ok(FactsState::Absent)
 }
 
@@ -121,7 +126,7 @@ impl Resolved<'_> {
             return Ok(());
         }
         // A graphics node alone is no device of a driver that has nodes of its own.
-        let units = self.answer.choice.vendor.units.as_deref();
+        let units = self.choice.vendor.units.as_deref();
         let by_drm = units.is_some_and(|units| units.contains("dri/"));
         let has_node = |at: &usize| {
             let mut nodes = self.nodes.units[*at].nodes.iter();
@@ -136,11 +141,11 @@ impl Resolved<'_> {
 
     /// Why a chosen device has no node.
     fn without_node(&self, at: usize) -> Error {
-        let (by, choice) = (&self.answer.ask.by, &self.answer.choice);
+        let (by, choice) = (&self.request.by, self.choice);
         let index = self.nodes.units[at].index;
         let minor = self.facts.and_then(|facts| Some(facts.devices.get(at)?.minor));
         let is_own = |node: &&Device| number(&node.path) == minor && minor.is_some();
-        if let Some(node) = nodes_of_units(self.host, self.answer).iter().find(is_own) {
+        if let Some(node) = nodes_of_units(self.host, choice.vendor).iter().find(is_own) {
             let path = &node.path;
             let features = choice.features.join(", ");
             let message = format!("{by} asks for the device {index}, whose node {path} is not in the inventory of the features {features}");
@@ -156,17 +161,22 @@ impl Resolved<'_> {
 
     /// Leaves the nodes of the chosen devices, and adds those of parts, channels and rights.
     fn give_nodes(&self, devices: &mut Vec<Device>, notes: &mut Vec<Note>) -> Result<()> {
-        let details = self.answer.details;
-        let mut named = channels(self.host, &details.channels, &details.channels_by)?;
-        for right in &details.mig_rights {
-            match right_node(self.host, *right) {
-                Ok(node) => named.push(node),
-                Err(problem) => notes.push(Note::new(Level::Warning, problem)),
+        let mut named = Vec::new();
+        for extra in &self.request.extras {
+            match &extra.kind {
+                ExtraKind::Channels(Ok(wanted)) => {
+                    named.extend(channels(self.host, wanted, &extra.by)?);
+                }
+                ExtraKind::MigRight(right, _) => match right_node(self.host, *right) {
+                    Ok(node) => named.push(node),
+                    Err(problem) => notes.push(Note::new(Level::Warning, problem)),
+                },
+                ExtraKind::Channels(Err(_)) | ExtraKind::Gated => {}
             }
         }
         if devices.is_empty() {
             // What belongs to devices is of no use without their nodes.
-            notes.extend(without_nodes(self.answer));
+            notes.extend(without_nodes(self.request, self.choice));
             return Ok(());
         }
         let mut missing = self.nodes.limit(devices, self.chosen);
@@ -197,35 +207,36 @@ pub fn compat(vendor: &Vendor, facts: Option<&Facts>) -> Compat {
 }
 
 /// The host's nodes of devices that can be chosen, whether or not a feature lists them.
-fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
-    answer.choice.vendor.units.iter().flat_map(|units| host.nodes(units)).collect()
+fn nodes_of_units(host: &Host, vendor: &Vendor) -> Vec<Device> {
+    vendor.units.iter().flat_map(|units| host.nodes(units)).collect()
 }
 
 /// A warning if a container asks for every device and the host has none. The container still gets
 /// the driver's files, as with NVIDIA's tools.
-fn no_device(host: &Host, answer: &Answer) -> Option<Note> {
-    let is_known = answer.choice.vendor.units.is_some();
-    if answer.ask.units != Units::All || !is_known || !nodes_of_units(host, answer).is_empty() {
+fn no_device(host: &Host, request: &DeviceRequest, choice: &Choice) -> Option<Note> {
+    let is_known = choice.vendor.units.is_some();
+    let is_all = request.devices == DeviceList::All;
+    if !is_all || !is_known || !nodes_of_units(host, choice.vendor).is_empty() {
         return None;
     }
     let message = format!(
         "{} asks for every device, and the host has none: the container gets the driver's files only; load the driver: `provision load`",
-        answer.ask.by
+        request.by
     );
-    Some(Note::new(Level::Warning, message).vendor(&answer.choice.file.name))
+    Some(Note::new(Level::Warning, message).vendor(&choice.file.name))
 }
 
 /// A notice if none of the features has a node.
-fn without_nodes(answer: &Answer) -> Option<Note> {
-    let names_features = matches!(answer.details.features, Features::These { .. });
-    if answer.ask.units == Units::None || answer.choice.features.is_empty() && !names_features {
+fn without_nodes(request: &DeviceRequest, choice: &Choice) -> Option<Note> {
+    let names_features = matches!(request.features, Features::These { .. });
+    if request.devices == DeviceList::None || choice.features.is_empty() && !names_features {
         return None;
     }
     let message = format!(
         "{} gets no device: the features that it asks for have none in {}",
-        answer.ask.by, answer.choice.file.path
+        request.by, choice.file.path
     );
-    Some(Note::new(Level::Notice, message).vendor(&answer.choice.file.name))
+    Some(Note::new(Level::Notice, message).vendor(&choice.file.name))
 }
 
 /// Groups that a process must join to use nodes that are not open to everyone.

@@ -1,18 +1,18 @@
-//! Nodes of drivers that work together with NVIDIA's, and belong to no GPU. A container gets them by
+//! Nodes of other drivers that work together with NVIDIA's, and belong to no GPU. A container gets them by
 //! a variable beside its GPUs, or by a specification of CDI for them alone.
 //!
 //! Source:
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
-use super::answer::groups;
+use super::resolve::groups;
 use super::Host;
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::{Device, Edits, Mount};
-use crate::model::request::Details;
+use crate::model::request::{DeviceRequest, ExtraKind};
 
 #[derive(Debug)]
-pub struct Related {
+pub struct GatedDevices {
     /// The word of `nvidia-ctk cdi generate --mode`.
     pub word: &'static str,
     /// The variable with which a container asks for every node, by the value `enabled`.
@@ -27,8 +27,8 @@ pub struct Related {
     pub number_behind: Option<&'static str>,
 }
 
-pub static RELATED: [Related; 5] = [
-    Related {
+pub static GATED: [GatedDevices; 5] = [
+    GatedDevices {
         word: "gds",
         variable: Some("NVIDIA_GDS"),
         patterns: &["nvidia-fs*"],
@@ -36,7 +36,7 @@ pub static RELATED: [Related; 5] = [
         module: "nvidia-fs",
         number_behind: None,
     },
-    Related {
+    GatedDevices {
         word: "mofed",
         variable: Some("NVIDIA_MOFED"),
         patterns: &["infiniband/uverbs*", "infiniband/rdma_cm"],
@@ -44,7 +44,7 @@ pub static RELATED: [Related; 5] = [
         module: "ib_uverbs",
         number_behind: None,
     },
-    Related {
+    GatedDevices {
         word: "gdrcopy",
         variable: Some("NVIDIA_GDRCOPY"),
         patterns: &["gdrdrv"],
@@ -52,7 +52,7 @@ pub static RELATED: [Related; 5] = [
         module: "gdrdrv",
         number_behind: None,
     },
-    Related {
+    GatedDevices {
         word: "nvswitch",
         variable: Some("NVIDIA_NVSWITCH"),
         patterns: &["nvidia-nvswitch*"],
@@ -60,7 +60,7 @@ pub static RELATED: [Related; 5] = [
         module: "nvidia",
         number_behind: None,
     },
-    Related {
+    GatedDevices {
         word: "imex",
         variable: None,
         patterns: &["nvidia-caps-imex-channels/channel*"],
@@ -70,7 +70,7 @@ pub static RELATED: [Related; 5] = [
     },
 ];
 
-impl Related {
+impl GatedDevices {
     pub fn devices(&self, host: &Host) -> Vec<Device> {
         self.patterns.iter().flat_map(|it| host.nodes(it)).collect()
     }
@@ -87,23 +87,25 @@ impl Related {
 }
 
 /// What a container gets by the variables. Notes: what the host lacks.
-pub fn edits(host: &Host, details: &Details) -> (Edits, Vec<Note>) {
+pub fn edits(host: &Host, request: &DeviceRequest) -> (Edits, Vec<Note>) {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
-    let asked = |it: &&Related| it.variable.is_some_and(|name| details.related.contains(&name));
-    for related in RELATED.iter().filter(asked) {
-        let devices = related.devices(host);
+    let gates = request.extras.iter().filter(|extra| extra.kind == ExtraKind::Gated);
+    let gates: Vec<&str> = gates.map(|extra| extra.by.as_str()).collect();
+    let is_open = |it: &&GatedDevices| it.variable.is_some_and(|name| gates.contains(&name));
+    for gated in GATED.iter().filter(is_open) {
+        let devices = gated.devices(host);
         if devices.is_empty() {
-            let (by, module) = (related.variable.unwrap_or_default(), related.module);
-            let patterns = related.patterns.join(" and no ");
+            let (by, module) = (gated.variable.unwrap_or_default(), gated.module);
+            let patterns = gated.patterns.join(" and no ");
             let message = format!("{by} has no effect: the host has no {patterns} in /dev; load the driver: modprobe {module}");
             notes.push(Note::new(Level::Warning, message));
             continue;
         }
         edits.devices.extend(devices);
-        edits.mounts.extend(related.mounts(host));
+        edits.mounts.extend(gated.mounts(host));
     }
-    if details.groups {
+    if request.groups {
         edits.groups = groups(&edits.devices);
     }
     (edits, notes)

@@ -1,0 +1,212 @@
+//! Makes requests for devices of what variables, mounts and annotations say.
+
+use super::devices::{self, bare, is_automatic, is_qualified, qualified};
+use super::vars::{self, CUDA_VERSION, DEVICES, MOUNTS};
+use super::{extras, FrontEndKind, Nvidia};
+use crate::config::nvidia::{Compat, Mode};
+use crate::error::{Error, Result};
+use crate::frontends::cdi::is_name;
+use crate::log::brief;
+use crate::model::request::{
+    Backend, ContainerRequest, DeviceList, DeviceRequest, Features, Interface, Source,
+};
+
+impl Nvidia<'_> {
+    /// The requests of a container. An earlier one overrides the later ones.
+    pub(super) fn requests(
+        &self,
+        container: &ContainerRequest,
+        is_tegra: &dyn Fn() -> bool,
+    ) -> Vec<DeviceRequest> {
+        let mut found: Vec<(Vec<Source>, String, DeviceList)> = Vec::new();
+        if let Some((key, _)) = container.cdi.first() {
+            let names = container.cdi.iter().flat_map(|(_, names)| names.split(','));
+            let sources = vec![Source::Cdi, Source::Annotations];
+            found.push((sources, key.clone().into_owned(), DeviceList::of_names(names)));
+        }
+        if self.config.volume_mounts {
+            let names = devices::by_mounts(container);
+            if let Some(first) = names.first() {
+                let by = format!("the mount {MOUNTS}/{}", brief(first));
+                let list = DeviceList::of(names.iter().map(String::as_str));
+                found.push((vec![Source::Mounts], by, list));
+            }
+        }
+        if let Some((by, list)) = self.by_environment(container) {
+            found.push((vec![Source::Environment], by, list));
+        }
+        if container.is_scheduled {
+            let list = DeviceList::of([container.environment.get(DEVICES).unwrap_or_default()]);
+            found.push((vec![Source::Scheduler], format!("{} of the scheduler", vars::CUDA), list));
+        }
+        let request = |(sources, by, list)| self.request(container, sources, by, list, is_tegra);
+        found.into_iter().map(request).collect()
+    }
+
+    fn by_environment(&self, container: &ContainerRequest) -> Option<(String, DeviceList)> {
+        let environment = &container.environment;
+        let mut swarm = self.config.swarm_resources.iter();
+        let swarm: Vec<_> =
+            swarm.by_ref().filter_map(|name| Some((name, environment.get(name)?))).collect();
+        if let Some((first, _)) = swarm.first() {
+            let list = DeviceList::of(swarm.iter().map(|(_, value)| *value));
+            return Some(((*first).clone(), list));
+        }
+        if container.is_scheduled {
+            return None;
+        }
+        if environment.bare_of(DEVICES) {
+            // This is refused later.
+            return Some((DEVICES.to_owned(), DeviceList::These(Vec::new())));
+        }
+        match environment.get(DEVICES) {
+            Some(value) => Some((DEVICES.to_owned(), DeviceList::of([value]))),
+            None => {
+                vars::is_legacy(environment).then(|| (CUDA_VERSION.to_owned(), DeviceList::All))
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        container: &ContainerRequest,
+        mut sources: Vec<Source>,
+        by: String,
+        list: DeviceList,
+        is_tegra: &dyn Fn() -> bool,
+    ) -> DeviceRequest {
+        let names = list.names();
+        let backend = self.backend(self.config.mode, names, is_tegra);
+        let is_schedulers = sources.contains(&Source::Scheduler);
+        let is_cdi = |name: &String| is_qualified(name) && !is_automatic(name);
+        let needs_cdi = backend == Backend::Cdi || names.iter().any(is_cdi);
+        if needs_cdi && !is_schedulers && !sources.contains(&Source::Cdi) {
+            sources.push(Source::Cdi);
+        }
+        let is_unreserved = |name: &String| {
+            let kind = name.split_once('=').map(|(kind, _)| kind);
+            kind.is_some_and(|kind| !container.reserves(kind))
+        };
+        let is_unreserved = backend == Backend::Cdi && names.iter().all(is_unreserved);
+        let mut request = DeviceRequest {
+            interface: Some(Interface::Nvidia),
+            is_beside_scheduler: is_schedulers || is_unreserved,
+            needs_privilege: !self.config.environment_when_unprivileged,
+            backend,
+            ..DeviceRequest::default()
+        };
+        if backend != Backend::Cdi {
+            request.problem = self.add_details(container, &mut request).err();
+        }
+        let by_annotation = sources.first() == Some(&Source::Cdi);
+        if let Some(name) = names.iter().find(|name| by_annotation && !is_name(name)) {
+            request.problem = Some(no_name(&by, name));
+        }
+        if backend == Backend::Cdi && names.iter().any(|name| is_automatic(name)) {
+            request.problem = Some(mixed(&by));
+        }
+        request.devices = self.looked_up(list, backend);
+        let mut given = request.devices.names().iter();
+        let by_cdi = given.find(|name| self.kind == FrontEndKind::Hook && is_qualified(name));
+        if let (Some(name), None) = (by_cdi, &request.problem) {
+            request.problem = Some(names_of_cdi(&by, name));
+        }
+        DeviceRequest { sources, by, ..request }
+    }
+
+    /// What a mode looks these names up in. A hook acts in every mode, because with `docker run
+    /// --gpus` no other program gives the devices.
+    fn backend(&self, mode: Mode, names: &[String], is_tegra: &dyn Fn() -> bool) -> Backend {
+        let all = |is: fn(&str) -> bool| !names.is_empty() && names.iter().all(|name| is(name));
+        let automatic = all(is_automatic);
+        let by_name = all(is_qualified) && !automatic;
+        match (mode, self.kind) {
+            (Mode::Cdi, FrontEndKind::Runtime) if automatic => {
+                self.backend(Mode::Auto, names, is_tegra)
+            }
+            (Mode::Csv, _) => Backend::Csv,
+            (Mode::Cdi, FrontEndKind::Runtime) => Backend::Cdi,
+            (Mode::Auto, FrontEndKind::Runtime) if by_name => Backend::Cdi,
+            (Mode::Auto, _) if is_tegra() => Backend::Csv,
+            _ => Backend::VendorFile,
+        }
+    }
+
+    /// The devices by the names that the backend needs.
+    fn looked_up(&self, list: DeviceList, backend: Backend) -> DeviceList {
+        let kind = &self.config.cdi_kind;
+        let is_cdi = backend == Backend::Cdi;
+        let names = match list {
+            DeviceList::All if is_cdi => return DeviceList::These(vec![qualified("all", kind)]),
+            DeviceList::These(names) => names,
+            other => return other,
+        };
+        let name = |name: &String| match backend {
+            Backend::Cdi => qualified(name, kind),
+            _ => bare(name, kind).to_owned(),
+        };
+        let mut names: Vec<String> = names.iter().map(name).collect();
+        names.dedup();
+        let is_special = |name: &&String| !is_cdi && matches!(name.as_str(), "all" | "none");
+        match names.iter().find(is_special).map(String::as_str) {
+            Some("all") => DeviceList::All,
+            Some(_) => DeviceList::None,
+            None => DeviceList::These(names),
+        }
+    }
+
+    /// Adds what the container's variables say about the devices.
+    fn add_details(&self, container: &ContainerRequest, request: &mut DeviceRequest) -> Result<()> {
+        let environment = &container.environment;
+        if let Some(entry) = environment.bare() {
+            return Err(bare_entry(entry));
+        }
+        request.features = if self.is_legacy() {
+            vars::capabilities(environment, &self.config.capabilities)?
+        } else {
+            Features::All
+        };
+        let is_checked = self.is_legacy() || request.backend == Backend::Csv;
+        if is_checked && !self.config.disable_require {
+            request.requirements = vars::requirements(environment)?;
+        }
+        request.extras = extras::of(container, self.config);
+        request.groups = !self.config.no_groups;
+        request.compat =
+            self.config.compat == Compat::LibraryCache && !self.is_disabled("enable-cuda-compat");
+        request.every_list = vars::wants_every_list(environment);
+        Ok(())
+    }
+}
+
+fn bare_entry(entry: &str) -> Error {
+    Error::usage(format!(
+        "the container asks for devices, and its environment has {:?}, which is not NAME=VALUE",
+        brief(entry)
+    ))
+    .resolve("write a \"=\" behind the name, or leave the entry out")
+}
+
+fn no_name(by: &str, name: &str) -> Error {
+    Error::usage(format!(
+        "the annotation {by} has {:?}, which is not the name of a CDI device",
+        brief(name)
+    ))
+    .resolve("write names like vendor.com/class=device, with commas between them")
+}
+
+fn mixed(by: &str) -> Error {
+    let automatic = devices::AUTOMATIC;
+    Error::usage(format!(
+        "{by} asks for devices of {automatic}, which no specification has, and for others of CDI"
+    ))
+    .resolve("name devices of one kind only: NVIDIA_VISIBLE_DEVICES=0,1")
+}
+
+fn names_of_cdi(by: &str, name: &str) -> Error {
+    Error::usage(format!(
+        "{by} asks for the CDI device {:?}, which a hook can't give: its specification may change the container's spec",
+        brief(name)
+    ))
+    .resolve("start the container with `--runtime=nvidia`, or with `--device` of an engine that knows CDI")
+}
