@@ -13,6 +13,7 @@ from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
+from provision.kmod.guest import qemu_of
 from provision.registry.keys import settled_keys
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
@@ -188,6 +189,16 @@ def policy(host: Observation) -> Iterator[Finding]:
             "after a boot with a new kernel, the host has no drivers until they are built",
             "prebuild = true in /etc/provision/provision.toml",
         )
+        return
+    trial, qemu = host.config.policy.trial, f"usr/bin/{qemu_of(host.facts.arch)}"
+    if trial is False:
+        why = "[policy] trial is false"
+    elif trial is None and not in_root(host.root, qemu).is_file():
+        why = f"/{qemu} is not installed, and [policy] trial is not set"
+    else:
+        return
+    # What an admin decides, and no problem.
+    yield Finding("ok", f"artifacts are prepared, and not tried in their kernel: {why}")
 
 
 @check(

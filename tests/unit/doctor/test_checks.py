@@ -73,6 +73,24 @@ def test_a_driver_that_no_catalogue_has_is_looked_for_there(host: DoctorHost) ->
     assert "nvidia" in (found[0].cure or "")
 
 
+@pytest.mark.parametrize(
+    ("trial", "has_qemu", "is_tried"),
+    [("", True, True), ("", False, False), ("true", False, True), ("false", True, False)],
+)
+def test_who_reboots_knows_whether_the_next_kernel_is_tried(
+    host: DoctorHost,
+    trial: str,
+    has_qemu: bool,  # noqa: FBT001 - a row
+    is_tried: bool,  # noqa: FBT001 - a row
+) -> None:
+    if trial:
+        host.write("etc/provision/provision.toml", f"[policy]\ntrial = {trial}\n")
+    if has_qemu:
+        host.write(f"usr/bin/qemu-system-{os.uname().machine}", "")
+    (found,) = host.results("policy")
+    assert (found.state, "not tried" not in found.seen) == ("ok", is_tried)
+
+
 def test_one_cause_is_one_finding(host: DoctorHost) -> None:
     shutil.rmtree(host.root / "etc/systemd")
     assert len(host.results("units")) == 1
