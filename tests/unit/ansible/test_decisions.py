@@ -30,7 +30,7 @@ def test_the_first_python_that_will_do_is_taken(
     assert (usable and tuple(usable["version"])) == chosen
 
 
-def _status(**running: str | None) -> dict[str, Any]:
+def _status(**running: object) -> dict[str, Any]:
     slot = {
         "release": "6.1",
         "role": "running",
@@ -38,6 +38,7 @@ def _status(**running: str | None) -> dict[str, Any]:
         "digest": "abc",
         "reason": None,
         "resolution": None,
+        "failure": None,
         **running,
     }
     driver = {"name": "nvidia", "is_ready": slot["state"] == "ready", "kernels": [slot]}
@@ -58,6 +59,12 @@ def _status(**running: str | None) -> dict[str, Any]:
             ["nvidia for 6.1 is missing: No headers."],
             ["nvidia for 6.1 is missing: No headers."],
         ),
+        (
+            _status(reason="It fails.", failure={"reason": "check", "details": "No card."}),
+            ["nvidia for 6.1 is ready: It fails. No card."],
+            [],
+        ),
+        (_status(reason="It stays.", failure={"reason": "compile", "details": "x"}), [], []),
     ],
 )
 def test_a_host_is_judged_by_what_is_required(

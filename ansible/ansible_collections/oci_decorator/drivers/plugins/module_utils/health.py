@@ -15,8 +15,8 @@ def shortcomings(status: dict[str, Any], require: str) -> list[str]:
     Args:
         status: The document of ``provision status --json``.
         require: ``ready``: every driver works now, with the kernel that runs; a newer artifact may
-            wait for a reboot. ``prepared``: every kernel has its artifact in the store, whether or
-            not it is loaded. ``nothing``.
+            wait for a reboot, and none failed its own check here. ``prepared``: every kernel has
+            its artifact in the store, whether or not it is loaded. ``nothing``.
     """
     if require == "nothing":
         return []
@@ -31,17 +31,25 @@ def is_reboot_required(status: dict[str, Any]) -> bool:
 
 
 def _of(driver: dict[str, Any], require: str) -> Iterator[str]:
-    if require == "ready" and not driver["is_ready"]:
+    if require == "ready":
         slots = [slot for slot in driver["kernels"] if slot["role"] == "running"]
-        yield from (_line(driver, slot) for slot in slots)
-        if not slots:
+        # Where the one before serves again, other hosts should not get what failed.
+        yield from (_line(driver, one) for one in slots if not driver["is_ready"] or _check(one))
+        if not (slots or driver["is_ready"]):
             yield f"{driver['name']}: the running kernel is not known"
     if require == "prepared":
         slots = [slot for slot in driver["kernels"] if slot["digest"] is None]
         yield from (_line(driver, slot) for slot in slots)
 
 
+def _check(slot: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the failure of a check of what this host was to get."""
+    failure: dict[str, Any] | None = slot["failure"]
+    return failure if failure and failure["reason"] == "check" else None
+
+
 def _line(driver: dict[str, Any], slot: dict[str, Any]) -> str:
-    said = [slot["reason"], slot["resolution"]]
+    check = _check(slot) or {}
+    said = [slot["reason"], check.get("details"), slot["resolution"]]
     text = " ".join(part for part in said if part) or "its modules are not loaded"
     return f"{driver['name']} for {slot['release']} is {slot['state']}: {text}"

@@ -21,7 +21,8 @@ options:
     default: false
   require:
     description:
-      - The required state. C(ready) means that every driver works with the running kernel.
+      - The required state. C(ready) means that every driver works with the running kernel, and that
+        no new version has failed its own check.
       - C(prepared) means that each kernel's artifact is in the store, loaded or not.
       - C(nothing) only reports the state.
     type: str
