@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -202,10 +203,13 @@ def test_a_builds_failure(line: str, reason: str, is_outside: int, status: int) 
 
 
 @pytest.mark.parametrize("more", ["", "dkms: the running kernel is asked for: Makefile:2: K=x\n"])
-def test_who_asks_for_the_running_kernel_is_told_which_to_name(more: str) -> None:
+@pytest.mark.parametrize(
+    "folder", ["/lib/modules/6.18.44/build", f"/usr/src/linux-headers-{os.uname().release}"]
+)
+def test_who_asks_for_the_running_kernel_is_told_which_to_name(folder: str, more: str) -> None:
     """The most frequent mistake of a driver's Makefile; the first line is make's."""
     stream = BuildStream()
-    missing = "make[1]: *** /lib/modules/6.18.44/build: No such file or directory.  Stop."
+    missing = f"make[1]: *** {folder}: No such file or directory.  Stop."
     stream.feed({"stream": f"Step 1/2 : RUN x\n{missing}\n{more}"})
     stream.feed({"error": "returned a non-zero code: 2", "errorDetail": {"code": 2}})
     stream.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -56,14 +57,23 @@ def _cause_of(lines: Sequence[str], error: str) -> tuple[str, str, Kind | None]:
     output = "\n".join(lines)
     if found := explain("build", f"{output}\n{error}", {}):
         return found.cause, found.what_to_do, found.kind
-    running = _RUNNING.search(output)
+    running = _running_kernel(output)
     if ours := _OURS.findall(output):
         said = "; ".join(text.strip().rstrip(".") for _, text in ours[:_OUR_LINES])
         asks = running is not None or _ASKED in said
         return said, _NAME_KERNEL if asks else _WHERE.get(ours[0][0], _SEE_LOG), None
     if running is not None:
-        return f"{_ASKED}, {running[1]}", _NAME_KERNEL, None
+        return f"{_ASKED}, {running}", _NAME_KERNEL, None
     return last_line(output or error), _SEE_LOG, None
+
+
+def _running_kernel(output: str) -> str | None:
+    """Return the kernel whose files a build looked for, if that is not the one that it is for."""
+    if found := _RUNNING.search(output):
+        return found[1]
+    release = os.uname().release
+    missing = re.search(rf"{re.escape(release)}\S*: No such file or directory", output)
+    return release if missing else None
 
 
 # GCC and clang: https://gcc.gnu.org/onlinedocs/gcc/Diagnostic-Message-Formatting-Options.html
