@@ -53,14 +53,14 @@ class HostFiles:
 
     root: Path
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name: str, content: str | bytes = "") -> Path:
         """Write a file."""
-        return write(self.root / name, text)
+        return write(self.root / name, content)
 
     def add_kernel(self, release: str) -> None:
         """Install a kernel: its modules.dep and its image."""
-        self.write(f"lib/modules/{release}/modules.dep", "")
-        self.write(f"boot/vmlinuz-{release}", "")
+        self.write(f"lib/modules/{release}/modules.dep")
+        self.write(f"boot/vmlinuz-{release}")
 
     def boot(self, release: str) -> None:
         """Let a kernel run."""

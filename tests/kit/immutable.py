@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["read_only_usr", "recorded_updater"]
+import struct
+
+__all__ = ["kernel_image", "read_only_usr", "recorded_updater"]
 
 _READ_ONLY = """\
 [Unit]
@@ -28,3 +30,11 @@ def read_only_usr(*more: str) -> str:
 def recorded_updater(words: str, answer: str) -> str:
     """A program that repeats a recording, when it is asked in the words that belong to it."""
     return _UPDATER.format(words=words, answer=answer)
+
+
+def kernel_image(version: str) -> bytes:
+    """The beginning of a kernel image for x86, as the boot protocol lays it out."""
+    head = bytearray(0x400)
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x100)
+    return bytes(head[:0x300]) + version.encode() + b"\0" * 16

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from kit.files import HostFiles
+from kit.immutable import kernel_image
 from provision.host.boot_entries import boot_entries, other_slot
 from provision.host.kernels import find_kernels
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
 
 
-def _put(root: Path, name: str, content: str | bytes = "") -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
 def _flatcar(root: Path) -> None:
-    _put(root, "boot/flatcar/vmlinuz-a", _image(f"{NEW} (build@x) #1"))
-    _put(root, "boot/flatcar/vmlinuz-b", _image(f"{OLD} (build@x) #1"))
+    HostFiles(root).write("boot/flatcar/vmlinuz-a", kernel_image(f"{NEW} (build@x) #1"))
+    HostFiles(root).write("boot/flatcar/vmlinuz-b", kernel_image(f"{OLD} (build@x) #1"))
 
 
 def _fedora(root: Path) -> None:
     for release in (NEW, OLD):
-        _put(root, f"boot/vmlinuz-{release}")
+        HostFiles(root).write(f"boot/vmlinuz-{release}")
 
 
 def _kernel_install(root: Path) -> None:
     """What kernel-install(8) lays out for systemd-boot: the release is a folder's name."""
     for release in (NEW, OLD):
-        _put(root, f"efi/1234/{release}/linux")
+        HostFiles(root).write(f"efi/1234/{release}/linux")
 
 
 def _coreos_entries(root: Path) -> None:
     """The images of deployments lie in /boot, in a folder a deployment."""
     for name, release in (("ostree-2", NEW), ("ostree-1", OLD)):
-        _put(root, f"boot/ostree/fedora-coreos-{name}/vmlinuz-{release}")
+        HostFiles(root).write(f"boot/ostree/fedora-coreos-{name}/vmlinuz-{release}")
 
 
 def _folders_are_absolute_links(root: Path) -> None:
@@ -52,7 +47,7 @@ def _folders_are_absolute_links(root: Path) -> None:
 
 def _unified(root: Path) -> None:
     for name in (f"1234-{NEW}.efi", f"1234-{OLD}+3-1.efi"):
-        _put(root, f"boot/efi/EFI/Linux/{name}")
+        HostFiles(root).write(f"boot/efi/EFI/Linux/{name}")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,7 @@ def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Pa
     found = boot_entries(tmp_path)
     assert set(found.releases) == {OLD, NEW}
     assert found.notes == ()
-    _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
+    HostFiles(tmp_path).write("proc/sys/kernel/osrelease", f"{NEW}\n")
     kernels = find_kernels(tmp_path, ask=_answer(None))
     assert set(kernels.others) == {OLD}
     assert set(kernels.bootable) == {OLD, NEW}
@@ -81,15 +76,15 @@ def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Pa
 
 def test_what_names_no_release_counts_for_nothing(tmp_path: Path) -> None:
     for name in ("vmlinuz-0-rescue-1234", "vmlinuz", "config-6.1.0-47-amd64", "memtest86+.bin"):
-        _put(tmp_path, f"boot/{name}")
+        HostFiles(tmp_path).write(f"boot/{name}")
     for name in ("EFI/Linux/shellx64.efi", "EFI/debian/grubx64.efi", "dumps/a/linux"):
-        _put(tmp_path, f"boot/efi/{name}")
+        HostFiles(tmp_path).write(f"boot/efi/{name}")
     assert boot_entries(tmp_path).releases == ()
 
 
 def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:
-    _put(tmp_path, "run/ostree-booted")
-    _put(tmp_path, "boot/flatcar/vmlinuz-a", b"MZ" * 0x4000)
+    HostFiles(tmp_path).write("run/ostree-booted")
+    HostFiles(tmp_path).write("boot/flatcar/vmlinuz-a", b"MZ" * 0x4000)
     found = boot_entries(tmp_path)
     assert found.releases == ()
     text = " ".join(found.notes)
@@ -103,7 +98,7 @@ def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).symlink_to(Path(name).name)
     boot_entries(tmp_path)
-    _put(tmp_path, "boot/flatcar/vmlinuz-b", b"\x00" * 0x202 + b"HdrS" + b"\0\0")
+    HostFiles(tmp_path).write("boot/flatcar/vmlinuz-b", b"\x00" * 0x202 + b"HdrS" + b"\0\0")
     assert any("slot b" in doubt for doubt in boot_entries(tmp_path).notes)
 
 
@@ -121,14 +116,6 @@ def test_what_the_running_host_boots_does_not_count_for_another_root(
 
 def _answer(text: str | None) -> Callable[[Sequence[str]], str | None]:
     return lambda _argv: text
-
-
-def _image(version: str) -> bytes:
-    """The beginning of a kernel image for x86, as the boot protocol lays it out."""
-    head = bytearray(0x400)
-    head[0x202:0x206] = b"HdrS"
-    struct.pack_into("<H", head, 0x20E, 0x100)
-    return bytes(head[:0x300]) + version.encode() + b"\0" * 16
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.files import HostFiles
 from provision.distros.debian.relations import version_key
 from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
@@ -19,30 +20,23 @@ OS_RELEASES = sorted((Path(__file__).parents[2] / "data/os-release").iterdir())
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
-class Tree:
-    """A host's root that is made file by file; a Debian host if nothing else is said."""
-
-    def __init__(self, root: Path, os_release: str = "debian_12") -> None:
-        self.root = root
-        known = {path.name: path for path in OS_RELEASES}
-        self.file("etc/os-release", known[os_release].read_text())
-
-    def file(self, name: str, content: str | bytes = "") -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
+def host(root: Path, os_release: str = "debian_12") -> HostFiles:
+    """A host's root, of Debian if nothing else is said."""
+    known = {path.name: path for path in OS_RELEASES}
+    made = HostFiles(root)
+    made.write("etc/os-release", known[os_release].read_text())
+    return made
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+def tree(tmp_path: Path) -> HostFiles:
+    return host(tmp_path)
 
 
 @pytest.mark.parametrize("path", OS_RELEASES, ids=lambda path: path.name)
 def test_the_distro_is_what_its_file_is_called(path: Path, tmp_path: Path) -> None:
     name, version, variant = [*path.name.split("_"), ""][:3]
-    found = read_facts(Tree(tmp_path, path.name).root).distro
+    found = read_facts(host(tmp_path, path.name).root).distro
     assert (found.id, found.version, found.variant) == (name, version, variant)
 
 
@@ -58,7 +52,7 @@ def test_the_distro_is_what_its_file_is_called(path: Path, tmp_path: Path) -> No
 def test_codename_and_ancestors(
     name: str, codename: str, like: tuple[str, ...], tmp_path: Path
 ) -> None:
-    found = read_facts(Tree(tmp_path, name).root).distro
+    found = read_facts(host(tmp_path, name).root).distro
     assert (found.codename, found.like) == (codename, like)
 
 
@@ -75,7 +69,7 @@ def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
     assert f"{tmp_path}/etc/os-release" in (caught.value.details or "")
 
 
-def test_an_empty_host_has_facts_all_the_same(tree: Tree) -> None:
+def test_an_empty_host_has_facts_all_the_same(tree: HostFiles) -> None:
     facts = read_facts(tree.root)
     assert facts.kernel is None
     assert facts.arch == os.uname().machine
@@ -85,8 +79,8 @@ def test_an_empty_host_has_facts_all_the_same(tree: Tree) -> None:
     assert facts.pci == ()
 
 
-def test_facts_are_json(tree: Tree) -> None:
-    tree.file("usr/bin/podman")
+def test_facts_are_json(tree: HostFiles) -> None:
+    tree.write("usr/bin/podman")
     facts = json.loads(json.dumps(asdict(read_facts(tree.root))))
     assert list(facts) == [
         "distro",
@@ -141,27 +135,27 @@ def test_the_order_of_debians_kernels_is_debians(releases: list[str]) -> None:
     ],
 )
 def test_the_architecture_of_another_root_is_that_of_its_programs(
-    number: int, order: str, arch: str, tree: Tree
+    number: int, order: str, arch: str, tree: HostFiles
 ) -> None:
     ident = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + bytes(10)
-    tree.file("usr/bin/env", ident + struct.pack(f"{order}HH", 3, number))
+    tree.write("usr/bin/env", ident + struct.pack(f"{order}HH", 3, number))
     assert read_facts(tree.root).arch == arch
 
 
-def test_a_link_out_of_the_root_says_nothing_about_it(tree: Tree, tmp_path: Path) -> None:
+def test_a_link_out_of_the_root_says_nothing_about_it(tree: HostFiles, tmp_path: Path) -> None:
     outside = tmp_path.with_name(f"{tmp_path.name}-outside")
     outside.write_bytes(b"\x7fELF\x02\x01" + bytes(10) + struct.pack("<HH", 3, 22))
     (tree.root / "bin").mkdir()
     (tree.root / "bin/sh").symlink_to(outside)
-    tree.file("usr/bin/env", b"#!/bin/sh\n")
+    tree.write("usr/bin/env", b"#!/bin/sh\n")
     assert read_facts(tree.root).arch == os.uname().machine
 
 
-def test_engines_are_found_by_program_or_socket(tree: Tree) -> None:
-    tree.file("usr/sbin/dockerd")
-    tree.file("run/docker.sock")
-    tree.file("opt/bin/podman")
-    tree.file("run/k3s/containerd/containerd.sock")
+def test_engines_are_found_by_program_or_socket(tree: HostFiles) -> None:
+    tree.write("usr/sbin/dockerd")
+    tree.write("run/docker.sock")
+    tree.write("opt/bin/podman")
+    tree.write("run/k3s/containerd/containerd.sock")
     (tree.root / "usr/bin").mkdir()
     (tree.root / "usr/bin/crio").symlink_to("/opt/crio/bin/crio")
     assert read_facts(tree.root).engines == (
@@ -252,21 +246,21 @@ RUNNING, OLDER, HALF = "6.1.0-47-amd64", "6.1.0-9-amd64", "6.1.0-56-amd64"
 def test_a_fact_is_what_files_say(
     tmp_path: Path, field: str, value: str | None, files: dict[str, str | bytes]
 ) -> None:
-    tree = Tree(tmp_path, str(files.get("etc/os-release", "debian_12")))
+    tree = host(tmp_path, str(files.get("etc/os-release", "debian_12")))
     for name, content in files.items():
         if name != "etc/os-release":
-            tree.file(name, content)
+            tree.write(name, content)
     assert getattr(read_facts(tree.root), field) == value
 
 
-def test_pci_devices_are_read_as_lspci_prints_them(tree: Tree) -> None:
+def test_pci_devices_are_read_as_lspci_prints_them(tree: HostFiles) -> None:
     folder = "sys/bus/pci/devices"
     for address, ids in {
         "0000:01:00.0": ("0x10de", "0x20b0", "0x030200"),
         "0000:00:02.0": ("0x8086", "0x3e92", "0x030000"),
     }.items():
         for name, value in zip(("vendor", "device", "class"), ids, strict=True):
-            tree.file(f"{folder}/{address}/{name}", f"{value}\n")
+            tree.write(f"{folder}/{address}/{name}", f"{value}\n")
     (tree.root / folder / "0000:00:02.0/driver").symlink_to("../../../bus/pci/drivers/i915")
     (tree.root / folder / "0000:00:1f.0").mkdir()
     assert read_facts(tree.root).pci == (

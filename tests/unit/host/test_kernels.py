@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from kit.files import HostFiles, write_all
+from kit.immutable import kernel_image
 from provision.host.boot_entries import image_release
 from provision.host.kernels import (
     Kernels,
@@ -22,30 +23,14 @@ DATA = Path(__file__).parents[2] / "data/updaters"
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
 
 
-def _kernel(root: Path, release: str, *, done: bool = True, image: bool = True) -> None:
-    folder = root / "lib/modules" / release
-    folder.mkdir(parents=True)
-    if done:
-        (folder / "modules.dep").write_text("")
-    if image:
-        (root / "boot").mkdir(exist_ok=True)
-        (root / f"boot/vmlinuz-{release}").write_text("")
-
-
-def _runs(root: Path, release: str) -> None:
-    path = root / "proc/sys/kernel/osrelease"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{release}\n")
-
-
 def _says(text: str | None) -> Callable[[Sequence[str]], str | None]:
     return lambda _argv: text
 
 
 def test_the_newest_complete_kernel_boots_next(tmp_path: Path) -> None:
-    _runs(tmp_path, OLD)
+    HostFiles(tmp_path).boot(OLD)
     for release in ("6.1.0-9-amd64", OLD, NEW):
-        _kernel(tmp_path, release)
+        HostFiles(tmp_path).add_kernel(release)
     kernels = find_kernels(tmp_path)
     assert (kernels.running, kernels.pending) == (OLD, (NEW,))
     assert kernels.installed == (NEW, OLD, "6.1.0-9-amd64")
@@ -54,18 +39,19 @@ def test_the_newest_complete_kernel_boots_next(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_being_unpacked_does_not(tmp_path: Path) -> None:
-    _runs(tmp_path, OLD)
-    _kernel(tmp_path, OLD)
-    _kernel(tmp_path, "6.1.0-57-amd64", image=False)
-    _kernel(tmp_path, NEW, done=False)
+    HostFiles(tmp_path).boot(OLD)
+    HostFiles(tmp_path).add_kernel(OLD)
+    HostFiles(tmp_path).write("lib/modules/6.1.0-57-amd64/modules.dep")
+    HostFiles(tmp_path).write(f"boot/vmlinuz-{NEW}")
+    (tmp_path / "lib/modules" / NEW).mkdir()
     kernels = find_kernels(tmp_path)
     assert kernels.pending == ()
     assert kernels.incomplete == ("6.1.0-57-amd64", NEW)
 
 
 def test_the_running_kernel_counts_although_its_package_is_gone(tmp_path: Path) -> None:
-    _runs(tmp_path, OLD)
-    _kernel(tmp_path, NEW)
+    HostFiles(tmp_path).boot(OLD)
+    HostFiles(tmp_path).add_kernel(NEW)
     assert find_kernels(tmp_path).relevant == (OLD, NEW)
 
 
@@ -129,8 +115,8 @@ def test_the_newest_kernel_of_each_flavour_may_boot_next(
 ) -> None:
     assert {kernel_flavour(release) for release in releases} == flavours
     for release in releases:
-        _kernel(tmp_path, release)
-    _runs(tmp_path, "0.1")
+        HostFiles(tmp_path).add_kernel(release)
+    HostFiles(tmp_path).boot("0.1")
     pending = find_kernels(tmp_path).pending
     assert {kernel_flavour(release) for release in pending} == flavours
     assert len(pending) == len(flavours)
@@ -177,14 +163,12 @@ def test_what_the_boot_loader_starts_comes_first(
     tmp_path: Path, files: dict[str, str], said: dict[str, str], default: int | None
 ) -> None:
     for release in EL:
-        _kernel(tmp_path, release)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        HostFiles(tmp_path).add_kernel(release)
+    write_all(tmp_path, files)
     # Nothing runs there: it is what would boot.
     if not said:
         assert kernel_release(tmp_path) == EL[1 if default is None else default]
-    _runs(tmp_path, "0.1")
+    HostFiles(tmp_path).boot("0.1")
     kernels = find_kernels(tmp_path, ask=lambda argv: said.get(argv[0]))
     first = () if default in {None, 1} else (EL[default or 0],)
     rest = [release for release in EL[1:] if release not in first]
@@ -193,9 +177,8 @@ def test_what_the_boot_loader_starts_comes_first(
 
 
 def test_a_number_of_a_menu_entry_is_noted(tmp_path: Path) -> None:
-    _kernel(tmp_path, OLD)
-    (tmp_path / "etc/default").mkdir(parents=True)
-    (tmp_path / "etc/default/grub").write_text('GRUB_DEFAULT="1>2"\n')
+    HostFiles(tmp_path).add_kernel(OLD)
+    HostFiles(tmp_path).write("etc/default/grub", 'GRUB_DEFAULT="1>2"\n')
     assert "1>2" in find_kernels(tmp_path).notes[0]
 
 
@@ -217,8 +200,7 @@ def test_an_ostree_host_that_does_not_say_is_noted(text: str | None, tmp_path: P
 
 def test_a_deployment_that_is_not_there_is_noted(tmp_path: Path) -> None:
     text = (DATA / "rpm-ostree_staged.json").read_text()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/ostree-booted").touch()
+    HostFiles(tmp_path).write("run/ostree-booted")
     assert "no kernel" in find_kernels(tmp_path, ask=_says(text)).notes[0]
 
 
@@ -234,7 +216,7 @@ def test_flatcars_other_slot_boots_next(
     booted: str, other: str, tmp_path: Path, *, arm64: bool
 ) -> None:
     _flatcar(tmp_path, booted)
-    image = _ARM64_IMAGE if arm64 else _image("6.6.95-flatcar (build@x) #1")
+    image = _ARM64_IMAGE if arm64 else kernel_image("6.6.95-flatcar (build@x) #1")
     (tmp_path / f"boot/flatcar/vmlinuz-{other}").write_bytes(image)
     text = (DATA / "update-engine_need-reboot.txt").read_text()
     assert find_kernels(tmp_path, ask=_says(text)).pending == ("6.6.95-flatcar",)
@@ -272,27 +254,16 @@ def test_an_image_that_is_none_is_noted(content: bytes, tmp_path: Path) -> None:
 
 
 def _ostree(root: Path, text: str, release: str) -> None:
-    (root / "run").mkdir()
-    (root / "run/ostree-booted").touch()
+    HostFiles(root).write("run/ostree-booted")
     for deployment in json.loads(text).get("deployments", []):
         name = f"{deployment['checksum']}.{deployment['serial']}"
-        folder = root / f"ostree/deploy/default/deploy/{name}/usr/lib/modules/{release}"
-        folder.mkdir(parents=True)
-        (folder / "vmlinuz").touch()
+        folder = f"ostree/deploy/default/deploy/{name}/usr/lib/modules/{release}"
+        HostFiles(root).write(f"{folder}/vmlinuz")
 
 
 def _flatcar(root: Path, slot: str) -> None:
     (root / "boot/flatcar").mkdir(parents=True)
-    (root / "proc").mkdir()
-    (root / "proc/cmdline").write_text(f"BOOT_IMAGE=/flatcar/vmlinuz-{slot} mount.usr=/dev/x\n")
-
-
-def _image(version: str) -> bytes:
-    """The beginning of a kernel image for x86, as the boot protocol lays it out."""
-    head = bytearray(0x400)
-    head[0x202:0x206] = b"HdrS"
-    struct.pack_into("<H", head, 0x20E, 0x100)
-    return bytes(head[:0x300]) + version.encode() + b"\0" * 16
+    HostFiles(root).write("proc/cmdline", f"BOOT_IMAGE=/flatcar/vmlinuz-{slot} mount.usr=/dev/x\n")
 
 
 @pytest.mark.parametrize(
@@ -311,8 +282,7 @@ def test_a_root_is_the_machines_where_its_first_process_has_it(
     name = "proc/sys/kernel/random/boot_id"
     if boot is not None:
         own = (Path("/") / name).read_text()
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(own if boot == "this" else "0-0-0-0-0\n")
+        HostFiles(tmp_path).write(name, own if boot == "this" else "0-0-0-0-0\n")
     if init is not None:
         (tmp_path / "proc/1").mkdir(parents=True)
         (tmp_path / "proc/1/root").symlink_to(tmp_path if init == "itself" else init)
@@ -327,8 +297,7 @@ def test_where_the_first_process_can_not_be_looked_at_only_its_own_root_counts(
         raise PermissionError
 
     name = "proc/sys/kernel/random/boot_id"
-    (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / name).write_bytes((Path("/") / name).read_bytes())
+    HostFiles(tmp_path).write(name, (Path("/") / name).read_bytes())
     monkeypatch.setattr(Path, "samefile", denied)
     assert not is_running_host(tmp_path)
     assert is_running_host(Path("/"))

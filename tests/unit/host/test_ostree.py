@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.files import HostFiles
 from kit.ostree import Sysroot
 from provision.host.boot_entries import boot_entries
 from provision.host.kernels import find_kernels
@@ -33,10 +34,9 @@ def sysroot(tmp_path: Path) -> Sysroot:
     """A host that runs OLD."""
     made = Sysroot.here(tmp_path / "host")
     made.make()
-    for name, text in {"run/ostree-booted": "", "proc/sys/kernel/osrelease": f"{OLD}\n"}.items():
-        path = tmp_path / "host" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    host = HostFiles(tmp_path / "host")
+    host.write("run/ostree-booted")
+    host.boot(OLD)
     made.deploy(made.commit(_tree(tmp_path / "old", OLD)))
     return made
 
