@@ -2,6 +2,7 @@
 
 The old driver is the real one. The new one is a small module under its name, in a recipe that knows
 the real one by the files which the shipped recipe names: how it is built is not the matter here.
+The old toolkit is NVIDIA's, in packages as its own are (`kit.nvidia_toolkit`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from kit.cache import REPOSITORY
 from kit.debian import apt_sources
 from kit.fileserver import served
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
+from kit.nvidia_toolkit import TOOLKIT_PACKAGES, toolkit_archive
 from kit.pages import snippet
 from kit.playbooks import SITE, Ansible
-from kit.product import DISTRO
+from kit.product import DECORATOR, DISTRO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,15 @@ _PROVISION = "/opt/provision/bin/provision"
 # Modules can't be loaded in a container: provision says so, by its exit code.
 _APPLY = f"{_PROVISION} apply || true"
 _SETTINGS = "/etc/provision/provision.toml"
+# Where the host sees the archive of the toolkit's packages, and a clone after `make build`.
+_ARCHIVE, _CLONE = "/srv/toolkit", "/srv/clone"
+_CDI = """\
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+  - name: "0"
+    containerEdits: {env: [A=b]}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,12 @@ def _packages(machine: SshHost) -> set[str]:
 def _settings(machine: SshHost) -> dict[str, str]:
     found = machine.snapshot("/etc/modprobe.d", "/etc/modules-load.d", "/var/lib/dkms", "/usr/src")
     return {path: what for path, what in found.items() if "provision" not in path}
+
+
+def _toolkit(machine: SshHost) -> dict[str, str]:
+    """What the toolkit left on the host; our program stays when it comes back."""
+    found = machine.snapshot("/etc/nvidia-container-runtime", "/etc/systemd/system", "/usr/bin")
+    return {path: what for path, what in found.items() if "oci-decorator" not in path}
 
 
 def _recipe(folder: Path, source: Path, url: str) -> None:
@@ -165,3 +182,32 @@ def test_by_ansible_it_goes_once_the_new_one_is_there(moved: _Moved) -> None:
     listed = moved.machine.read("/var/lib/provision/replaced-nvidia").split()
     assert {name.partition("=")[0].partition(":")[0] for name in gone} == set(listed)
     assert moved.play(replace=True).changed_tasks() == []
+
+
+@pytest.fixture
+def with_toolkit(tmp_path: Path) -> Iterator[SshHost]:
+    """A host that has NVIDIA's toolkit, which apt knows, and a clone after `make build`."""
+    toolkit_archive(tmp_path / "toolkit")
+    binds = {tmp_path / "toolkit": _ARCHIVE, DECORATOR.parent: f"{_CLONE}/build"}
+    with SshHost(DEBIAN_12, binds=binds) as machine:
+        machine.write("/etc/apt/sources.list", f"deb [trusted=yes] file:{_ARCHIVE} ./\n")
+        machine.sh(f"{_APT} update -q; {_APT} install -q -y nvidia-container-toolkit")
+        yield machine
+
+
+def test_by_hand_nvidias_toolkit_goes_and_comes_back(with_toolkit: SshHost) -> None:
+    machine = with_toolkit
+    packages, files = _packages(machine), _toolkit(machine)
+    steps = "\n".join(snippet(_PAGE, f"### {number}.") for number in (4, 5, 6, 7))
+    # `snippet` gives the build's path for the installed one, which it is here.
+    machine.sh(f"cd {_CLONE}\n{steps.replace(str(DECORATOR), '/usr/bin/oci-decorator')}")
+    gone = {name.partition("=")[0].partition(":")[0] for name in packages - _packages(machine)}
+    assert gone == set(TOOLKIT_PACKAGES)
+    # Without the service, which comes with `provision`, and without a driver to write it of.
+    machine.write("/etc/cdi/nvidia.yaml", _CDI)
+    check = snippet(_PAGE, "### 9.", {"docker run --rm --gpus all IMAGE nvidia-smi": ""})
+    said = machine.sh(check)
+    assert "config.toml: ok" in said
+    assert "nvidia.com/gpu=0" in said
+    machine.sh(snippet(_PAGE, "The toolkit first:"))
+    assert (_packages(machine), _toolkit(machine)) == (packages, files)

@@ -16,7 +16,7 @@ from kit.go_modules import go_module, go_programs
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["toolkit_archive", "toolkit_programs"]
+__all__ = ["TOOLKIT_PACKAGES", "toolkit_archive", "toolkit_programs"]
 
 _MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
 _SUM = ("v1.20.2", "h1:ndvx+2v4c8HmRf8A5aONf1+sE32jNDZ7qnIaBEAN5i8=")
@@ -31,12 +31,20 @@ _TOOLKIT = "nvidia-container-toolkit"
 _BASE = f"{_TOOLKIT}-base"
 _LIBRARY, _TOOLS = "libnvidia-container1", "libnvidia-container-tools"
 _NEEDS = {_TOOLKIT: (_BASE, _TOOLS), _BASE: (), _TOOLS: (_LIBRARY,), _LIBRARY: ()}
+TOOLKIT_PACKAGES = tuple(_NEEDS)
 _STAND_INS = {
     _LIBRARY: "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.20.2",
     _TOOLS: "usr/bin/nvidia-container-cli",
 }
-# What debhelper puts there for the two units, for systemd(1) to start them at each boot.
-_ENABLE = "systemctl enable nvidia-cdi-refresh.path nvidia-cdi-refresh.service"
+# What debhelper puts there: a unit that an admin has disabled stays so.
+_ENABLE = """\
+for unit in nvidia-cdi-refresh.path nvidia-cdi-refresh.service; do
+    if deb-systemd-helper --quiet was-enabled $unit; then
+        deb-systemd-helper enable $unit
+    else
+        deb-systemd-helper update-state $unit
+    fi
+done"""
 
 
 def toolkit_programs() -> Path:
