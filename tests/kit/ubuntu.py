@@ -31,6 +31,7 @@ __all__ = [
     "KEYRING",
     "UBUNTU",
     "UbuntuHost",
+    "headers_of",
     "shared_headers",
     "ubuntu_host",
     "ubuntu_kernel",
@@ -108,7 +109,8 @@ def ubuntu_host(engine: Engine, folder: Path) -> Iterator[UbuntuHost]:
     archive = _archive(site / "ubuntu")
     empty: dict[str, list[Path]] = {component: [] for component in _COMPONENTS}
     archive.publish("noble", {**empty, "main": [deb for deb in debs if deb not in gcc]})
-    own, shared = _headers(engine, ubuntu_kernel(), shared_headers(), _NEEDS)
+    name = f"linux-headers-{ubuntu_kernel()}"
+    own, shared = headers_of(engine, name, ubuntu_kernel(), shared_headers())
     archive.publish("noble-updates", {**empty, "main": [own, shared], "universe": gcc})
     archive.publish("noble-security", empty)
     archive.publish("noble-backports", empty)
@@ -189,14 +191,14 @@ def _packages_of(engine: Engine) -> Path:
     return cached(f"ubuntu-packages-{key_of(_TOOLS, release)}", make)
 
 
-def _headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Path, Path]:
+def headers_of(engine: Engine, name: str, kernel: str, shared: str) -> tuple[Path, Path]:
     """The packages of a kernel's headers: its flavour's own, and those that flavours share.
 
     Args:
         engine: Downloads Debian's.
+        name: The first one's.
         kernel: The release that it is given, such as `6.1.0-56-generic`.
         shared: Name of the shared package, such as `linux-hwe-6.1-headers-6.1.0-56`.
-        depends: What the flavour's package depends on besides the shared one.
     """
     source = _packages_of(engine)
 
@@ -210,14 +212,14 @@ def _headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Pa
         _fill(parts, flavour, common, kernel, shared)
         version = f"{re.split('-[a-z]', kernel)[0]}.1~24.04.1"
         _pack(common, shared, version, "all", "coreutils | busybox", draft)
-        needs = f"{shared}, {depends}"
-        _pack(flavour, f"linux-headers-{kernel}", version, "amd64", needs, draft)
+        needs = f"{shared}, {_NEEDS}"
+        _pack(flavour, name, version, "amd64", needs, draft)
         for folder in (parts, flavour, common):
             shutil.rmtree(folder)
 
-    key = key_of(source.name, shared, depends, Path(__file__))
+    key = key_of(source.name, name, shared, Path(__file__))
     made = cached(f"ubuntu-headers-{kernel}-{key}", make)
-    (own,) = made.glob(f"linux-headers-{kernel}_*.deb")
+    (own,) = made.glob(f"{name}_*.deb")
     (other,) = made.glob(f"{shared}_*.deb")
     return own, other
 

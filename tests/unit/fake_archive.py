@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.distros import Repository, find_distro
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros import Repository, Script
+from provision.distros.debian.archive import Archive
 
 if TYPE_CHECKING:
     import pytest
@@ -50,33 +51,36 @@ def answer(texts: Texts, words: tuple[str, ...]) -> bytes:
     return "\n".join([*places, "", "\n\n".join(shown), ""]).encode()
 
 
-def index_of(texts: Texts, *, distro: str = "debian:12") -> ArchiveIndex:
-    """Return an index of what apt says of texts."""
-    return ArchiveIndex(
-        distro=find_distro(distro),
-        architecture="amd64",
-        suites=[_address(suite) for suite in dict.fromkeys(suite for suite, _ in texts)],
-        components=list(dict.fromkeys(component for _, component in texts)),
-        words=[],
-        answer=lambda words: answer(texts, words),
-    )
+def archive_of(texts: Texts) -> Archive:
+    """Return an archive with what apt says of texts."""
+    components = tuple(dict.fromkeys(component for _, component in texts))
+    suites = [_address(suite, components) for suite in dict.fromkeys(suite for suite, _ in texts)]
+    return Archive("debian:12", suites, [], lambda names: answer(texts, names))
 
 
-def sample_index() -> ArchiveIndex:
-    """Return the index of Debian 12, made of the real packages in ``tests/data/apt``."""
-    return index_of(samples())
+def have_apt_answer(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts, *, at: str = "_run"
+) -> list[tuple[str, ...]]:
+    """Have apt in every container answer from texts; return what it is asked.
 
-
-def have_apt_answer(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> list[tuple[str, ...]]:
-    """Have apt in every container answer from texts; return what it is asked."""
+    Args:
+        at: ``_answer``: without a base image, and nothing is kept.
+    """
     asked: list[tuple[str, ...]] = []
 
-    def answered(_apt: object, _request: object, words: tuple[str, ...]) -> bytes:
-        asked.append(words)
-        return answer(texts, words)
+    def answered(_session: object, *given: object) -> bytes:
+        asked.append(asked_for(given[-1]))
+        return answer(texts, asked[-1])
 
-    monkeypatch.setattr("provision.build.archive.Archive._run_apt", answered)
+    monkeypatch.setattr(f"provision.build.session.SolvingSession.{at}", answered)
     return asked
+
+
+def asked_for(script: object) -> tuple[str, ...]:
+    """Return the names that a script asks for; their beginnings with ``*``."""
+    assert isinstance(script, Script)
+    line = next(line for line in script.text.splitlines() if line.startswith("set -- "))
+    return tuple(re.sub(r"\$\(apt_cache pkgnames (\S+)\)", r"\1*", line).split()[2:])
 
 
 def write_apt_sources(root: Path, *, distro: str = "debian", codename: str = "bookworm") -> None:
@@ -102,5 +106,6 @@ def stanza(name: str, version: str, *, depends: str = "", architecture: str = "a
     )
 
 
-def _address(suite: str) -> Repository:
-    return Repository(suite, (f"{MIRROR}-security" if suite.endswith("-security") else MIRROR,))
+def _address(suite: str, components: tuple[str, ...] = ()) -> Repository:
+    uri = f"{MIRROR}-security" if suite.endswith("-security") else MIRROR
+    return Repository(suite, (uri,), components=components)

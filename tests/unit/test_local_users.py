@@ -24,7 +24,7 @@ from kit.local_user import UID, as_user, attacking, public_folder
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
 from provision.build.image import BuildLog
-from provision.build.solve import configured_repositories, suites_of
+from provision.build.solve import repositories_of
 from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
@@ -219,12 +219,12 @@ def _signing_key(root: Path) -> object:
 
 def _archive_of(root: Path) -> object:
     distro = DistroPin(id="debian", version="12", codename="bookworm")
-    return suites_of(_settings(root), distro)
+    return repositories_of(_settings(root), distro)
 
 
 def _repositories_of(root: Path) -> object:
     distro = DistroPin(id="fedora", version="42", codename="fedora42")
-    return configured_repositories(_settings(root), distro)
+    return repositories_of(_settings(root), distro)
 
 
 def _tree_of(root: Path) -> object:

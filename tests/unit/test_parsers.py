@@ -24,7 +24,7 @@ from provision.config import Config
 from provision.distros import distro_named, family_of
 from provision.distros.debian.archive import parse_packages
 from provision.distros.debian.relations import parse_depends
-from provision.distros.debian.suites import dearmor, parse_deb822, parse_list
+from provision.distros.debian.sources import binary_key, parse_lines, parse_paragraphs
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
@@ -109,22 +109,22 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "a library": (lambda d: read_elf(io.BytesIO(d)), library("libx.so.1", bits=32), ValueError),
     "relations": (_text(parse_depends), b"gcc (>= 12) | clang, make", ProvisionError),
     "sources.list": (
-        _text(lambda text: list(parse_list(text, origin="f"))),
+        _text(lambda text: list(parse_lines(text))),
         b"deb [signed-by=/k] http://h bookworm main\n",
         ProvisionError,
     ),
     "deb822 sources": (
-        _text(lambda text: list(parse_deb822(text, origin="f"))),
+        _text(lambda text: list(parse_paragraphs(text))),
         b"Types: deb\nURIs: http://h\nSuites: bookworm\nComponents: main\n",
         ProvisionError,
     ),
     "an OpenPGP key": (
-        _text(lambda text: dearmor(text, name="f")),
+        lambda data: binary_key(data, name="f"),
         _KEY.format("AAAA").encode(),
         ProvisionError,
     ),
     "Packages": (
-        parse_packages,
+        lambda data: parse_packages(data, {}),
         answer({("bookworm", "main"): stanza("a", "1")}, ("a",)),
         ProvisionError,
     ),

@@ -24,10 +24,10 @@ from provision.build.base_image import (
     named_base,
 )
 from provision.build.network_access import netrc_home
-from provision.build.solve import configured_repositories, suites_of
+from provision.build.solve import repositories_of
 from provision.build.workspace import Settings
 from provision.distros import Distro, Repository, release_of, uses_archive
-from provision.distros.debian.suites import binary_keyring
+from provision.distros.debian.sources import binary_key
 from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
 from provision.engine.docker_api import Engine
@@ -131,9 +131,10 @@ def _keyring(settings: Settings, name: str) -> Path:
             f" {_FINGERPRINT}. Another file can be named as 'keyring' of [distros.flatcar.archive]"
             " in /etc/provision/provision.toml.",
         )
-    folder = settings.state / "archive/keys"
-    folder.mkdir(parents=True, exist_ok=True)
-    return binary_keyring(path, folder)
+    key = binary_key(path.read_bytes(), name=str(path))
+    keyring = settings.state / "archive/keys" / f"{hashlib.sha256(key).hexdigest()}.gpg"
+    write_atomic(keyring, key)
+    return keyring
 
 
 # debootstrap's own scripts, one for each release.
@@ -189,14 +190,14 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
 
 def _from_archive(settings: Settings, request: BaseRequest) -> BasePin:
     distro = request.distro
-    suites = [one for one in suites_of(settings, distro) if one.id == distro.codename]
+    suites = [one for one in repositories_of(settings, distro) if one.id == distro.codename]
     # Rather not one that may be another's archive.
     suite = min(suites, key=lambda one: one.origin is not None)
     keyring = None
     if suite.keys:
         # Binary keyrings are sequences of keys, so that several become one file:
         # https://www.rfc-editor.org/rfc/rfc9580#section-10.1
-        keys = b"".join(suite.keys.values())
+        keys = b"".join(binary_key(key, name=name) for name, key in suite.keys.items())
         keyring = settings.state / "archive/keys" / f"{hashlib.sha256(keys).hexdigest()}.gpg"
         write_atomic(keyring, keys)
     return make_apt_base(settings.engine(), request, suite.urls[0], keyring, state=settings.state)
@@ -206,7 +207,7 @@ def _from_repositories(settings: Settings, request: BaseRequest) -> BasePin:
     """Make a base image from provision.toml's repositories, or from those of such a host."""
     distro = request.distro
     data, release = release_of(distro)
-    own = configured_repositories(settings, distro)
+    own = repositories_of(settings, distro)
     facts = settings.facts.distro
     is_such_a_host = facts.id == distro.id and data.release(facts.version or "") == release
     # The release's name in its repositories ($releasever).

@@ -18,7 +18,7 @@ from provision.build.workspace import Settings
 from provision.catalogue.cards import Card
 from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS
 from provision.config import TreeConfig
-from provision.distros import find_distro, uses_archive
+from provision.distros import distro_on, find_distro, uses_archive
 from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import Facts
@@ -179,21 +179,28 @@ def own_kernel(settings: Settings, facts: Facts) -> str:
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
     """Return the distro of a name, else that of provision.toml, else the host's."""
     named = name or settings.config.kernel_distro
-    if named is None:
-        distro = settings.facts.distro
-        named = f"{distro.id}:{distro.version}"
-    return find_distro(named)
+    return find_distro(named or _hosts_distro(settings, settings.facts.kernel or ""))
 
 
-def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str | None:
-    """Return the distro that a kernel's headers come from; None: the host's own release.
+def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str:
+    """Return the distro that a kernel's headers come from.
 
     On Fedora, CoreOS included, that is the release that the kernel's name says.
     """
     named = name or settings.config.kernel_distro
     if named is None and settings.facts.distro.id == "fedora":
-        return fedora_of_kernel(kernel)
-    return named
+        named = fedora_of_kernel(kernel)
+    return named or _hosts_distro(settings, kernel)
+
+
+def _hosts_distro(settings: Settings, kernel: str) -> str:
+    """Return the host's own distro.
+
+    Hosts of Proxmox VE say that they are Debian: their kernels' names tell them apart.
+    """
+    facts = settings.facts.distro
+    own = f"{facts.id}:{facts.version}"
+    return distro_on(facts.id, facts.version or "", kernel) or own
 
 
 def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> DistroPin:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +17,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from provision.build.archive import Archive
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.dockerfile import (
@@ -29,7 +27,7 @@ from provision.build.dockerfile import (
     render,
     variant_of,
 )
-from provision.build.package_store import Closure, PackageStore
+from provision.build.package_store import Closure
 from provision.build.provenance import is_built_here
 from provision.build.request import (
     DriverRequest,
@@ -40,19 +38,17 @@ from provision.build.request import (
     own_kernel,
     packaged_distro,
 )
-from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
+from provision.build.session import SolvingSession
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import (
     choose_available,
-    choose_version,
     chosen_flavour,
     version_context,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.config import Untried
-from provision.distros import source_names, uses_archive
-from provision.distros.debian.archive import HEADERS, ArchiveIndex, require_headers, superseded
+from provision.distros import source_names
 from provision.distros.kernel_tree import (
     Toolchain,
     build_packages,
@@ -65,7 +61,6 @@ from provision.errors import (
     Mistake,
     NotFoundError,
     ProvisionError,
-    UnreachableError,
     UsageError,
     redact,
 )
@@ -184,67 +179,25 @@ def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarg
     """Decide every input of a build whose packages a distro's solver finds."""
     distro, kernel, refresh = target.distro, request.kernel or "", request.refresh
     version, context = version_context(settings, request, distro)
-    with ExitStack() as opened:
-        archive = None
-        if uses_archive(distro):
-            archive = opened.enter_context(
-                Archive(
-                    settings,
-                    distro,
-                    (target.entry.recipe,),
-                    reference=request.base,
-                    update=refresh,
-                )
-            )
-            context = replace(context, index=archive.index)
-        # A tree's kernel is not packaged, and only the solver reads what the host is entitled to.
-        lists_kernels = target.tree is None and not is_entitled(settings, distro)
+    recipes = (target.entry.recipe,)
+    with SolvingSession(
+        settings, distro, recipes, reference=request.base, update=refresh
+    ) as session:
+        context = replace(context, archive=session.archive)
         untried = settings.config.policy.untried
-        decision = decide(
-            request, target, version, context, is_complete=lists_kernels, untried=untried
-        )
-        if archive and lists_kernels:
-            opened.enter_context(_refusing_unpackaged(archive.index, kernel))
-        if archive:
-            base, repositories = archive.base(), archive.repositories
-        else:
-            asked = base_request(settings, distro, reference=request.base)
-            base = ensure_distro_base(settings, asked)
-            repositories = configured_repositories(settings, distro)
-        needed = solve_request(
-            settings,
-            distro,
-            base,
-            kernel=kernel,
-            packages=decision.tools,
-            repositories=repositories,
-            toolchain=target.toolchain,
-        )
-        urls = decision.urls
+        decision = decide(request, target, version, context, untried=untried)
+        base = session.base()
         try:
-            closure = solve(
-                settings.engine,
-                needed,
-                PackageStore(settings.state),
-                update=refresh,
-                container=archive.container if archive else None,
-            )
-            pin, urls = decision.pin(base, closure), {**closure.urls, **urls}
+            closure = session.closure(kernel, decision.tools, target.toolchain)
         except NotFoundError:
             # A host that loaded only the artifact image has no base image to solve in, and needs
             # none.
             made = None if refresh else _made_before(settings, decision, base)
             if made is None:
                 raise
-            pin = made
-        found = {package.name for package in pin.headers}
-        # apt takes an unknown name as a pattern, and may find the headers of another kernel.
-        if archive and not found.issuperset(spec.text for spec in needed.query.specs):
-            raise NotFoundError(
-                f"No headers are packaged for the kernel {kernel} on {distro.id} {distro.version}.",
-                resolution=superseded(needed.distro),
-                details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
-            )
+            return Resolved(made, target.entry, target.templates, urls=decision.urls)
+    urls = {**closure.urls, **decision.urls}
+    pin = decision.pin(base, closure)
     return Resolved(pin, target.entry, target.templates, urls=urls)
 
 
@@ -286,25 +239,16 @@ def decide(
     version: VersionRequest,
     context: SourceContext,
     *,
-    is_complete: bool = True,
     untried: Untried = "build",
 ) -> Decision:
     """Decide all inputs except the base image and the packages.
 
-    What does not exist is refused with that reason, with or without an engine.
-
     Args:
-        is_complete: Whether the archive's index has every kernel that the solver may find.
         untried: What is done with a version that nobody has tried on the kernel.
     """
-    recipe, index = target.entry.recipe, context.index
+    recipe = target.entry.recipe
     flavour = chosen_flavour(recipe, request.flavour, version.cards)
     kernel = kernel_pin(request.kernel or "", context.architecture)
-    # An unknown version is named before a kernel without headers, and both before a failure.
-    choose_version(recipe, flavour, version, kernel.release, context)
-    # Else the solver finds out as soon as apt would.
-    if index is not None and index.is_read and is_complete:
-        require_headers(index, kernel.release)
     choice, pinned = choose_available(
         recipe,
         flavour,
@@ -393,25 +337,6 @@ def _made_before(settings: Settings, decision: Decision, base: BasePin) -> Pin |
         if pin.closure and pin.model_copy(update=_UNSOLVED) == wanted:
             return pin
     return None
-
-
-@contextmanager
-def _refusing_unpackaged(index: ArchiveIndex, kernel: str) -> Iterator[None]:
-    """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
-
-    The solver only says that it has no such package; the index knows which kernels exist.
-    """
-    try:
-        yield
-    except UnreachableError:
-        raise
-    except ProvisionError:
-        # What can't be asked either explains nothing.
-        with suppress(ProvisionError):
-            index.ask(f"{HEADERS}*")
-        if index.is_read:
-            require_headers(index, kernel)
-        raise
 
 
 def render_context(resolved: Resolved) -> RenderedContext:

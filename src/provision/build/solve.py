@@ -37,7 +37,7 @@ from provision.distros import (
     Supply,
     family_of,
 )
-from provision.distros.debian.suites import suite_addresses
+from provision.distros.debian.sources import suite_addresses
 from provision.distros.entitlements import entitlements_of, lacking_entitlements
 from provision.distros.family import (
     AUTHORITIES,
@@ -311,14 +311,6 @@ class Solver:
                 resolution="Run the command again.",
             )
 
-    def kernels(self) -> tuple[str, ...]:
-        """Return the packaged kernels, the newest first."""
-        request = self._request
-        report(Note(f"Reading the repositories of {request.distro.name}"))
-        script = self._family.kernels(request.supply)
-        with self.start() as container:
-            return self._family.parse_kernels(request.distro, self.run(container, script))
-
     def closure(self, opened: Container | None) -> Closure:
         """Return the closure of the request, mostly found in one round, with its files taken over.
 
@@ -421,6 +413,8 @@ class Solver:
         # Those of the base image included.
         versions = {**family.installed(output)}
         versions |= {package.pinned.name: package.pinned.version for package in packages}
+        headers = {name for name in versions if re.fullmatch(request.distro.header_packages, name)}
+        self._require_headers(headers)
         compiler = None
         if spec is not None:
             version = versions.get(spec.text)
@@ -428,7 +422,6 @@ class Solver:
                 return None
             compiler = PackagePin(name=spec.text, version=version)
         self._take(container, script, packages)
-        headers = [] if request.toolchain else filter(family.holds_headers, versions)
         tools = {*request.tools} - {spec.text if spec else ""}
         with refusing("The packages of the build can't be pinned."):
             return Closure(
@@ -437,7 +430,7 @@ class Solver:
                 architecture=request.architecture,
                 cc_version_text=text,
                 compiler=compiler,
-                headers=_pins(headers, versions),
+                headers=() if request.toolchain else _pins(headers, versions),
                 tools=_pins(tools, versions),
                 packages=tuple(package.pinned for package in packages),
                 urls={
@@ -446,6 +439,13 @@ class Solver:
                     if (urls := tuple(filter(is_address, package.urls)))
                 },
             )
+
+    def _require_headers(self, names: Collection[str]) -> None:
+        """Refuse the headers of another kernel: apt takes an unknown name as a pattern."""
+        wanted = [spec.text.split("|") for spec in self._headers if self._request.distro.apt]
+        if not all(any(name in names for name in one) for one in wanted):
+            said = f"apt found {', '.join(sorted(names)) or 'no headers'}"
+            raise self._family.no_headers(self._failure(Ran(0, said), ""))
 
     def _archived_headers(
         self, container: Container, gone: HeadersGoneError
@@ -512,14 +512,6 @@ def solve(
             closure = solver.closure(container)
         store.keep(key, closure)
         return closure
-
-
-def list_kernels(
-    engine: Callable[[], Engine], request: SolveRequest, store: PackageStore
-) -> tuple[str, ...]:
-    """Return the kernels whose headers the repositories have, the newest first."""
-    with store.solving(request.key):
-        return Solver(engine(), request, store).kernels()
 
 
 def _no_compiler(request: SolveRequest, text: str, compilers: tuple[Spec, ...]) -> NotFoundError:
@@ -589,8 +581,13 @@ def solve_request(
     )
 
 
-def suites_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
-    """Return the suites of a distro's archive, with the components that are always read."""
+def repositories_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
+    """Return the repositories that are read; none: those that the base image names.
+
+    For the family of apt, each is a suite.
+    """
+    if not distros.uses_archive(distro):
+        return configured_repositories(settings, distro)
     if named := settings.config.distro(distro.id).repositories:
         path = in_root(settings.root, "etc/provision/provision.toml")
         raise UsageError(
@@ -605,7 +602,6 @@ def suites_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository
         distro,
         config=settings.config.distro(distro.id).archive,
         root=settings.root,
-        key_folder=settings.state / "archive/keys",
     )
     return tuple(suites)
 
@@ -642,9 +638,3 @@ def _key_name(path: Path, others: Collection[str]) -> str:
     """
     name = _NO_NAME.sub("_", path.name)
     return f"{closure_key({'key': str(path)})[:12]}-{name}" if name in others else name
-
-
-def is_entitled(settings: Settings, distro: DistroPin) -> bool:
-    """Return whether the host may use further repositories, which only the solver reads."""
-    data, _release = distros.release_of(distro)
-    return bool(entitlements_of(data, settings.root))

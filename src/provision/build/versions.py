@@ -20,7 +20,6 @@ from provision.catalogue.recipe import Standing
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.archive import ArchiveIndex, packaged_kernels
 from provision.distros.debian.relations import compare_versions
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
@@ -110,9 +109,9 @@ def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str
 def looked_in(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
     """Return the addresses of the archive, if a source of the flavour is packages."""
     variants = recipe.variants(context.names, flavour)
-    if context.index is None or not any(variant.source.is_packaged for variant in variants):
+    if context.archive is None or not any(variant.source.is_packaged for variant in variants):
         return None
-    return "\n".join(["looked in:", *(f"  {place}" for place in context.index.addresses)])
+    return "\n".join(["looked in:", *(f"  {place}" for place in context.archive.addresses)])
 
 
 def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
@@ -201,7 +200,7 @@ def choose_version(
     undriven = replace(request, cards=()).accepted(list(offered))
     if not accepted and undriven:
         raise no_common_driver(recipe, request.cards)
-    if not accepted and not offered and (name is None or context.index is None):
+    if not accepted and not offered and (name is None or context.archive is None):
         raise _nothing_offered(recipe, flavour, context)
     if not accepted:
         if request.branches is None:
@@ -247,7 +246,7 @@ def _choice(
 
 def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
     variants = list(recipe.variants(context.names, flavour))
-    reasons = [absence(v, context.index) for v in variants]
+    reasons = [absence(v, context.archive) for v in variants]
     if not variants:
         served = {
             pattern
@@ -257,7 +256,7 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
         reasons = [f"its sources serve {', '.join(sorted(served))}"]
     others = [f for f in recipe.flavours if f != flavour and candidates(recipe, f, context)]
     resolution = f"Take another flavour (--flavour): {', '.join(others)}." if others else None
-    if context.index is None:
+    if context.archive is None:
         resolution = (
             "Take a driver whose source is an archive ('provision drivers' says which"
             " kind each has), or add such a source to a driver.toml of your own (--catalogue)."
@@ -291,7 +290,7 @@ def choose_available(
         choice = choose_version(recipe, flavour, request, kernel, context, untried=untried)
         version = choice.version
         if not force:
-            check_kernel(recipe, choice, kernel, context.index, untried)
+            check_kernel(recipe, choice, kernel, untried)
         try:
             return choice, pin_sources(recipe.name, choice.candidate, context)
         except UnpublishedError as error:
@@ -303,9 +302,7 @@ def choose_available(
             context = less
 
 
-def check_kernel(
-    recipe: Recipe, choice: Choice, kernel: str, index: ArchiveIndex | None, untried: Untried
-) -> None:
+def check_kernel(recipe: Recipe, choice: Choice, kernel: str, untried: Untried) -> None:
     """Refuse what is known to fail, and what nobody has tried where the policy says so.
 
     Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
@@ -323,18 +320,12 @@ def check_kernel(
             ' = "refuse"'
         )
     nearest = _nearest(version, choice.working)
-    kernels = [
-        one
-        for one in (packaged_kernels(index, like=kernel) if index else ())
-        if recipe.standing(version=version, flavour=choice.flavour, kernel_release=one).known
-        == "works"
-    ]
     advice = []
     if nearest:
         advice.append(f"Take {nearest}, which works on this kernel: --version {nearest}, or")
         advice.append(f'version = "{nearest}" in [drivers.{recipe.name}] of provision.toml.')
-    elif kernels:
-        advice.append(f"Take a kernel that it builds on: --kernel {kernels[0]}.")
+    else:
+        advice.append(f"Kernels that it builds on: provision drivers kernels {recipe.name}.")
     advice.append(
         "Or try it all the same: provision build"
         f" {recipe.name} --kernel {kernel} --version {version} --force"
@@ -347,8 +338,6 @@ def check_kernel(
         and (not row.flavours or choice.flavour in row.flavours)
     ]
     details = known or ["the recipe knows nothing about this version"]
-    if index:
-        details.append(f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}")
     raise NotFoundError(f"{why}.", resolution=" ".join(advice), details="\n".join(details))
 
 

@@ -117,9 +117,14 @@ class AptArchive(Frozen):
     """A distro's archive of packages, for the family of apt."""
 
     origin: str
+    # In the base image.
     keyrings: tuple[AbsolutePath, ...] = Field(min_length=1)
-    keyring_package: str
+    # On a host, for an archive that is signed by more keys than the base image has.
+    host_keyrings: tuple[AbsolutePath, ...] = ()
     components: tuple[Name, ...]
+    # Components that no mirror of the distro that it is like has; read where apt's sources name
+    # them.
+    own_components: tuple[Name, ...] = ()
     # Those that hold kernels, compilers and tools.
     enabled: tuple[Name, ...] = Field(min_length=1)
     # Whether a complete mirror has the security suite too.
@@ -138,6 +143,10 @@ class Distro(Frozen):
     like: Name | None = None
     releases: tuple[Release, ...] = Field(min_length=1)
     headers: tuple[HeaderRule, ...] = ()
+    # Regular expression for the names of packages that hold headers of the kernel.
+    header_packages: Pattern = r"kernel[a-z0-9._-]*-devel(?:-matched)?"
+    # The distro that its hosts say they are: their kernels are this one's where ``headers`` match.
+    hosts: Name | None = None
     compilers: tuple[CompilerRule, ...] = ()
     # Packages that the template's own steps call, whatever the driver.
     tools: tuple[str, ...] = ()

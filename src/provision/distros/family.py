@@ -210,10 +210,6 @@ class Family(ABC):
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name, as a script wrote them."""
 
-    @abstractmethod
-    def holds_headers(self, name: str) -> bool:
-        """Return whether a package of a closure holds headers of the kernel."""
-
     def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
         """Return the packages that may hold a compiler, the preferred one first."""
         gcc = _GCC.match(cc_version_text)
@@ -254,15 +250,19 @@ class Family(ABC):
                 " image is newer than the kernel's packages, name an older one with --base.",
             )
         if found.kind is Kind.MISSING and failure.is_of_headers(found.name):
-            return failure.error(
-                f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
-                " superseded, or of another release.",
-                self.superseded(failure),
-                HeadersGoneError,
-            )
+            return self.no_headers(failure)
         if found.kind is Kind.DENIED and any(one.required for one in failure.distro.entitlement):
             return missing_entitlement(failure)
         return failure.error(f"{found.cause}.", found.what_to_do, found.kind.error)
+
+    def no_headers(self, failure: Failure) -> ProvisionError:
+        """Return the error for a kernel whose headers no repository has."""
+        return failure.error(
+            f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
+            " superseded, or of another release.",
+            self.superseded(failure),
+            HeadersGoneError,
+        )
 
     @abstractmethod
     def superseded(self, failure: Failure) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +20,9 @@ from provision.errors import NotFoundError
 from provision.pin import DistroPin
 
 # What a distro has for itself, although it is like another.
-_OWN = frozenset({"id", "name", "like", "releases", "proven", "entitlement", "environment"})
+_OWN = frozenset(
+    {"id", "name", "like", "hosts", "releases", "proven", "entitlement", "environment"}
+)
 
 
 def known_distros() -> list[str]:
@@ -67,6 +70,18 @@ def find_distro(text: str) -> DistroPin:
         ' it with --distro, or as kernel_distro = "ID:VERSION" in /etc/provision/provision.toml;'
         " for any other kernel, name its tree there ([[trees]]).",
     )
+
+
+def distro_on(host: str, version: str, kernel: str) -> str | None:
+    """Return the distro of a kernel on a host that says it is another (``hosts``), or None."""
+    base = distro_named(host)
+    own = base.release(version) if base else None
+    for distro in _distros().values():
+        if distro.hosts == host and any(re.fullmatch(r.kernels, kernel) for r in distro.headers):
+            for release in distro.releases:
+                if own is not None and release.codename == own.codename:
+                    return f"{distro.id}:{release.version}"
+    return None
 
 
 def release_of(pin: DistroPin) -> tuple[Distro, Release]:

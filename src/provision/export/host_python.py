@@ -26,7 +26,7 @@ from provision.build.image import BuildLog, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.provenance import is_built_here, record_built, with_own_cache
 from provision.build.request import choose_distro
-from provision.build.solve import SolveRequest, solve, suites_of
+from provision.build.solve import SolveRequest, repositories_of, solve
 from provision.build.workspace import Settings
 from provision.distros.debian.relations import upstream_version
 from provision.distros.kernel_tree import Toolchain
@@ -127,7 +127,7 @@ def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
         kernel="",
         architecture=settings.architecture,
         tools=_PACKAGES,
-        repositories=suites_of(settings, distro),
+        repositories=repositories_of(settings, distro),
         root=settings.root,
         network=settings.config.engine.network,
         # Neither headers nor a compiler.

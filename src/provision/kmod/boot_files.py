@@ -19,7 +19,7 @@ from typing import IO
 from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.solve import SolveRequest, configured_repositories, solve, suites_of
+from provision.build.solve import SolveRequest, repositories_of, solve
 from provision.build.workspace import Settings
 from provision.distros import family_of
 from provision.distros.kernel_tree import Toolchain
@@ -183,7 +183,6 @@ def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
             resolution="Try the artifact on a host that has the kernel (/boot/vmlinuz-"
             f"{kernel}): provision verify --boot {pin.image}",
         )
-    own = configured_repositories(settings, pin.distro)
     request = SolveRequest(
         distro=data,
         release=release,
@@ -191,7 +190,7 @@ def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
         kernel=kernel,
         architecture=pin.kernel.architecture,
         tools=("kmod", *query.image),
-        repositories=own or suites_of(settings, pin.distro),
+        repositories=repositories_of(settings, pin.distro),
         root=settings.root,
         network=settings.config.engine.network,
         # Neither headers nor a compiler.

@@ -23,7 +23,7 @@ from provision.catalogue.source_models import (
     RunfileReleases,
     no_commit_at,
 )
-from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
+from provision.distros.debian.archive import Archive, ArchivePackage
 from provision.distros.debian.relations import parse_depends, upstream_version, version_key
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
@@ -64,7 +64,7 @@ class SourceContext:
     # Its names in recipes: id, ``id:version`` and family.
     names: tuple[str, ...]
     # Its archive; None if it has no Debian-style archive.
-    index: ArchiveIndex | None = None
+    archive: Archive | None = None
     architecture: str = "x86_64"
     published_sum: PublishedSum = no_published_sum
     commit_at: CommitAt = no_commit_at
@@ -106,7 +106,7 @@ def candidates(recipe: Recipe, flavour: str, context: SourceContext) -> list[Can
     """
     found = []
     for variant in recipe.variants(context.names, flavour):
-        versions = versions_of(variant, context.index)
+        versions = versions_of(variant, context.archive)
         if variant.source.takes_any_version:
             versions = newest_first([*versions, *context.published])
         for version in versions:
@@ -128,20 +128,20 @@ def unlisted(
     return Candidate(version, variant)
 
 
-def versions_of(variant: Variant[RecipeSource], index: ArchiveIndex | None) -> list[str]:
+def versions_of(variant: Variant[RecipeSource], archive: Archive | None) -> list[str]:
     """Return all versions that a source has, the newest first, served by the recipe or not."""
     source = variant.source
     if not isinstance(source, DebSource) and source.releases:
         return newest_first(release.version for release in source.releases)
-    if index is None or variant.package is None:
+    if archive is None or variant.package is None:
         return []
-    return list(dict.fromkeys(driver_version(found) for found in index.versions(variant.package)))
+    return list(dict.fromkeys(driver_version(found) for found in archive.versions(variant.package)))
 
 
-def absence(variant: Variant[RecipeSource], index: ArchiveIndex | None) -> str:
+def absence(variant: Variant[RecipeSource], archive: Archive | None) -> str:
     """Return the reason for having no versions, as the end of a sentence."""
     if variant.source.is_packaged:
-        if index is None:
+        if archive is None:
             return f"its source is the package {variant.package} of Debian's archive"
         return f"there is no package {variant.package}"
     by_name = (
@@ -233,32 +233,32 @@ def _pin_packages(
 
     Companions, such as firmware, have versions of their own: the newest is taken.
     """
-    index = context.index
-    if index is None:
+    archive = context.archive
+    if archive is None:
         raise NotFoundError(
             f"{context.distro} has no archive: {absence(variant, None)}.",
             resolution="Add a [[source]] for this distro to driver.toml,"
             " or name another distro (--distro).",
         )
     names = dict.fromkeys([str(variant.package), *source.userspace])
-    found = {name: package_of_version(index, name, version) for name in names}
+    found = {name: package_of_version(archive, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]
     if missing:
-        raise _other_version(driver, version, missing, index)
-    found |= {name: index.package(name) for name in source.companions}
+        raise _other_version(driver, version, missing, archive)
+    found |= {name: archive.package(name) for name in source.companions}
     missing = [name for name, package in found.items() if package is None]
     if missing:
-        raise _missing_package(missing, index)
+        raise _missing_package(missing, archive)
     packages = [package for package in found.values() if package is not None]
     return PinnedSources(
         tuple(map(_pinned, packages)),
         {package.sha256: (package.url,) for package in packages},
-        (*_libraries_of(packages, source, index), *_tools_of(packages[0], source, index)),
+        (*_libraries_of(packages, source, archive), *_tools_of(packages[0], source, archive)),
     )
 
 
 def _tools_of(
-    package: IndexedPackage, source: DebSource | DkmsSource, index: ArchiveIndex
+    package: ArchivePackage, source: DebSource | DkmsSource, archive: Archive
 ) -> Iterator[str]:
     """Yield what the source with a dkms.conf depends on, and neither DKMS nor every build has.
 
@@ -268,15 +268,15 @@ def _tools_of(
         return
     groups = parse_depends(package.depends)
     needed = [names for names in groups if not any(map(_NEEDLESS.fullmatch, names))]
-    index.ask(*(name for names in needed for name in names))
+    archive.ask(*(name for names in needed for name in names))
     for names in needed:
-        found = next((name for name in names if index.package(name)), None)
+        found = next((name for name in names if archive.package(name)), None)
         if found is not None:
             yield found
 
 
 def _libraries_of(
-    packages: list[IndexedPackage], source: DebSource | DkmsSource, index: ArchiveIndex
+    packages: list[ArchivePackage], source: DebSource | DkmsSource, archive: Archive
 ) -> tuple[str, ...]:
     """Return the distro's packages of libraries that the programs of packages depend on.
 
@@ -294,38 +294,36 @@ def _libraries_of(
     }
     if not wanted:
         return ()
-    index.ask(*wanted)
-    found = (index.package(name) for name in sorted(wanted))
+    archive.ask(*wanted)
+    found = (archive.package(name) for name in sorted(wanted))
     return tuple(one.name for one in found if one and one.component not in source.components)
 
 
-def driver_version(package: IndexedPackage) -> str:
+def driver_version(package: ArchivePackage) -> str:
     """Return the upstream part of a package's version: no epoch, no Debian revision."""
     return upstream_version(package.version)
 
 
-def package_of_version(index: ArchiveIndex, name: str, version: str) -> IndexedPackage | None:
+def package_of_version(archive: Archive, name: str, version: str) -> ArchivePackage | None:
     """Return the newest package of a name whose upstream version is the given one."""
-    return next((p for p in index.versions(name) if driver_version(p) == version), None)
+    return next((p for p in archive.versions(name) if driver_version(p) == version), None)
 
 
-def _pinned(package: IndexedPackage) -> PackageSource:
+def _pinned(package: ArchivePackage) -> PackageSource:
     with refusing(f"The package {package.name} {package.version} can't be pinned."):
         return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
 
 
-def _other_version(
-    driver: str, version: str, names: list[str], index: ArchiveIndex
-) -> NotFoundError:
-    absent = [name for name in names if index.package(name) is None]
+def _other_version(driver: str, version: str, names: list[str], archive: Archive) -> NotFoundError:
+    absent = [name for name in names if archive.package(name) is None]
     if absent:
-        return _missing_package(absent, index)
+        return _missing_package(absent, archive)
     there = {
-        name: ", ".join(driver_version(package) for package in index.versions(name))
+        name: ", ".join(driver_version(package) for package in archive.versions(name))
         for name in names
     }
     return NotFoundError(
-        f"The archive of {index.distro.name} has no user space of '{driver}'"
+        f"The archive of {archive.distro} has no user space of '{driver}'"
         f" {version}: modules and libraries must be of one version.",
         resolution="Take a version that all of them have (--version), or another flavour"
         " (--flavour).",
@@ -333,13 +331,12 @@ def _other_version(
     )
 
 
-def _missing_package(names: list[str], index: ArchiveIndex) -> NotFoundError:
+def _missing_package(names: list[str], archive: Archive) -> NotFoundError:
     return NotFoundError(
-        f"The archive of {index.distro.name} has no package"
-        f" {', '.join(names)} for {index.architecture}.",
+        f"The archive of {archive.distro} has no package {', '.join(names)}.",
         resolution="Check the name; if it is in another component of the archive, add that to"
         " 'components' in driver.toml.",
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
+        details="\n".join(["looked in:", *(f"  {place}" for place in archive.addresses)]),
     )
 
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
 
-from provision import distros
-from provision.build.archive import Archive, open_context
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
-from provision.build.package_store import PackageStore
 from provision.build.request import (
     DriverRequest,
     choose_distro,
 )
-from provision.build.solve import configured_repositories, solve_request
-from provision.build.solve import list_kernels as solver_kernels
+from provision.build.session import SolvingSession
 from provision.build.versions import (
     cards_for,
     chosen_flavour,
@@ -32,10 +25,9 @@ from provision.catalogue import Recipe
 from provision.catalogue.cards import Card
 from provision.catalogue.recipe import Known
 from provision.config import DriverConfig, Untried
-from provision.distros import source_names, uses_archive
-from provision.distros.debian.archive import packaged_kernels
+from provision.distros import source_names
 from provision.distros.debian.relations import compare_versions
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ProvisionError
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
@@ -146,8 +138,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     context = SourceContext(
         f"{distro.id} {distro.version}", source_names(distro), published=published
     )
-    opening = open_context(settings, driver, distro, context)
-    offered, trouble = _offered(recipe, flavour, opening)
+    offered, trouble = _offered(settings, recipe, flavour, distro, context)
     facts = settings.facts
     asked_for = DriverRequest(driver, version=configured.version)
     return Offers(
@@ -175,11 +166,12 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
 
 
 def _offered(
-    recipe: Recipe, flavour: str, opening: AbstractContextManager[SourceContext]
+    settings: Settings, recipe: Recipe, flavour: str, distro: DistroPin, context: SourceContext
 ) -> tuple[list[str], ProvisionError | None]:
     """Return the versions that can be built, or the reason why they can't be found out."""
     try:
-        with opening as context:
+        with SolvingSession(settings, distro, (recipe,)) as session:
+            context = replace(context, archive=session.archive)
             return [offer.version for offer in candidates(recipe, flavour, context)], None
     except ProvisionError as error:
         return [], error
@@ -239,14 +231,12 @@ def list_kernels(
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
     flavour = chosen_flavour(recipe, request.flavour, cards_for(settings, request))
-    context = SourceContext(f"{distro.id} {distro.version}", distros.source_names(distro))
-    with open_context(settings, request.driver, distro, context) as opened:
-        versions = [offer.version for offer in candidates(recipe, flavour, opened)]
-        if opened.index is None:
-            kernels = _listed_kernels(settings, distro)
-        else:
-            kernels = tuple(packaged_kernels(opened.index))
-
+    with SolvingSession(settings, distro, (recipe,)) as session:
+        context = SourceContext(
+            f"{distro.id} {distro.version}", source_names(distro), session.archive
+        )
+        versions = [offer.version for offer in candidates(recipe, flavour, context)]
+        kernels = session.kernels()
     return distro, tuple(_on_kernel(recipe, flavour, versions, kernel) for kernel in kernels)
 
 
@@ -261,26 +251,3 @@ def _on_kernel(recipe: Recipe, flavour: str, versions: Sequence[str], kernel: st
             return KernelOffer(kernel, standings[found].known, found)
     rows = (standing.row for standing in standings.values())
     return KernelOffer(kernel, "fails", None, next((row.reason for row in rows if row), None))
-
-
-def distro_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
-    """Return the kernels that a distro packages headers of, the newest first, for any driver."""
-    if not uses_archive(distro):
-        return _listed_kernels(settings, distro)
-    with Archive(settings, distro) as archive:
-        return tuple(packaged_kernels(archive.index))
-
-
-def _listed_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
-    data = distros.distro_named(distro.id)
-    if data is not None and data.family == "tree":
-        raise NotFoundError(
-            f"{data.name} has no packages of kernels that could be listed.",
-            resolution="Any kernel whose tree is there can be built for: --kernel names it"
-            " (docs/how-to/kernel-trees.md).",
-        )
-    asked = base_request(settings, distro)
-    base = ensure_distro_base(settings, asked)
-    repositories = configured_repositories(settings, distro)
-    asked_for = solve_request(settings, distro, base, repositories=repositories)
-    return solver_kernels(settings.engine, asked_for, PackageStore(settings.state))

@@ -12,7 +12,7 @@ from provision.agent.actions import Forecast, forecast
 from provision.agent.desired import load_desired
 from provision.agent.model import Mode, Run
 from provision.agent.run import plan_host
-from provision.build import resolve
+from provision.build import session
 from provision.engine import docker_api
 from provision.errors import NotFoundError
 from unit.engine.fake_engine import FakeEngine
@@ -31,7 +31,7 @@ def host(host_tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> HostTree:
     host_tree.write("etc/os-release", "ID=rocky\nVERSION_ID=9.6\n")
     configure(host_tree)
     monkeypatch.setattr(docker_api, "connect", lambda _host: FakeEngine())
-    monkeypatch.setattr(resolve, "solve", lambda _engine, request, _store, **_: closure(request))
+    monkeypatch.setattr(session, "solve", lambda _engine, request, _store, **_: closure(request))
     return host_tree
 
 
@@ -93,7 +93,7 @@ def test_what_could_not_be_found_out_is_no_build(
         case "mirror":
             host.write("etc/os-release", "ID=debian\nVERSION_ID=12\n")
         case "headers":
-            monkeypatch.setattr(resolve, "solve", missing)
+            monkeypatch.setattr(session, "solve", missing)
         case "kernel":
             host.boot("9.9.0-1-amd64")
         case _:

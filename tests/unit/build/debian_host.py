@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import network_access, resolve
+from provision.build import network_access, session
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import DriverRequest
 from provision.build.solve import SolveRequest
@@ -66,7 +66,7 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest
         (tmp_path / sha256).write_text("\n".join(urls))
         return tmp_path / sha256
 
-    monkeypatch.setattr(resolve, "solve", solve)
+    monkeypatch.setattr(session, "solve", solve)
     monkeypatch.setattr(PackageStore, "fetch", fetch)
     return asked
 

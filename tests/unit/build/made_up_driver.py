@@ -13,7 +13,7 @@ from provision.build.resolve import BuildTarget, decide, recipe_digest
 from provision.catalogue import Entry, Recipe
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.archive import Archive
 from provision.errors import ExitCode, NotFoundError
 from provision.pin import (
     BasePin,
@@ -23,7 +23,7 @@ from provision.pin import (
     Pin,
 )
 from provision.sources.candidates import SourceContext
-from unit.fake_archive import index_of, sample, stanza
+from unit.fake_archive import archive_of, sample, stanza
 from unit.recipes import recipe, variant
 
 BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
@@ -87,8 +87,8 @@ def packages(*more: str) -> str:
 
 
 @pytest.fixture
-def index() -> ArchiveIndex:
-    return index_of(
+def index() -> Archive:
+    return archive_of(
         {
             ("bookworm", "main"): packages(),
             ("bookworm-security", "main"): sample("bookworm-security", "main"),
@@ -114,7 +114,7 @@ def target(of: Recipe, distro: DistroPin) -> BuildTarget:
     return BuildTarget(entry, distro, TEMPLATES)
 
 
-def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
+def pin(index: Archive, **options: Unpack[Options]) -> Pin:
     return decide(
         DriverRequest(
             "made-up",
@@ -136,7 +136,7 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
     ).pin(BASE, CLOSURE)
 
 
-def refused(index: ArchiveIndex, **options: Unpack[Options]) -> NotFoundError:
+def refused(index: Archive, **options: Unpack[Options]) -> NotFoundError:
     with pytest.raises(NotFoundError) as caught:
         pin(index, **options)
     assert caught.value.exit_code is ExitCode.NOT_FOUND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.archive import Archive
 from provision.errors import ProvisionError
 from provision.pin import (
     FORMAT,
@@ -17,11 +17,11 @@ from unit.build.made_up_driver import (
     pin,
 )
 from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
 
 
-def test_everything_is_pinned(index: ArchiveIndex) -> None:
+def test_everything_is_pinned(index: Archive) -> None:
     found = pin(index)
     assert (found.driver.name, found.driver.version, found.driver.flavour) == (
         "made-up",
@@ -41,12 +41,12 @@ def test_everything_is_pinned(index: ArchiveIndex) -> None:
     assert [patch.name for patch in found.patches] == ["fix.patch"]
 
 
-def test_the_same_request_gives_the_same_pin(index: ArchiveIndex) -> None:
+def test_the_same_request_gives_the_same_pin(index: Archive) -> None:
     assert pin(index).digest == pin(index).digest
     assert pin(index).digest == pin(index, version="1.10", flavour="plain", force=True).digest
 
 
-def test_a_flavour_has_its_own_package_and_patches(index: ArchiveIndex) -> None:
+def test_a_flavour_has_its_own_package_and_patches(index: Archive) -> None:
     found = pin(index, flavour="other")
     assert found.driver.version == "2.0"
     assert found.patches == ()
@@ -91,6 +91,6 @@ def test_what_reaches_the_build_changes_the_digest() -> None:
     ],
 )
 def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(more: str) -> None:
-    made = index_of({("bookworm", "main"): packages(more)})
+    made = archive_of({("bookworm", "main"): packages(more)})
     with pytest.raises(ProvisionError):
         pin(made)

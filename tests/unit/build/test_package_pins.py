@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from provision.build import bootstrap, resolve
+from provision.build import bootstrap, session
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
-from provision.build.package_store import Closure
 from provision.build.provenance import record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
@@ -32,8 +31,6 @@ from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine, recorded, using
-from unit.fake_archive import write_apt_sources
-from unit.fake_solver import closure
 
 
 def test_apt_is_asked_only_about_drivers_that_are_packaged(
@@ -45,7 +42,7 @@ def test_apt_is_asked_only_about_drivers_that_are_packaged(
     resolve_pin(using(settings, engine), replace(REQUEST, driver="onload", force=True))
     assert index == []
     resolve_pin(using(settings, engine), REQUEST)
-    assert index == [("linux-headers-*", "v4l2loopback-dkms", "v4l2loopback-utils")]
+    assert index == [("v4l2loopback-dkms", "v4l2loopback-utils")]
     assert solved[0].repositories == solved[1].repositories
 
 
@@ -69,7 +66,7 @@ def test_an_archive_out_of_reach_answers_as_it_did_lately(
 ) -> None:
     before = resolve_pin(using(settings, engine), REQUEST)
     monkeypatch.setattr(
-        "provision.build.archive.Archive._run_apt", _failing(UnreachableError("no route"))
+        "provision.build.session.SolvingSession._run", _failing(UnreachableError("no route"))
     )
     _age_answers(settings, 24 * 3600)
     again = resolve_pin(using(settings, engine), REQUEST)
@@ -91,58 +88,6 @@ def _age_answers(settings: Settings, seconds: float) -> None:
     for path in (settings.state / "packages/answers").iterdir():
         before = time.time() - seconds
         os.utime(path, (before, before))
-
-
-@pytest.mark.parametrize(
-    "error", [NotFoundError("Unable to locate package"), ProvisionError("The connection broke.")]
-)
-def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
-    settings: Settings,
-    engine: FakeEngine,
-    index: list[tuple[str, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    error: ProvisionError,
-) -> None:
-
-    monkeypatch.setattr(resolve, "solve", _failing(error))
-    with pytest.raises(NotFoundError) as caught:
-        resolve_pin(
-            using(settings, engine),
-            replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
-        )
-    assert "6.1.0-47-amd64" in str(caught.value.details)
-    assert index == [("linux-headers-*",)]
-    # Its headers are there: what went wrong is something else.
-    with pytest.raises(ProvisionError) as again:
-        resolve_pin(using(settings, engine), REQUEST)
-    assert again.value is error
-
-
-def test_an_archive_that_cannot_be_reached_is_not_asked_again(
-    settings: Settings,
-    engine: FakeEngine,
-    index: list[tuple[str, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resolve, "solve", _failing(UnreachableError("no route")))
-    with pytest.raises(UnreachableError):
-        resolve_pin(
-            using(settings, engine),
-            replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
-        )
-    assert index == []
-
-
-def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def other(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
-        return closure(replace(request, kernel=KERNEL))
-
-    monkeypatch.setattr(resolve, "solve", other)
-    wanted = replace(REQUEST, driver="onload", kernel=KERNEL.removesuffix("4"), force=True)
-    with pytest.raises(NotFoundError):
-        resolve_pin(using(settings, engine), wanted)
 
 
 def test_what_cannot_change_the_result_goes_beside_the_pin(
@@ -174,21 +119,6 @@ def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
     assert (asked.kernel, asked.network) == (KERNEL, "bridge")
     resolve_pin(using(settings, engine), REQUEST)
     assert solved[-1].network == "host"
-
-
-def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
-    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
-) -> None:
-    wanted = replace(REQUEST, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
-    write_apt_sources(settings.root, distro="ubuntu", codename="jammy")
-    engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
-    with pytest.raises(NotFoundError):
-        resolve_pin(using(settings, engine), wanted)
-    token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
-    token.parent.mkdir(parents=True)
-    token.write_text("machine esm.example")
-    resolve_pin(using(settings, engine), wanted)
-    assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
 
 
 def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
@@ -245,7 +175,7 @@ def made(
         assert found == pin
         return found
 
-    monkeypatch.setattr(resolve, "solve", _failing(NotFoundError("no base image to solve in")))
+    monkeypatch.setattr(session, "solve", _failing(NotFoundError("no base image to solve in")))
     return resolved
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from provision.build.package_store import Closure, PackageStore
-from provision.build.solve import list_kernels, solve
+from provision.build.solve import solve
+from provision.distros.family import HeadersGoneError
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import PackagePin
@@ -133,7 +134,13 @@ def test_a_configuration_that_names_no_compiler_is_said(tmp_path: Path) -> None:
         _solved(tmp_path, FakeContainer([GOOD[0]], config=b"# empty\n"))
 
 
-def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
-    engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
-    store = PackageStore(tmp_path)
-    assert list_kernels(lambda: engine, request(tmp_path, kernel=""), store) == (KERNEL,)
+def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(tmp_path: Path) -> None:
+    said = (
+        "package\thttp://m.example/pool/main/l/linux/linux-headers-6.1.0-47-amd64_6.1-1_amd64.deb"
+        f"\tlinux-headers-6.1.0-47-amd64_6.1-1_amd64.deb\t1\tSHA256:{'a' * 64}\n"
+        "installed\tgcc-12\tamd64\t12.2.0\n"
+    )
+    config = b'CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0"\n'
+    container = FakeContainer([(0, "", said)], config)
+    with pytest.raises(HeadersGoneError):
+        _solved(tmp_path, container, distro="debian:12", kernel="6.1.0-4-amd64", tools=())

@@ -9,7 +9,7 @@ import pytest
 from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.solve import configured_repositories, suites_of
+from provision.build.solve import configured_repositories, repositories_of
 from provision.build.workspace import Settings, load_settings
 from provision.distros import Repository, find_distro
 from provision.engine.docker_api import Image
@@ -160,7 +160,7 @@ def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path
     """They were passed over in silence: packages came from elsewhere than was said."""
     settings = _host(tmp_path, _REPOSITORY.format(id="debian"))
     with pytest.raises(UsageError) as caught:
-        suites_of(settings, find_distro("debian:12"))
+        repositories_of(settings, find_distro("debian:12"))
     assert '[distros.debian.archive] mirror = "https://m.example/os"' in str(
         caught.value.resolution
     )

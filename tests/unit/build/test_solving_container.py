@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import IO
@@ -14,15 +12,14 @@ from typing import IO
 import pytest
 
 from provision.build.package_store import PackageStore
-from provision.build.solve import SolveRequest, list_kernels, solve
+from provision.build.solve import solve
 from provision.distros import Repository
 from provision.distros.rpm_based.rpm import DOWNLOADED
-from provision.engine.docker_api import Container, ContainerRequest, Ran
+from provision.engine.docker_api import Ran
 from provision.errors import NotFoundError, ProvisionError
 from unit.build.solving_engine import (
     BOTH,
     GOOD,
-    KERNEL,
     PACKAGE_FILES,
     FakeContainer,
     SolvingEngine,
@@ -231,34 +228,3 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
     wish = request(tmp_path, "rhel:9", repositories=own)
     assert solve(lambda: engine, wish, PackageStore(tmp_path)).packages
     assert not engine.requests[0].binds
-
-
-def test_two_that_list_kernels_do_not_remove_each_others_container(tmp_path: Path) -> None:
-    store = PackageStore(tmp_path)
-    wish = request(tmp_path, kernel="")
-    held: list[str] = []
-
-    class Watched(SolvingEngine):
-        @contextmanager
-        def container(self, request: ContainerRequest) -> Iterator[Container]:
-            path = tmp_path / "locks" / f"solve-{wish.key[:32]}"
-            with path.open("ab") as stream, pytest.raises(BlockingIOError):
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.append(request.owner)
-            with super().container(request) as container:
-                yield container
-
-    def answer() -> FakeContainer:
-        return FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")])
-
-    engine = Watched(answer())
-    list_kernels(lambda: engine, wish, store)
-    # Another state folder has another lock.
-    held.append(_owner(tmp_path / "other", wish, answer()))
-    assert len(set(held)) == 2
-
-
-def _owner(state: Path, wish: SolveRequest, container: FakeContainer) -> str:
-    engine = SolvingEngine(container)
-    list_kernels(lambda: engine, wish, PackageStore(state))
-    return engine.requests[0].owner

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from provision.build import bootstrap, resolve, trees
+from provision.build import bootstrap, session, trees
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.context_files import downloaded_files
 from provision.build.package_store import Closure, PackageStore
@@ -83,7 +83,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
         return closure(request)
 
     have_apt_answer(monkeypatch, texts)
-    monkeypatch.setattr(resolve, "solve", solve)
+    monkeypatch.setattr(session, "solve", solve)
 
 
 def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:

@@ -10,7 +10,7 @@ from provision.build.request import VersionRequest
 from provision.build.versions import choose_version
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.archive import Archive
 from provision.errors import NotFoundError, UsageError
 from provision.sources.candidates import SourceContext
 from unit.build.made_up_driver import (
@@ -25,15 +25,15 @@ from unit.build.made_up_driver import (
     several,
 )
 from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
 
 
-def offering(*versions: str) -> ArchiveIndex:
+def offering(*versions: str) -> Archive:
     """Return an archive that has these versions too."""
     names = ("tool-source", "tool-user")
     more = [stanza(name, f"{version}-1") for version in versions for name in names]
-    return index_of({("bookworm", "main"): packages(*more)})
+    return archive_of({("bookworm", "main"): packages(*more)})
 
 
 def crashes(versions: str) -> list[dict[str, str]]:
@@ -107,7 +107,6 @@ _NOTHING = dict.fromkeys(("tool-source", "tool-other-source", "tool-user"), "ren
         (Options(flavour="plane"), {}, {"'plain'", "other"}),
         (Options(), _NO_SOURCE, {"tool-source", "--flavour", "other"}),
         (Options(), _NOTHING, set()),
-        (Options(kernel="6.1.0-48-amd64"), {}, {"6.1.0-48-amd64"}),
         # The user space, in the version of the modules.
         (Options(version="1.9"), {}, {"1.9", "tool-user: 2.0, 1.10"}),
         (Options(of=recipe(source={"kind": "deb", "userspace": ["x-user"]})), {}, {"x-user"}),
@@ -122,7 +121,7 @@ def test_what_there_is_not_is_refused_with_what_there_is(
     text = packages()
     for before, after in renamed.items():
         text = text.replace(f"Package: {before}\n", f"Package: {after}\n")
-    error = refused(index_of({("bookworm", "main"): text}), **wanted)
+    error = refused(archive_of({("bookworm", "main"): text}), **wanted)
     said = f"{error.message} {error.resolution} {error.details}"
     assert {name for name in named if name not in said} == set()
 
@@ -131,7 +130,7 @@ NEWER = "6.12.117+deb12-amd64"
 FAILING = {"versions": "==1.*", "fails": ">=6.12", "reason": "strlcpy() is gone", "by": "Jo"}
 
 
-def test_what_is_known_to_fail_is_refused_with_its_reason(index: ArchiveIndex) -> None:
+def test_what_is_known_to_fail_is_refused_with_its_reason(index: Archive) -> None:
     error = refused(index, kernel=NEWER, of=recipe(kernels=[FAILING]))
     assert "strlcpy() is gone" in error.message
     found = pin(index, kernel=NEWER, of=recipe(kernels=[FAILING]), force=True)
@@ -147,7 +146,7 @@ def test_the_nearest_version_that_works_is_named(known: str, nearest: str) -> No
 
 
 def test_what_nobody_tried_is_built_unless_the_policy_refuses_it(
-    index: ArchiveIndex, notes: list[str]
+    index: Archive, notes: list[str]
 ) -> None:
     assert pin(index, kernel=NEWER).driver.version == "1.10"
     assert "untried" in " ".join(notes)
@@ -197,12 +196,12 @@ def test_a_choice_says_what_it_passed_over_and_why() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["no kernel", ""])
-def test_what_is_no_kernel_is_wrong_usage(kernel: str, index: ArchiveIndex) -> None:
+def test_what_is_no_kernel_is_wrong_usage(kernel: str, index: Archive) -> None:
     with pytest.raises(UsageError):
         pin(index, kernel=kernel)
 
 
-def test_each_distro_has_the_source_that_serves_it(index: ArchiveIndex) -> None:
+def test_each_distro_has_the_source_that_serves_it(index: Archive) -> None:
     ours, theirs = pin(index, of=several()), pin_for_rocky("1.10")
     assert [source.kind for source in ours.sources] == ["deb", "deb"]
     (run,) = theirs.sources
@@ -213,7 +212,7 @@ def test_each_distro_has_the_source_that_serves_it(index: ArchiveIndex) -> None:
     assert ours.recipe != theirs.recipe
 
 
-def test_the_first_source_goes_before_newer_versions_of_others(index: ArchiveIndex) -> None:
+def test_the_first_source_goes_before_newer_versions_of_others(index: Archive) -> None:
     kernels = [{"works": ">=6.1,<6.13"}]
     assert pin(index, of=several(kernels=kernels)).driver.version == "1.10"
     # A branch that the first does not serve is the other's.

@@ -25,7 +25,7 @@ from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
-from unit.fake_archive import Texts, answer, index_of, stanza, write_apt_sources
+from unit.fake_archive import Texts, answer, archive_of, asked_for, stanza, write_apt_sources
 
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
@@ -100,10 +100,10 @@ class Site:
         text = "\n".join(stanza("demo-source", f"{version}-1") for version in self.offered)
         return {("bookworm", "main"): text}
 
-    def asked(self, words: tuple[str, ...]) -> bytes:
+    def asked(self, script: object) -> bytes:
         if self.trouble is not None:
             raise self.trouble
-        return answer(self.texts, words)
+        return answer(self.texts, asked_for(script))
 
     def ask_for(self, version: str) -> None:
         text = f'[drivers.demo]\nversion = "{version}"\n'
@@ -136,7 +136,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("provision.build.archive.Archive._answer", site.asked)
+    monkeypatch.setattr("provision.build.session.SolvingSession._answer", site.asked)
     write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
     monkeypatch.setattr(versions, "today", lambda: TODAY)
@@ -336,8 +336,8 @@ def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     request = DriverRequest("demo", version="production")
     version, context = version_context(site.settings(), request, DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
-    index = index_of(site.texts)
-    context = replace(context, index=index)
+    index = archive_of(site.texts)
+    context = replace(context, archive=index)
     found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, "open", found, version, "6.1.0-47-amd64") == (found, found[:1])

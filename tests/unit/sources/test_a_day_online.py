@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +28,13 @@ from kit.nvidia_day import (
 )
 from kit.pages import snippet
 from provision.build import versions
-from provision.build.archive import open_context
 from provision.build.request import (
     DriverRequest,
     choose_distro,
     choose_tree,
     packaged_distro,
 )
+from provision.build.session import SolvingSession
 from provision.build.versions import (
     Choice,
     choose_available,
@@ -49,7 +49,7 @@ from provision.fleet.matrix.offers import find_offers
 from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
 from provision.sources.upstream.queries import kept, known_branches, outdated_tables
-from unit.fake_archive import answer, stanza, write_apt_sources
+from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,10 +89,16 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
         distro = tree.toolchain or tree.distro
     asked, context = version_context(settings, request, distro)
     flavour = chosen_flavour(recipe, request.flavour, asked.cards)
-    with open_context(settings, recipe.name, distro, context) as opened:
+    with SolvingSession(settings, distro, (recipe,)) as session:
         untried = settings.config.policy.untried
         choice, _ = choose_available(
-            recipe, flavour, asked, kernel, opened, untried=untried, force=request.force
+            recipe,
+            flavour,
+            asked,
+            kernel,
+            replace(context, archive=session.archive),
+            untried=untried,
+            force=request.force,
         )
     return choice
 
@@ -119,9 +125,7 @@ class Day:
         packages = packages_of(recipe, source_names(find_distro(distro)))
         text = "\n".join(stanza(package, f"{PACKAGED[distro]}-1") for package in packages)
         texts = {(codename, "main"): text}
-        self.monkeypatch.setattr(
-            "provision.build.archive.Archive._answer", lambda _archive, words: answer(texts, words)
-        )
+        have_apt_answer(self.monkeypatch, texts, at="_answer")
         write(root / "usr/share/misc/pci.ids", PCI_IDS)
         return settings
 

@@ -13,7 +13,7 @@ from provision.sources.candidates import (
     scripts_of,
     tools_of,
 )
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
 
 DEBIAN = ("debian", "debian:12", "apt")
@@ -39,7 +39,7 @@ def dkms(**source: object) -> Recipe:
 
 
 def test_a_package_with_a_dkms_conf_is_a_whole_source() -> None:
-    index = index_of(PACKAGES)
+    index = archive_of(PACKAGES)
     context = SourceContext("debian 12", DEBIAN, index)
     of = dkms(package="tool-dkms", components=["contrib", "main"], userspace=["tool"])
     [offer] = candidates(of, "dkms", context)

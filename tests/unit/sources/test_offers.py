@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from provision.catalogue import Recipe
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.archive import Archive
 from provision.errors import ConfigError, NotFoundError
 from provision.sources.candidates import (
     SourceContext,
@@ -15,7 +15,7 @@ from provision.sources.candidates import (
     pin_sources,
     unlisted,
 )
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
 
 SHA256 = "0" * 64
@@ -49,21 +49,21 @@ def several(*sources: dict[str, Any], **changes: object) -> Recipe:
 
 
 def offered(
-    of: Recipe, names: tuple[str, ...], index: ArchiveIndex | None = None
+    of: Recipe, names: tuple[str, ...], index: Archive | None = None
 ) -> list[tuple[str, str]]:
     found = candidates(of, of.default_flavour, SourceContext("here", names, index))
     return [(offer.variant.label, offer.version) for offer in found]
 
 
 def test_packages_offer_their_upstream_versions_once() -> None:
-    index = index_of(PACKAGES)
+    index = archive_of(PACKAGES)
     assert offered(recipe(), DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
     assert candidates(recipe(), "other", SourceContext("debian 12", DEBIAN, index)) == []
     assert offered(recipe(), ROCKY) == []
 
 
 def test_the_newest_revision_of_a_version_is_taken() -> None:
-    index = index_of(PACKAGES)
+    index = archive_of(PACKAGES)
     package = package_of_version(index, "tool-source", "1.9")
     assert package is not None
     assert package.version == "1.9-2+deb12u1"
@@ -76,7 +76,7 @@ def test_releases_of_a_vendor_stand_in_the_recipe() -> None:
 
 
 def test_each_distro_has_its_own_source() -> None:
-    index = index_of(PACKAGES)
+    index = archive_of(PACKAGES)
     of = several(DEB, archive("2.0", "1.10"))
     # Another version than the packages' comes from the other source only if the first is limited.
     assert offered(of, DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
@@ -304,9 +304,7 @@ def test_what_programs_need_is_known_from_their_packages() -> None:
         "companions": ["tool-daemon"],
     }
     of = several(source)
-    context = SourceContext(
-        "debian 13", ("debian", "debian:13", "apt"), index_of(texts, distro="debian:13")
-    )
+    context = SourceContext("debian 13", ("debian", "debian:13", "apt"), archive_of(texts))
     pinned = pin_sources("tool", candidates(of, of.default_flavour, context)[0], context)
     # Neither what it has itself, nor what containers bring, nor more of the vendor's.
     assert pinned.needs == ("libtirpc3t64",)

@@ -16,13 +16,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote, urlsplit
 
-from provision.distros.debian.archive import (
-    HEADERS,
-    kernels_of,
-    packages_script,
-    parse_packages,
-    superseded,
-)
+from provision.distros.debian.archive import packages_script
 from provision.distros.distro import Distro
 from provision.distros.family import (
     AUTHORITIES,
@@ -39,6 +33,7 @@ from provision.distros.family import (
 )
 from provision.documents import refusing
 from provision.errors import ProvisionError
+from provision.host.kernels import kernel_order
 from provision.pin import ClosurePackage
 
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -48,8 +43,8 @@ _SHA256 = re.compile(r"(?:SHA256:)?(?P<hex>[0-9a-f]{64})")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Below the archive's address; Debian's security archive has one folder more.
 _POOL = re.compile(r"/(?P<location>pool/(?:updates/)?(?P<component>[a-z0-9-]+)/.+)$")
-# What the headers of a kernel are made of.
-HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
+# name | version | place; a name that only other packages mention has no such line.
+_VERSIONED = re.compile(r"\s*(?P<name>\S+) \| .*", re.ASCII)
 
 
 class Apt(Family):
@@ -79,26 +74,57 @@ class Apt(Family):
         found = records(output, _FIELDS, _broken)["installed"]
         return {name: version for name, _arch, version in found}
 
-    def holds_headers(self, name: str) -> bool:
-        """Return whether a package of a closure holds headers of the kernel."""
-        return HEADER_PART.fullmatch(name) is not None
-
     def superseded(self, failure: Failure) -> str:
         """Return how to get at headers that the archive has dropped."""
-        return superseded(failure.distro)
+        where = " ".join(
+            f"That is {archive.name} ({archive.url}): {archive.hint}"
+            for archive in failure.distro.archives
+        )
+        return _SUPERSEDED + where
 
     def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        return self.packages(supply, (f"{HEADERS}*",))
+        names = " ".join(
+            f"$(apt_cache pkgnames {shlex.quote(prefix)})"
+            for prefix, _pattern in _plain_headers(supply.distro)
+        )
+        return self._question(supply, f'set -- {names}\n[ $# = 0 ] || apt_cache madison "$@"')
 
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
-        """Return the kernels' releases, the newest first."""
-        return tuple(kernels_of(parse_packages(output), distro))
+        """Return the plain kernels' releases, the newest first."""
+        kernels = {
+            name.removeprefix(prefix)
+            for line in output.decode(errors="replace").splitlines()
+            if (match := _VERSIONED.fullmatch(line)) and (name := match["name"])
+            for prefix, pattern in _plain_headers(distro)
+            if name.startswith(prefix) and re.fullmatch(pattern, name.removeprefix(prefix))
+        }
+        return tuple(sorted(kernels, key=kernel_order, reverse=True))
 
-    def packages(self, supply: Supply, words: Iterable[str]) -> Script:
-        """Return what answers a question of ``ArchiveIndex``."""
-        text = f"{_prelude(supply.repositories)}\n{{\n{packages_script(words)}\n}} > closure"
+    def packages(self, supply: Supply, names: Iterable[str]) -> Script:
+        """Return what answers a question of ``Archive``."""
+        return self._question(supply, packages_script(names))
+
+    def _question(self, supply: Supply, commands: str) -> Script:
+        text = f"{_prelude(supply.repositories)}\n{{\n{commands}\n}} > closure"
         return Script(text, files=source_files(supply.distro, supply.repositories), folder=None)
+
+
+_SUPERSEDED = (
+    "'provision drivers kernels DRIVER' lists the packaged ones. Headers may come later than their"
+    " kernel: try again then ('provision apply' and its timer do). If the distro packages no kernel"
+    " of this kind, install the headers from where the kernel came from, and name their folder"
+    " under [[trees]] in /etc/provision/provision.toml (docs/how-to/kernel-trees.md). If it has"
+    " dropped them, boot a kernel that is packaged (--kernel builds for it), or take them from"
+    " where superseded packages stay. "
+)
+
+
+def _plain_headers(distro: Distro) -> tuple[tuple[str, str], ...]:
+    """Return how names of headers begin, and what follows: the plain kernels'."""
+    plain = distro.headers[0]
+    names = plain.specs[0].split("|")
+    return tuple((name.removesuffix("{kernel}"), plain.kernels) for name in names)
 
 
 def _prelude(repositories: tuple[Repository, ...]) -> str:
@@ -202,7 +228,7 @@ rm -rf packages && mkdir packages
 } > closure"""
 _CONFIG = """\
 rm -f config
-for file in packages/linux-headers-*.deb; do
+for file in packages/*-headers-*.deb; do
     dpkg-deb --fsys-tarfile "$file" | tar -xOf - .@config@ > config 2> /dev/null && break
 done
 # A base image may bring the headers along.

@@ -7,7 +7,11 @@ import sys
 
 from provision.errors import ProvisionError
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# Name, architecture, condition, architectures and build profiles: deb-control(5).
+_RELATION = re.compile(
+    r"\s*(?P<name>[a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?"
+    r"\s*(?:\([^()]*\))?\s*(?:\[[^\[\]]*\])?\s*(?:<[^<>]*>\s*)*"
+)
 
 
 # A run of other characters, and the number after it.
@@ -68,17 +72,12 @@ def upstream_version(version: str) -> str:
 
 def parse_depends(text: str) -> tuple[tuple[str, ...], ...]:
     """Return the dependencies of a Depends field; of each, the packages that satisfy it."""
-    from debian.deb822 import PkgRelation  # noqa: PLC0415 - as above
-
     if not text.strip():
         return ()
-    groups = PkgRelation.parse_relations(text)
-    found = tuple(tuple(str(part["name"]) for part in group) for group in groups)
-    # What python-debian cannot parse it hands back as a name.
-    wrong = [name for group in found for name in group if not _NAME.fullmatch(name)]
-    if wrong:
+    groups = [[_RELATION.fullmatch(part) for part in group.split("|")] for group in text.split(",")]
+    if not all(part for group in groups for part in group):
         raise ProvisionError(
-            f"'{wrong[0]}' is no package relation (in '{text}').",
-            resolution="Write it as NAME or NAME (>= VERSION).",
+            f"'{text}' are no package relations.",
+            resolution="Write each as NAME or NAME (>= VERSION).",
         )
-    return found
+    return tuple(tuple(part["name"] for part in group if part) for group in groups)

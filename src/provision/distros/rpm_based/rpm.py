@@ -39,7 +39,6 @@ DOWNLOADED = "provision: all packages are downloaded"
 # Their hooks build modules whenever a package brings headers or a source. Fedora has both.
 BUILDERS = ("dkms", "akmods")
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
-_HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
 # The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
 _MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
@@ -380,10 +379,6 @@ class RpmFamily(Family):
             name: _version(epoch, version, release)
             for name, _arch, epoch, version, release in installed
         }
-
-    def holds_headers(self, name: str) -> bool:
-        """Return whether a package holds headers of the kernel, which kernel-headers does not."""
-        return _HEADERS.fullmatch(name) is not None
 
     def superseded(self, failure: Failure) -> str:
         """Return how to get at headers that the repositories have dropped."""

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from provision.build.archive import Archive, required_components
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.request import DriverRequest, choose_distro, is_of, is_whole
+from provision.build.session import SolvingSession, required_components
 from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.catalogue.cards import Card, flavour_for
 from provision.distros import distro_named, source_names, uses_archive
-from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.archive import Archive
 from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import (
     Offer,
@@ -30,7 +30,6 @@ from provision.host.facts import PciDevice
 from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import SourceContext, candidates, newest_first, unlisted
-from provision.store.availability import distro_kernels
 
 # Kinds of sources whose versions may be those of packages.
 _PACKAGED = frozenset({"deb", "dkms"})
@@ -79,7 +78,8 @@ def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:
 
 def _kernels(settings: Settings, distro: DistroPin, names: Iterable[str]) -> tuple[str, ...] | None:
     if not has_tree(distro.id):
-        return distro_kernels(settings, distro)
+        with SolvingSession(settings, distro) as session:
+            return session.kernels()
     if any(map(has_pattern, names)):
         raise NotFoundError(
             f"{distro.name} has no packages of kernels that could be listed.",
@@ -104,10 +104,10 @@ def _offers(
             except NotFoundError as error:
                 refusals[recipe.name] = error.message
     with ExitStack() as opened:
-        index = None
+        archive = None
         if packaged:
-            opening = Archive(settings, distro, packaged)
-            index = opened.enter_context(opening).index
+            opening = SolvingSession(settings, distro, packaged)
+            archive = opened.enter_context(opening).archive
         for recipe in (entry.recipe for entry in entries):
             requested = _followed(settings, recipe, distro, names)
             cards = _cards_by_flavour(recipe, selection.cards)
@@ -117,7 +117,7 @@ def _offers(
                 kinds: dict[str, tuple[str, ...]] = {}
                 refusal = refusals.get(recipe.name)
                 if refusal is None:
-                    asked = index if recipe in packaged else None
+                    asked = archive if recipe in packaged else None
                     mine = cards.get(flavour, ())
                     versions, kinds = _versions(recipe, flavour, distro, asked, requested, mine)
                     if not versions and asked is None:
@@ -168,7 +168,7 @@ def _versions(
     recipe: Recipe,
     flavour: str,
     distro: DistroPin,
-    index: ArchiveIndex | None,
+    archive: Archive | None,
     requested: Mapping[str, ResolvedVersion],
     cards: Sequence[Card],
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -177,7 +177,7 @@ def _versions(
     A vendor may have published hundreds of versions besides those of the recipe. Only those count
     that a host would get for the requested names.
     """
-    context = SourceContext(distro.name, source_names(distro), index)
+    context = SourceContext(distro.name, source_names(distro), archive)
     kinds: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
     for name, followed in requested.items():

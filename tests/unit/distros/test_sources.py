@@ -6,7 +6,7 @@ import pytest
 
 from provision.config import ArchiveConfig
 from provision.distros import Repository, find_distro
-from provision.distros.debian.suites import suite_addresses
+from provision.distros.debian.sources import suite_addresses
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
@@ -49,9 +49,7 @@ def suites(root: Path, distro: str, sources: str, config: ArchiveConfig) -> list
     apt = root / "etc/apt/sources.list"
     apt.parent.mkdir(parents=True, exist_ok=True)
     apt.write_text(sources)
-    return suite_addresses(
-        find_distro(distro), config=config, root=root, key_folder=root / "cache/keys"
-    )
+    return suite_addresses(find_distro(distro), config=config, root=root)
 
 
 def shown(found: list[Repository]) -> list[str]:
@@ -172,6 +170,30 @@ def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> No
     ]
 
 
+PROXMOX = {
+    "debian-archive-keyring.gpg": b"\x99keys",
+    "proxmox-release-bookworm.gpg": b"\x99pve",
+}
+
+
+def test_a_host_of_proxmox_has_an_archive_beside_debians(root: Path) -> None:
+    """Which the same suite of Debian has not, and whose key only the host has."""
+    key = root / "etc/apt/trusted.gpg.d/proxmox-release-bookworm.gpg"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"\x99pve")
+    own = "http://download.proxmox.example/debian/pve"
+    found = suites(
+        root,
+        "proxmox:8",
+        f"{BOOKWORM}deb {own} bookworm pve-no-subscription\ndeb {own} bookworm pvetest",
+        ArchiveConfig(),
+    )
+    assert shown(found) == [*AT_HOME, *[f"{own} bookworm"] * 2]
+    components = [(), (), (), ("pve-no-subscription",), ("pvetest",)]
+    assert [suite.components for suite in found] == components
+    assert all((suite.origin, dict(suite.keys)) == (None, PROXMOX) for suite in found)
+
+
 SITE = {"site.gpg": b"\xc2\x99site"}
 DISTROS = {"debian-archive-keyring.gpg": b"\x99keys"}
 SIGNED = f"{BOOKWORM}deb [signed-by=/site.gpg] {OWN} bookworm main\n"
@@ -214,20 +236,7 @@ def test_keys_that_are_not_the_distros_come_along(
             "[distros.debian.archive] mirror",
             "etc/apt/sources.list.d",
         ),
-        (
-            "debian:12",
-            BOOKWORM,
-            {},
-            "debian-archive-keyring",
-            KEYRING,
-        ),
-        (
-            "ubuntu:22.04",
-            "",
-            {"mirror": OWN},
-            "'ubuntu-keyring'",
-            UBUNTU_KEYRING,
-        ),
+        ("debian:12", BOOKWORM, {"keyring": "/none.gpg"}, "keyring", ""),
     ],
 )
 def test_without_a_mirror_or_its_keys_it_says_where_to_get_them(
@@ -238,9 +247,6 @@ def test_without_a_mirror_or_its_keys_it_says_where_to_get_them(
     resolution: str,
     details: str,
 ) -> None:
-    if sources or config:
-        for path in (root / "usr/share/keyrings").iterdir():
-            path.unlink()
     with pytest.raises(NotFoundError) as caught:
         suites(root, distro, sources, ArchiveConfig.model_validate(config))
     assert resolution in (caught.value.resolution or "")
