@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _ANSWERS = REPOSITORY / "tests/data/releases/2026-11"
+_TAGS = "NVIDIA/open-gpu-kernel-modules.git"
 # Versions that are listed and have no file.
 _ABSENT = {"625.31.04"}
 # A GeForce GTX 1050, RTX 3090 and RTX 5090.
@@ -104,8 +105,11 @@ def nvidia_day(folder: Path) -> Iterator[NvidiaDay]:
     """Serve the answers from a folder."""
     servers = folder / "servers"
     shutil.copytree(_ANSWERS, servers)
-    listed = (servers / "download.nvidia.com/XFree86/Linux-x86_64/index.html").read_text()
-    for version in set(re.findall(r"href='([0-9.]+)/'", listed)) - _ABSENT - {".."}:
+    listed = (servers / "github.com/tags").read_text().split()
+    tags = "".join(f"{number:040x}\trefs/tags/{tag}\n" for number, tag in enumerate(listed, 1))
+    write(servers / "github.com" / _TAGS / "info/refs", tags)
+    write(servers / "github.com" / _TAGS / "HEAD", "ref: refs/heads/main\n")
+    for version in set(listed) - _ABSENT:
         name = f"NVIDIA-Linux-x86_64-{version}.run"
         place = servers / "us.download.nvidia.com/XFree86/Linux-x86_64" / version
         write(place / f"{name}.sha256sum", f"{64 * 'a'}  {name}\n")
@@ -114,6 +118,8 @@ def nvidia_day(folder: Path) -> Iterator[NvidiaDay]:
             copy = folder / "catalogue" / driver
             shutil.copytree(REPOSITORY / "driver_images" / driver, copy)
             recipe = (copy / "driver.toml").read_text()
-            moved = re.sub(r"https://(?=[a-z.]*nvidia\.com/)", f"{url}/", recipe)
+            moved = re.sub(
+                rf"https://(?=[a-z.]*nvidia\.com/|github\.com/{_TAGS})", f"{url}/", recipe
+            )
             (copy / "driver.toml").write_text(moved)
         yield NvidiaDay(folder / "catalogue", servers)

@@ -309,7 +309,7 @@ class RunfileReleases(Source):
     Attributes:
         url: Address of a version, with ``{version}`` and ``{arch}`` (``x86_64``, ``aarch64``).
         checksums: Address of the vendor's checksum, for versions without ``sha256``: as
-            ``sha256sum`` prints it, or a ``redistrib_VERSION.json``; ``https`` only, because
+            ``sha256sum`` prints it; ``https`` only, because
             nothing else authenticates it.
         leave_out: File types (the third word of a line in the list inside) that go into no
             container; required for a list with an unknown type.

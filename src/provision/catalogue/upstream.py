@@ -102,21 +102,7 @@ class GitTags(_Source):
     pattern: Pattern = r"v?([0-9][0-9.]*)"
 
 
-class HttpIndex(_Source):
-    """A page that links to files.
-
-    Attributes:
-        pattern: Regular expression of the whole name of a file; its one group is the version.
-    """
-
-    kind: Literal["http-index"]
-    pattern: Pattern
-
-
-UpstreamSource = Annotated[
-    NvidiaReleases | GitTags | HttpIndex,
-    Field(discriminator="kind"),
-]
+UpstreamSource = Annotated[NvidiaReleases | GitTags, Field(discriminator="kind")]
 
 
 class BranchFacts(Frozen):

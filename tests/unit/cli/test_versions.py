@@ -62,9 +62,8 @@ kind = "nvidia-releases-json"
 url = "VENDOR/releases.json"
 
 [[upstream.sources]]
-kind = "http-index"
-url = "VENDOR/files.html"
-pattern = "([0-9.]+)"
+kind = "nvidia-releases-json"
+url = "VENDOR/files.json"
 files = true
 
 [upstream.branches]
@@ -79,7 +78,9 @@ def vendor(tmp_path: Path) -> Iterator[Mirror]:
     folder.mkdir()
     (folder / "releases.json").write_bytes((DATA / "releases.json").read_bytes())
     # Older than what the other source has: it happens.
-    (folder / "files.html").write_text("<a href='595.84/'>595.84/</a>\n")
+    (folder / "files.json").write_text(
+        '{"595": {"type": "", "driver_info": [{"release_version": "595.84"}]}}'
+    )
     mirror = Mirror(folder)
     with mirror.serving():
         yield mirror
@@ -180,9 +181,9 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     assert branches["535"]["kind_by"].startswith("127.0.0.1, asked on ")
     assert [source["kind"] for source in document["sources"]] == [
         "nvidia-releases-json",
-        "http-index",
+        "nvidia-releases-json",
     ]
-    assert document["sources"][1]["url"] == f"{vendor.url}/files.html"
+    assert document["sources"][1]["url"] == f"{vendor.url}/files.json"
     assert [concern["kind"] for concern in document["concerns"]] == ["ended"]
 
 
@@ -220,7 +221,7 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
 ) -> None:
     before = site.document()
     (vendor.folder / "releases.json").write_text("<html>Sorry</html>")
-    (vendor.folder / "files.html").unlink()
+    (vendor.folder / "files.json").unlink()
     outcome = site.versions("demo")
     # Nobody could be read, and its last answer is shown.
     assert outcome.code == 3

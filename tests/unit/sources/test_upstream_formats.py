@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,8 +60,6 @@ def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "releases.json": nvidia,
-    "sums": lambda content: formats.redistributed_sums(content, url=URL),
-    "page": lambda content: formats.http_index(content, url=URL, pattern=r"(.*)"),
     "tags": lambda content: formats.git_tags(
         content.decode("utf-8", "replace"), url=URL, pattern="(.*)"
     ),
@@ -96,14 +93,12 @@ _DRIVER = ("535", "driver_info", 1, "release_version")
         ("releases.json", {("580", "driver_info", 0, "release_date"): "Aug 18"}),
         # All are named together.
         ("releases.json", {_DRIVER: None, ("580", "driver_info"): {}}),
-        ("sums", {("nvidia_driver", "linux-x86_64", "sha256"): "00"}),
     ],
 )
 def test_a_changed_format_is_named_by_address_and_member(
     reader: str, members: dict[tuple[str | int, ...], object]
 ) -> None:
-    name = "redistrib_580.65.06.json" if reader == "sums" else reader
-    document = json.loads(data(name))
+    document = json.loads(data(reader))
     for keys, value in members.items():
         table = document
         for key in keys[:-1]:
@@ -144,14 +139,10 @@ _JSON: st.SearchStrategy[object] = st.deferred(
 @given(_JSON)
 def test_no_json_is_more_than_refused(document: object) -> None:
     content = json.dumps(document).encode()
-    for read in (
-        lambda: nvidia(content),
-        lambda: formats.redistributed_sums(content, url=URL),
-    ):
-        try:
-            read()
-        except ProvisionError as error:
-            assert URL in error.message  # noqa: PT017 - as above
+    try:
+        nvidia(content)
+    except ProvisionError as error:
+        assert URL in error.message  # noqa: PT017 - as above
 
 
 def test_tags_are_versions_where_the_pattern_says_so() -> None:
@@ -168,30 +159,6 @@ def test_tags_are_versions_where_the_pattern_says_so() -> None:
     found = formats.git_tags(text, url=URL, pattern="v([0-9.]+)")
     # An annotated tag is about the commit of its second line.
     assert [(r.version, r.commit) for r in found] == [("9.0.1", "1" * 40), ("9.0.2", "3" * 40)]
-
-
-def test_a_page_of_links_is_read_by_names_of_files() -> None:
-    content = data("index.html") + (
-        b"<a href='https://x.example/a/redistrib_1.2.json?C=M'>x</a><a>y</a><a href='http://['>z</a>"
-        b"<p>redistrib_9.9.json</p><a href='xredistrib_8.8.json'>no</a>"
-    )
-    found = formats.http_index(content, url=URL, pattern=r"redistrib_([0-9.]+)\.json")
-    assert versions(found) == ["550.163.01", "580.65.06", "570.172.08", "1.2"]
-    assert versions(formats.newest_first(found))[0] == "580.65.06"
-
-
-@pytest.mark.parametrize("part", [b"<a ", b"<a href='", b"<!--", b"<?", b"</", b"<![CDATA["])
-def test_a_page_of_unfinished_elements_takes_no_time(part: bytes) -> None:
-    begun = time.process_time()
-    assert formats.http_index(part * 100_000, url=URL, pattern="(.*)") == ()
-    # Where the time grows with the square of the size, some take minutes.
-    assert time.process_time() - begun < _WITHIN_S
-
-
-def test_a_link_in_a_comment_is_none() -> None:
-    content = b"<!-- <a href='tool-9.9'> --><A class='x'\n HREF='tool-1.2'>tool</A><abbr><!-- "
-    found = formats.http_index(content + b"<a href='tool-8.8'>", url=URL, pattern="tool-(.*)")
-    assert versions(found) == ["1.2"]
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from provision.documents import parse_json
 from provision.fetch import sessions
 from provision.sources.upstream.queries import UpstreamResult, ask, kept
 
-_PAGE = {"kind": "http-index", "pattern": "([0-9.]+)"}
+_LIST = {"kind": "nvidia-releases-json"}
+_ANSWER = {"595": {"type": "Production Branch", "driver_info": [{"release_version": "595.84"}]}}
 DATA = Path(__file__).parents[2] / "data/releases"
 # The package's member of that name is the function.
 ask_module = sys.modules["provision.sources.upstream.queries"]
@@ -31,14 +32,9 @@ ask_module = sys.modules["provision.sources.upstream.queries"]
 def vendor(tmp_path: Path) -> Iterator[Mirror]:
     """A vendor's server with a file of each format."""
     folder = tmp_path / "vendor"
-    (folder / "redist").mkdir(parents=True)
-    files = {
-        "releases.json": "releases.json",
-        "redist/index.html": "index.html",
-    }
-    for name, source in files.items():
-        (folder / name).write_bytes((DATA / source).read_bytes())
-    (folder / "files.html").write_text("<a href='595.84/'>595.84/</a>\n")
+    folder.mkdir(parents=True)
+    (folder / "releases.json").write_bytes((DATA / "releases.json").read_bytes())
+    (folder / "files.json").write_text(json.dumps(_ANSWER))
     mirror = Mirror(folder)
     with mirror.serving():
         yield mirror
@@ -65,17 +61,6 @@ class Asking:
 @pytest.fixture
 def asking(tmp_path: Path) -> Asking:
     return Asking(tmp_path / "kept")
-
-
-def test_every_kind_is_read(vendor: Mirror, asking: Asking) -> None:
-    url = vendor.url
-    readings = asking(
-        {"kind": "nvidia-releases-json", "url": f"{url}/releases.json"},
-        {"kind": "http-index", "url": f"{url}/redist/", "pattern": r"redistrib_(.*)\.json"},
-    )
-    assert [reading.trouble for reading in readings] == [None] * 2
-    counts = [len(reading.releases) for reading in readings]
-    assert counts == [5, 3]
 
 
 @pytest.fixture
@@ -128,7 +113,7 @@ def test_the_last_answer_counts_while_a_vendor_is_down(vendor: Mirror, asking: A
 
 
 def test_a_vendor_that_never_answered_is_said(asking: Asking) -> None:
-    (reading,) = asking({**_PAGE, "url": "http://127.0.0.1:9/files.html"})
+    (reading,) = asking({**_LIST, "url": "http://127.0.0.1:9/files.json"})
     assert reading.answer is None
     assert reading.trouble is not None
     assert "127.0.0.1:9" in reading.trouble.message
@@ -137,10 +122,10 @@ def test_a_vendor_that_never_answered_is_said(asking: Asking) -> None:
 def test_an_answer_that_is_young_enough_is_not_asked_for_again(
     vendor: Mirror, asking: Asking
 ) -> None:
-    source = {**_PAGE, "url": f"{vendor.url}/files.html"}
+    source = {**_LIST, "url": f"{vendor.url}/files.json"}
     asking(source)
     asking(source, max_age=3600)
-    assert vendor.asked == ["/files.html"]
+    assert vendor.asked == ["/files.json"]
     (path,) = (asking.folder / "upstream").iterdir()
     old = json.loads(path.read_text())
     path.write_text(json.dumps({**old, "read": old["read"] - 3601}))
@@ -155,7 +140,7 @@ def test_an_answer_that_is_young_enough_is_not_asked_for_again(
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema_version": 2}', "[]"])
 def test_a_damaged_answer_is_asked_for_again(vendor: Mirror, asking: Asking, text: str) -> None:
-    source = {**_PAGE, "url": f"{vendor.url}/files.html"}
+    source = {**_LIST, "url": f"{vendor.url}/files.json"}
     asking(source)
     (path,) = (asking.folder / "upstream").iterdir()
     path.write_text(text)
@@ -166,13 +151,13 @@ def test_a_damaged_answer_is_asked_for_again(vendor: Mirror, asking: Asking, tex
 
 
 def test_an_answer_to_another_question_does_not_count(vendor: Mirror, asking: Asking) -> None:
-    source = {"kind": "http-index", "url": f"{vendor.url}/redist/"}
-    asking({**source, "pattern": r"redistrib_(.*)\.json"})
-    assert asking.kept({**source, "pattern": "other_(.*)"})[0].answer is None
+    source = {**_LIST, "url": f"{vendor.url}/releases.json"}
+    asking(source)
+    assert asking.kept({**source, "arch": {"x86_64": "amd64"}})[0].answer is None
 
 
 def test_sources_are_for_the_distros_that_they_name(vendor: Mirror, asking: Asking) -> None:
-    source = {**_PAGE, "url": f"{vendor.url}/files.html", "distros": ["rhel:9*"]}
+    source = {**_LIST, "url": f"{vendor.url}/files.json", "distros": ["rhel:9*"]}
     assert asking(source) == ()
     assert len(asking(source, distro="rhel:9.6")) == 1
     assert asking(source, distro=None) == ()
@@ -180,7 +165,7 @@ def test_sources_are_for_the_distros_that_they_name(vendor: Mirror, asking: Aski
 
 def test_a_folder_that_cannot_be_written_is_no_trouble(vendor: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    source = {**_PAGE, "url": f"{vendor.url}/files.html"}
+    source = {**_LIST, "url": f"{vendor.url}/files.json"}
     (reading,) = Asking(tmp_path / "file")(source)
     assert reading.trouble is None
     assert reading.releases
@@ -198,7 +183,7 @@ def test_an_answer_is_bounded_in_size_and_time(
     limit: str,
     value: float,
 ) -> None:
-    source = {**_PAGE, "url": f"{vendor.url}/files.html"}
+    source = {**_LIST, "url": f"{vendor.url}/files.json"}
     (reading,) = asking(source)
     assert reading.trouble is None
     monkeypatch.setattr(module, limit, value)

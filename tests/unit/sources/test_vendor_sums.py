@@ -49,22 +49,6 @@ def test_the_sum_of_a_file_is_read(vendor: tuple[Path, str], text: str) -> None:
     assert published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum") == SUM
 
 
-def test_a_redistrib_json_has_the_sums_of_its_files(vendor: tuple[Path, str]) -> None:
-    folder, url = vendor
-    name = "redistrib_580.65.06.json"
-    (folder / name).write_bytes((DATA / name).read_bytes())
-    path = "nvidia_driver/linux-x86_64/nvidia_driver-linux-x86_64-580.65.06-archive.tar.xz"
-    assert published_sum(f"{url}/{path}", f"{url}/{name}") == "2" * 64
-    with pytest.raises(NotFoundError):
-        published_sum(f"{url}/other.tar.xz", f"{url}/{name}")
-    document = json.loads((folder / name).read_text())
-    document["nvidia_driver"]["linux-x86_64"]["sha256"] = "short"
-    (folder / name).write_text(json.dumps(document))
-    with pytest.raises(ProvisionError) as refused:
-        published_sum(f"{url}/{path}", f"{url}/{name}")
-    assert "nvidia_driver.linux-x86_64.sha256" in (refused.value.details or "")
-
-
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from html.parser import HTMLParser
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter
 
 from provision.catalogue.upstream import Maturity
 from provision.distros.debian.relations import version_key
 from provision.documents import Foreign, Frozen, refusing
 from provision.errors import ProvisionError
-from provision.pin import Commit, Sha256
+from provision.pin import Commit
 
 # Versions that Debian's order can compare, and that every vendor of the catalogue uses.
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+~]{0,63}")
@@ -80,21 +78,6 @@ _BranchKey = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")]
 _NVIDIA = TypeAdapter(dict[_BranchKey, _NvidiaBranch])
 
 
-class _Redistrib(Foreign):
-    """A release; its components are members beside others of the release itself."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _File(Foreign):
-    relative_path: str
-    sha256: Sha256
-
-
-# By component and platform.
-_FILES = TypeAdapter(dict[str, dict[str, _File]])
-
-
 def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release, ...]:
     """Read NVIDIA's ``releases.json``; versions for other architectures are left out."""
     with _describing(content, url):
@@ -113,26 +96,6 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
         if not driver.architectures or names & set(driver.architectures)
     ]
     return bounded(found, url)
-
-
-def redistributed_sums(content: bytes, *, url: str) -> Mapping[str, str]:
-    """Return the sha256 of every file that a ``redistribVERSION.json`` names, by its address."""
-    with _describing(content, url):
-        document = _Redistrib.model_validate_json(content)
-        components = _FILES.validate_python(
-            {
-                name: {key: file for key, file in component.items() if _is_file(file)}
-                for name, component in (document.model_extra or {}).items()
-                if isinstance(component, dict)
-            }
-        )
-    base = url.rpartition("/")[0]
-    files = (file for platforms in components.values() for file in platforms.values())
-    return {f"{base}/{file.relative_path}": file.sha256 for file in files}
-
-
-def _is_file(value: object) -> bool:
-    return isinstance(value, dict) and "sha256" in value
 
 
 def git_tags(text: str, *, url: str, pattern: str) -> tuple[Release, ...]:
@@ -187,39 +150,3 @@ def unexpected(url: str, why: str) -> ProvisionError:
     return ProvisionError(
         f"'{url}' is not as expected.", resolution=_ELSE.format(url=url), details=why
     )
-
-
-# A comment, or the beginning of a link. The parser gets links only, one by one: over a page of
-# unfinished elements, it takes time that grows with the square of the page's size.
-_LINK = re.compile(r"<!--.*?(?:-->|\Z)|(<a\s[^<>]{0,4096}>)", re.DOTALL | re.IGNORECASE)
-
-
-class _Links(HTMLParser):
-    """Collects the targets of a page's links."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take the target of a link."""
-        self.targets += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
-def http_index(content: bytes, *, url: str, pattern: str) -> tuple[Release, ...]:
-    """Read a page that links to files; files that the pattern does not match are no versions."""
-    page = _Links()
-    for found in _LINK.finditer(content.decode("utf-8", "replace")):
-        page.feed(found[1] or "")
-    page.close()
-    versions = []
-    for target in page.targets:
-        try:
-            path = urlsplit(target).path
-        except ValueError:
-            continue
-        name = unquote(path.rstrip("/").rpartition("/")[2])
-        match = re.fullmatch(pattern, name)
-        if match and VERSION.fullmatch(match[1] or ""):
-            versions.append(match[1])
-    return bounded([Release(version=version) for version in dict.fromkeys(versions)], url)

@@ -25,7 +25,6 @@ from provision.catalogue.upstream import (
     NEWEST_WITHOUT_KINDS,
     BranchFacts,
     GitTags,
-    HttpIndex,
     Maturity,
     NvidiaReleases,
     Upstream,
@@ -164,8 +163,6 @@ def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]
             return formats.nvidia_releases(_page(url), url=url, machine=machine)
         case GitTags():
             return _git_tags(source, url)
-        case HttpIndex():
-            return formats.http_index(_page(url), url=url, pattern=source.pattern)
 
 
 def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:

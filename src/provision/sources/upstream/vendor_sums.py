@@ -30,7 +30,6 @@ from provision.fetch import get_small
 from provision.files import lock, write_atomic
 from provision.pin import Sha256
 from provision.progress import Note, report
-from provision.sources.upstream.formats import redistributed_sums
 
 # A list of sums of some thousand files.
 _MAX_SUMS = 4 << 20
@@ -52,14 +51,10 @@ def published_sum(url: str, checksums: str) -> str:
     Only HTTPS authenticates the server, so plain HTTP is refused, except on this machine itself.
 
     Args:
-        checksums: Address of the sums: lines of ``sha256sum``, or a ``redistrib_VERSION.json``.
+        checksums: Address of the sums: lines of ``sha256sum``.
     """
     content = _asked(url, checksums)
-    if content.lstrip()[:1] == b"{":
-        found = redistributed_sums(content, url=checksums).get(url)
-        sums = set() if found is None else {found}
-    else:
-        sums = _sums_of(content.decode("utf-8", "replace"), url, checksums)
+    sums = _sums_of(content.decode("utf-8", "replace"), url, checksums)
     if not sums:
         raise NotFoundError(
             f"'{checksums}' has no sha256 of '{url}'.",
