@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,6 @@ from provision.build.dockerfile import (
     render,
     variant_of,
 )
-from provision.build.package_store import Closure
 from provision.build.provenance import is_built_here
 from provision.build.request import (
     DriverRequest,
@@ -82,7 +82,7 @@ from provision.pin import (
 )
 from provision.progress import Note, report
 from provision.shipped import templates_dir
-from provision.sources.candidates import SourceContext, tools_of
+from provision.sources.candidates import PinnedSources, SourceContext, tools_of
 
 # Of a Pin, what a solver decides.
 _UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (), "closure": ()}
@@ -99,69 +99,70 @@ class Resolved:
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildTarget:
-    """A driver, and what it is built with."""
-
-    entry: Entry
-    distro: DistroPin
-    templates: Templates
-    kernel_distro: DistroPin | None = None
-    tree: TreePin | None = None
-    toolchain: Toolchain | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """All inputs of a build except the base image and the packages, which need an engine."""
-
-    inputs: Mapping[str, Any]
-    # Packages that the build needs besides those of every build, by Debian's names.
-    tools: tuple[str, ...] = ()
-    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def pin(self, base: BasePin, closure: Closure | None) -> Pin:
-        """Return the Pin; None: the base image has everything."""
-        if closure is None:
-            return Pin(**self.inputs, **_UNSOLVED, base=base)
-        return Pin(
-            **self.inputs,
-            base=base,
-            compiler=closure.compiler,
-            headers=closure.headers,
-            packages=closure.tools,
-            closure=closure.packages,
-        )
-
-
 def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     """Decide every input of a build."""
     kernel = request.kernel or own_kernel(settings, settings.facts)
     request = replace(request, kernel=kernel)
-    choice = choose_tree(settings, kernel, request.distro)
     entry = settings.catalogue.entry(request.driver)
+    choice = choose_tree(settings, kernel, request.distro)
     if choice is None:
-        distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
-        target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
-        return _with_packages(settings, request, target)
-    if choice.tree is None:
-        tree = ensure_cos_tree(settings, choice.build_id, update=request.refresh)
-    elif choice.tree.kind == "image":
-        tree = Tree(TreePin(kind="image"))
+        distro = builder = choose_distro(
+            settings, packaged_distro(settings, request.distro, kernel)
+        )
+        templates = load_templates(templates_dir(), distro.id)
+        tree, toolchain = None, None
     else:
-        tree = ensure_tree(settings, choice.tree, kernel, update=request.refresh)
-    toolchain = _toolchain(choice, tree, kernel)
-    target = BuildTarget(
-        entry,
-        choice.toolchain or choice.distro,
-        load_tree_templates(templates_dir()),
-        choice.distro,
-        tree.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm}),
-        toolchain,
+        distro, builder = choice.distro, choice.toolchain or choice.distro
+        templates = load_tree_templates(templates_dir())
+        found = _tree(settings, choice, kernel, update=request.refresh)
+        toolchain = _toolchain(choice, found, kernel)
+        changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
+        tree = found.pin.model_copy(update=changes)
+    with ExitStack() as opened:
+        session = None
+        if choice is None or choice.toolchain is not None:
+            session = SolvingSession(
+                settings, builder, (entry.recipe,), reference=request.base, update=request.refresh
+            )
+            opened.enter_context(session)
+        else:
+            _refuse_packages(entry.recipe, distro)
+        version, context = version_context(settings, request, builder)
+        context = replace(context, archive=session.archive if session else None)
+        untried = settings.config.policy.untried
+        inputs, sources = decide(request, entry, distro, version, context, tree, untried=untried)
+        if session is None:
+            base = _complete_image(settings, distro, request.base, choice.image if choice else None)
+            pin = Pin(**inputs, **_UNSOLVED, base=base)
+            return Resolved(pin, entry, templates, urls=sources.urls)
+        base = session.base()
+        try:
+            closure = session.closure(kernel, sources.needs, toolchain)
+        except NotFoundError:
+            # A host that loaded only the artifact image has no base image to solve in, and needs
+            # none.
+            unsolved = Pin(**inputs, **_UNSOLVED, base=base)
+            made = None if request.refresh else _made_before(settings, unsolved)
+            if made is None:
+                raise
+            return Resolved(made, entry, templates, urls=sources.urls)
+    pin = Pin(
+        **inputs,
+        base=base,
+        compiler=closure.compiler,
+        headers=closure.headers,
+        packages=closure.tools,
+        closure=closure.packages,
     )
-    if choice.toolchain is None:
-        return _in_image(settings, request, target, choice.image)
-    return _with_packages(settings, request, target)
+    return Resolved(pin, entry, templates, urls={**closure.urls, **sources.urls})
+
+
+def _tree(settings: Settings, choice: TreeChoice, kernel: str, *, update: bool) -> Tree:
+    if choice.tree is None:
+        return ensure_cos_tree(settings, choice.build_id, update=update)
+    if choice.tree.kind == "image":
+        return Tree(TreePin(kind="image"))
+    return ensure_tree(settings, choice.tree, kernel, update=update)
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
@@ -170,42 +171,13 @@ def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
     config = tree.config or {}
     # A compiler that comes as a file is no package.
     has_file = tree.pin.compiler is not None
-    found = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
-    packages = (*found.packages, *build_packages(tree.pin.kind, config))
-    return replace(found, packages=packages)
+    compiler = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
+    packages = (*compiler.packages, *build_packages(tree.pin.kind, config))
+    return replace(compiler, packages=packages)
 
 
-def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarget) -> Resolved:
-    """Decide every input of a build whose packages a distro's solver finds."""
-    distro, kernel, refresh = target.distro, request.kernel or "", request.refresh
-    version, context = version_context(settings, request, distro)
-    recipes = (target.entry.recipe,)
-    with SolvingSession(
-        settings, distro, recipes, reference=request.base, update=refresh
-    ) as session:
-        context = replace(context, archive=session.archive)
-        untried = settings.config.policy.untried
-        decision = decide(request, target, version, context, untried=untried)
-        base = session.base()
-        try:
-            closure = session.closure(kernel, decision.tools, target.toolchain)
-        except NotFoundError:
-            # A host that loaded only the artifact image has no base image to solve in, and needs
-            # none.
-            made = None if refresh else _made_before(settings, decision, base)
-            if made is None:
-                raise
-            return Resolved(made, target.entry, target.templates, urls=decision.urls)
-    urls = {**closure.urls, **decision.urls}
-    pin = decision.pin(base, closure)
-    return Resolved(pin, target.entry, target.templates, urls=urls)
-
-
-def _in_image(
-    settings: Settings, request: DriverRequest, target: BuildTarget, image: str | None
-) -> Resolved:
-    """Decide every input of a build on a base image that has the compiler and all tools."""
-    recipe, distro = target.entry.recipe, target.distro
+def _refuse_packages(recipe: Recipe, distro: DistroPin) -> None:
+    """Refuse a driver whose source is packages, for a base image that has no archive."""
     serving = [source for source in recipe.sources if source.fits(source_names(distro))]
     if serving and all(source.is_packaged for source in serving):
         raise NotFoundError(
@@ -214,11 +186,15 @@ def _in_image(
             resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
-    version, context = version_context(settings, request, distro)
-    decision = decide(request, target, version, context, untried=settings.config.policy.untried)
+
+
+def _complete_image(
+    settings: Settings, distro: DistroPin, named: str | None, image: str | None
+) -> BasePin:
+    """Return a base image that has the compiler and all tools."""
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
-    reference = request.base or own or image
+    reference = named or own or image
     if reference is None:
         raise NotFoundError(
             f"There is no image that has everything to build for {distro.id} {distro.version}.",
@@ -229,56 +205,58 @@ def _in_image(
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
-    base = ensure_distro_base(settings, asked)
-    return Resolved(decision.pin(base, None), target.entry, target.templates)
+    return ensure_distro_base(settings, asked)
 
 
 def decide(
     request: DriverRequest,
-    target: BuildTarget,
+    entry: Entry,
+    distro: DistroPin,
     version: VersionRequest,
     context: SourceContext,
+    tree: TreePin | None = None,
     *,
     untried: Untried = "build",
-) -> Decision:
-    """Decide all inputs except the base image and the packages.
+) -> tuple[Mapping[str, Any], PinnedSources]:
+    """Decide all inputs except the base image and its packages, which need an engine.
 
     Args:
+        distro: The kernel's.
         untried: What is done with a version that nobody has tried on the kernel.
+
+    Returns:
+        The inputs by their names in the Pin, and the sources, with the packages that their build
+        needs.
     """
-    recipe = target.entry.recipe
+    recipe = entry.recipe
     flavour = chosen_flavour(recipe, request.flavour, version.cards)
     kernel = kernel_pin(request.kernel or "", context.architecture)
-    choice, pinned = choose_available(
-        recipe,
-        flavour,
-        version,
-        kernel.release,
-        context,
-        untried=untried,
-        force=request.force,
+    choice, sources = choose_available(
+        recipe, flavour, version, kernel.release, context, untried=untried, force=request.force
     )
-    found = choice.candidate
+    chosen = choice.candidate
     for reason in choice.reasons(kernel.release):
-        report(Note(f"{recipe.name} {found.version}: {reason}"))
-    with refusing(f"The version {found.version} of '{recipe.name}' can't be pinned."):
-        driver = DriverPin(name=recipe.name, version=found.version, flavour=flavour)
+        report(Note(f"{recipe.name} {chosen.version}: {reason}"))
+    with refusing(f"The version {chosen.version} of '{recipe.name}' can't be pinned."):
+        driver = DriverPin(name=recipe.name, version=chosen.version, flavour=flavour)
     inputs = {
         "driver": driver,
         "kernel": kernel,
-        "distro": target.kernel_distro or target.distro,
-        "sources": pinned.sources,
+        "distro": distro,
+        "sources": sources.sources,
         "patches": tuple(
-            FilePin(name=patch.file, sha256=target.entry.patch_sha256(patch.file))
+            FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
             for patch in recipe.patches
-            if patch.applies_to(version=found.version, flavour=flavour, source=found.variant.label)
+            if patch.applies_to(
+                version=chosen.version, flavour=flavour, source=chosen.variant.label
+            )
         ),
-        "recipe": recipe_digest(recipe, found.variant),
+        "recipe": recipe_digest(recipe, chosen.variant),
         "format": FORMAT,
-        "tree": target.tree,
+        "tree": tree,
     }
-    tools = tuple(sorted({*tools_of(found.variant), *pinned.needs}))
-    return Decision(inputs, tools, pinned.urls)
+    needs = tuple(sorted({*tools_of(chosen.variant), *sources.needs}))
+    return inputs, replace(sources, needs=needs)
 
 
 def kernel_pin(release: str, architecture: str) -> KernelPin:
@@ -321,12 +299,11 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _made_before(settings: Settings, decision: Decision, base: BasePin) -> Pin | None:
-    """Return the Pin of an artifact image that was built here and fits a decision.
+def _made_before(settings: Settings, unsolved: Pin) -> Pin | None:
+    """Return the Pin of an artifact image that was built here and differs only in its packages.
 
-    Its packages may be any: nobody else may choose them.
+    Nobody else may choose them.
     """
-    wanted = decision.pin(base, None)
     for image in settings.engine().images_with_label(PIN_LABEL):
         if not is_built_here(settings.state, image):
             continue
@@ -334,7 +311,7 @@ def _made_before(settings: Settings, decision: Decision, base: BasePin) -> Pin |
             pin = Pin.model_validate_json(image.labels[PIN_LABEL])
         except ValidationError:
             continue
-        if pin.closure and pin.model_copy(update=_UNSOLVED) == wanted:
+        if pin.closure and pin.model_copy(update=_UNSOLVED) == unsolved:
             return pin
     return None
 

@@ -6,10 +6,9 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.dockerfile import Templates
 from provision.build.package_store import Closure
 from provision.build.request import DriverRequest, VersionRequest
-from provision.build.resolve import BuildTarget, decide, recipe_digest
+from provision.build.resolve import decide, recipe_digest
 from provision.catalogue import Entry, Recipe
 from provision.config import Untried
 from provision.distros import source_names
@@ -27,9 +26,6 @@ from unit.fake_archive import archive_of, sample, stanza
 from unit.recipes import recipe, variant
 
 BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
-
-
-TEMPLATES = Templates("Dockerfile", {"Dockerfile": "FROM scratch"}, {})
 
 
 KERNEL = "6.1.0-47-amd64"
@@ -109,20 +105,36 @@ class Options(TypedDict, total=False):
     architecture: str
 
 
-def target(of: Recipe, distro: DistroPin) -> BuildTarget:
+def decided(
+    request: DriverRequest,
+    of: Recipe,
+    distro: DistroPin,
+    version: VersionRequest,
+    context: SourceContext,
+    untried: Untried = "build",
+) -> Pin:
     entry = Entry(Path("/drivers/made-up"), of, {"fix.patch": PATCH})
-    return BuildTarget(entry, distro, TEMPLATES)
+    inputs, _sources = decide(request, entry, distro, version, context, untried=untried)
+    return Pin(
+        **inputs,
+        base=BASE,
+        compiler=CLOSURE.compiler,
+        headers=CLOSURE.headers,
+        packages=CLOSURE.tools,
+        closure=CLOSURE.packages,
+    )
 
 
 def pin(index: Archive, **options: Unpack[Options]) -> Pin:
-    return decide(
+    return decided(
         DriverRequest(
             "made-up",
             kernel=options.get("kernel", KERNEL),
             flavour=options.get("flavour"),
             force=options.get("force", False),
         ),
-        target(options.get("of", recipe()), DISTRO),
+        options.get("of", recipe()),
+        DISTRO,
         VersionRequest(
             options.get("version"),
             options.get("branches"),
@@ -133,7 +145,7 @@ def pin(index: Archive, **options: Unpack[Options]) -> Pin:
             "debian 12", source_names(DISTRO), index, options.get("architecture", "x86_64")
         ),
         untried=options.get("untried", "build"),
-    ).pin(BASE, CLOSURE)
+    )
 
 
 def refused(index: Archive, **options: Unpack[Options]) -> NotFoundError:
@@ -172,13 +184,14 @@ def several(**changes: object) -> Recipe:
 
 
 def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
-    return decide(
+    return decided(
         DriverRequest("made-up", kernel="6.1.0-1.el9.x86_64"),
-        target(of or several(), ROCKY),
+        of or several(),
+        ROCKY,
         VersionRequest(version),
         SourceContext(
             "rocky 9",
             source_names(ROCKY),
             published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
         ),
-    ).pin(BASE, CLOSURE)
+    )
