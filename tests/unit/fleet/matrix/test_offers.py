@@ -9,6 +9,7 @@ import pytest
 
 from kit.artifact import write
 from provision.build import versions
+from provision.build.session import SolvingSession
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import GitTags
 from provision.fleet.matrix import offers as matrix_offers
@@ -76,7 +77,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(versions, "read_upstream", lambda *_given, **_more: (reading,))
     monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
-    monkeypatch.setattr(matrix_offers, "distro_kernels", lambda *_given, **_more: KERNELS)
+    monkeypatch.setattr(SolvingSession, "kernels", lambda _session: KERNELS)
     return load_settings(root, catalogues=[tmp_path / "catalogue"])
 
 
