@@ -276,14 +276,6 @@ class KnownKernels(Frozen):
     day: Day | None = None
     reason: Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1)] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_its_former_name(cls, value: object) -> object:
-        """Read a row of 0.1.0, in which ``works`` was called ``kernels``."""
-        if isinstance(value, dict) and "kernels" in value and "works" not in value:
-            return {"works" if key == "kernels" else key: said for key, said in value.items()}
-        return value
-
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
         if (self.works is None) == (self.fails is None):
