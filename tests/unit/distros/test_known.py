@@ -6,6 +6,8 @@ import pytest
 
 from provision.distros import (
     distro_named,
+    distro_on,
+    family_of,
     find_distro,
     known_distros,
     release_of,
@@ -110,3 +112,44 @@ def test_a_distro_that_is_like_another_has_its_own_releases_and_proof() -> None:
     assert rocky.proven != rhel.proven
     assert not rocky.entitlement
     assert rhel.entitlement
+
+
+@pytest.mark.parametrize(
+    ("host", "version", "kernel", "distro"),
+    [
+        ("debian", "12", "6.8.12-4-pve", "proxmox:8"),
+        ("debian", "13", "6.14.8-2-pve", "proxmox:9"),
+        ("debian", "12", "6.1.0-47-amd64", None),
+        ("ubuntu", "24.04", "6.8.12-4-pve", None),
+        ("plan9", "4", "6.8.12-4-pve", None),
+    ],
+)
+def test_a_distro_whose_hosts_say_they_are_another_is_known_by_its_kernel(
+    host: str, version: str, kernel: str, distro: str | None
+) -> None:
+    assert distro_on(host, version, kernel) == distro
+
+
+@pytest.mark.parametrize(
+    ("distro", "named", "is_kernel"),
+    [
+        ("debian", "6.12.117+deb13-amd64", True),
+        ("debian", "6.1.0-0.deb11.5-amd64", True),
+        # A package without content, which depends on the newest kernel's.
+        ("debian", "6.12-amd64", False),
+        ("debian", "6.1.0-47-common", False),
+        ("ubuntu", "6.8.0-45-generic", True),
+        ("ubuntu", "6.8.0-45", False),
+        ("proxmox", "6.8.12-4-pve", True),
+        ("proxmox", "6.8", False),
+    ],
+)
+def test_packages_of_headers_are_told_from_those_that_only_name_them(
+    distro: str, named: str, *, is_kernel: bool
+) -> None:
+    data = distro_named(distro)
+    assert data
+    (name, *_) = data.headers[0].specs[0].split("|")
+    line = f"{name.format(kernel=named)} | 1-1 | http://m bookworm/main amd64 Packages\n"
+    found = family_of(data).parse_kernels(data, line.encode())
+    assert found == ((named,) if is_kernel else ())
