@@ -559,7 +559,7 @@ def solve_request(
     repositories: tuple[distros.Repository, ...] = (),
     toolchain: Toolchain | None = None,
 ) -> SolveRequest:
-    """Return the request to a distro's solver, which runs in a container of a base image.
+    """Return the request of a build to a distro's solver, in a container of a base image.
 
     Args:
         packages: Further packages that a recipe needs, by Debian's names.
@@ -579,6 +579,20 @@ def solve_request(
         toolchain=toolchain,
         archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )
+
+
+def packages_request(
+    settings: Settings, distro: DistroPin, base: BasePin, packages: tuple[str, ...]
+) -> SolveRequest:
+    """Return the request for some packages with what they need: no headers, no compiler."""
+    request = solve_request(
+        settings,
+        distro,
+        base,
+        repositories=repositories_of(settings, distro),
+        toolchain=Toolchain(cc_version_text=None, packages=()),
+    )
+    return replace(request, tools=packages)
 
 
 def repositories_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:

@@ -26,10 +26,9 @@ from provision.build.image import BuildLog, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.provenance import is_built_here, record_built, with_own_cache
 from provision.build.request import choose_distro
-from provision.build.solve import SolveRequest, repositories_of, solve
+from provision.build.solve import packages_request, solve
 from provision.build.workspace import Settings
 from provision.distros.debian.relations import upstream_version
-from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import BuildOptions, Image
 from provision.engine.scratch import scratch
 from provision.engine.stream import BuildStream
@@ -120,19 +119,7 @@ def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
             " may run any distro.",
         )
     base = find_base(settings.engine(), base_request(settings, distro))
-    asked = SolveRequest(
-        distro=data,
-        release=release,
-        base=base,
-        kernel="",
-        architecture=settings.architecture,
-        tools=_PACKAGES,
-        repositories=repositories_of(settings, distro),
-        root=settings.root,
-        network=settings.config.engine.network,
-        # Neither headers nor a compiler.
-        toolchain=Toolchain(cc_version_text=None, packages=()),
-    )
+    asked = packages_request(settings, distro, base, _PACKAGES)
     # Security updates of Python and OpenSSL count more than the packages of an earlier run.
     closure = solve(settings.engine, asked, PackageStore(settings.state), update=True)
     version = next((tool.version for tool in closure.tools if tool.name == _PYTHON), None)

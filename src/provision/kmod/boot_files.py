@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfileobj
 from typing import IO
@@ -19,10 +19,9 @@ from typing import IO
 from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.solve import SolveRequest, repositories_of, solve
+from provision.build.solve import packages_request, solve
 from provision.build.workspace import Settings
 from provision.distros import family_of
-from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import Container, ContainerRequest
 from provision.engine.scratch import container_owner
 from provision.errors import NotFoundError, ProvisionError
@@ -174,7 +173,7 @@ def _unpack(
 
 def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
     """Return the packages of a kernel, on the base image of a Pin."""
-    data, release = distros.release_of(pin.distro)
+    data, _release = distros.release_of(pin.distro)
     query = None if pin.tree else family_of(data).headers(data, kernel, pin.kernel.architecture)
     if query is None or not query.image or data.apt is None:
         raise NotTriedError(
@@ -183,19 +182,8 @@ def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
             resolution="Try the artifact on a host that has the kernel (/boot/vmlinuz-"
             f"{kernel}): provision verify --boot {pin.image}",
         )
-    request = SolveRequest(
-        distro=data,
-        release=release,
-        base=pin.base,
-        kernel=kernel,
-        architecture=pin.kernel.architecture,
-        tools=("kmod", *query.image),
-        repositories=repositories_of(settings, pin.distro),
-        root=settings.root,
-        network=settings.config.engine.network,
-        # Neither headers nor a compiler.
-        toolchain=Toolchain(cc_version_text=None, packages=()),
-    )
+    asked = packages_request(settings, pin.distro, pin.base, ("kmod", *query.image))
+    request = replace(asked, kernel=kernel, architecture=pin.kernel.architecture)
     try:
         closure = solve(settings.engine, request, PackageStore(settings.state))
     except NotFoundError as error:
