@@ -523,7 +523,8 @@ class PolicyConfig(Frozen):
             to a reboot.
         prebuild: Whether artifacts are made for kernels that may boot next.
         trial: Whether their modules are first loaded in a virtual machine (``provision verify
-            --boot``). Without it: if QEMU and that kernel are installed.
+            --boot``); ``true`` has QEMU in a container where none is installed. Without it: if QEMU
+            and that kernel are installed.
         keep: Older artifacts of each kernel that ``gc`` keeps for a rollback.
         update: ``"timer"``: ``provision-repeat.timer`` moves ``latest``, branches and kinds of
             branches forward; ``"never"``: an admin does.

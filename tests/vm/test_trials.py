@@ -108,28 +108,110 @@ def host(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Host:
     return Host(store.root, entry)
 
 
-def _trial(host: Host, artifact: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    done = Provision("unix:///none")(
+_NO_ENGINE = Provision("unix:///none")
+
+
+def _trial(
+    host: Host, artifact: Path, *words: str, provision: Provision = _NO_ENGINE
+) -> tuple[int, dict[str, Any]]:
+    done = provision(
         "verify", "--boot", artifact, "--root", host.root, "--json", *words, check=False
     )
     document: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, document.get("error", document)
 
 
-@pytest.mark.parametrize("name", _CASES)
-def test_each_fault_is_told_from_the_others(name: str, host: Host, tmp_path: Path) -> None:
-    case = _CASES[name]
-    artifact = alone(
-        host.entry, case.module, tmp_path / "artifact", change=case.change, depends=case.depends
-    )
+def _artifact(host: Host, case: Case, folder: Path) -> Path:
+    """An artifact of the case, for a host whose kernel was started as the case says."""
     (host.root / "proc").mkdir(exist_ok=True)
     (host.root / "proc/cmdline").write_text(f"quiet {case.options}\n")
-    status, document = _trial(host, artifact)
+    return alone(host.entry, case.module, folder, change=case.change, depends=case.depends)
+
+
+def _check(case: Case, status: int, document: dict[str, Any]) -> None:
     assert status == case.status, document
     (outcome,) = document["boot"]["outcomes"]
     assert (outcome["state"], outcome["error"]) == (case.state, case.error)
     assert case.said in f"{outcome['reason']} {outcome['lines']}"
     assert document["boot"]["stayed"] == []
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_each_fault_is_told_from_the_others(name: str, host: Host, tmp_path: Path) -> None:
+    case = _CASES[name]
+    _check(case, *_trial(host, _artifact(host, case, tmp_path / "artifact")))
+
+
+@pytest.fixture(scope="module")
+def without_qemu(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Provision:
+    """The command on a machine that has every program of this one but QEMU."""
+    programs = tmp_path_factory.mktemp("programs")
+    for folder in os.get_exec_path():
+        for program in Path(folder).glob("*"):
+            link = programs / program.name
+            if not (link.is_symlink() or program.name.startswith("qemu-")):
+                link.symlink_to(program)
+    return Provision(engine.host, {"PATH": str(programs)})
+
+
+@pytest.mark.parametrize("name", ["it loads", "an undefined symbol", "NULL is dereferenced"])
+def test_without_qemu_here_a_container_has_it(
+    name: str, host: Host, without_qemu: Provision, tmp_path: Path
+) -> None:
+    case = _CASES[name]
+    artifact = _artifact(host, case, tmp_path / "artifact")
+    _check(case, *_trial(host, artifact, provision=without_qemu))
+
+
+def test_that_container_may_do_nothing_and_goes(
+    engine: Engine, host: Host, without_qemu: Provision, tmp_path: Path
+) -> None:
+    artifact = _artifact(host, _CASES["it loops"], tmp_path / "artifact")
+
+    def trials() -> list[str]:
+        return engine.docker("ps", "-q", "--filter", "label=provision.solve").stdout.split()
+
+    process = _started(host, artifact, without_qemu)
+    wait_for("its QEMU", lambda: _runs_qemu(engine, trials()), within_s=300)
+    (container,) = trials()
+    (made,) = json.loads(engine.docker("inspect", container).stdout)
+    powers = made["HostConfig"]
+    assert (powers["CapDrop"], powers["NetworkMode"]) == (["ALL"], "none")
+    assert not any(powers[name] for name in ("Privileged", "CapAdd", "Devices", "Binds"))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # What a killed trial leaves goes with the next one.
+    _check(
+        _CASES["it loads"],
+        *_trial(
+            host, _artifact(host, _CASES["it loads"], tmp_path / "next"), provision=without_qemu
+        ),
+    )
+    wait_for("its end", lambda: not trials(), within_s=60)
+
+
+def _runs_qemu(engine: Engine, containers: list[str]) -> bool:
+    return any("-accel tcg" in engine.docker("top", one).stdout for one in containers)
+
+
+def _started(
+    host: Host, artifact: Path, provision: Provision, **more: str
+) -> subprocess.Popen[bytes]:
+    argv: list[str | Path] = [provision.program, "verify", "--boot", artifact]
+    environment = {**os.environ, **provision.variables(), **more}
+    return subprocess.Popen(
+        [*argv, "--root", host.root], env=environment, stdout=subprocess.DEVNULL
+    )
+
+
+def test_with_neither_qemu_nor_an_engine_nothing_is_tried(
+    host: Host, without_qemu: Provision, tmp_path: Path
+) -> None:
+    artifact = _artifact(host, _CASES["it loads"], tmp_path / "artifact")
+    alone_here = Provision("unix:///none", without_qemu.environment)
+    status, error = _trial(host, artifact, provision=alone_here)
+    assert status == 3, error
+    assert "apt-get install" in error["resolution"]
 
 
 def test_what_it_needs_of_another_driver_comes_along(host: Host, tmp_path: Path) -> None:
@@ -221,11 +303,7 @@ def test_a_killed_trial_leaves_nothing(host: Host, tmp_path: Path) -> None:
     artifact = alone(host.entry, "loop", tmp_path / "artifact")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    provision = Provision("unix:///none")
-    argv: list[str | Path] = [provision.program, "verify", "--boot", artifact]
-    argv += ["--root", host.root]
-    environment = {**os.environ, **provision.variables(), "TMPDIR": str(temporary)}
-    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
+    process = _started(host, artifact, _NO_ENGINE, TMPDIR=str(temporary))
     wait_for("QEMU", lambda: _qemu_of(process.pid), within_s=120)
     (qemu,) = _qemu_of(process.pid)
     process.send_signal(signal.SIGKILL)

@@ -266,9 +266,8 @@ class Engine:
                     network_mode=request.network,
                     cpu_shares=self.cpu_shares,
                     binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
-                    # With SELinux, a container may not read the host's files. With another label,
-                    # the host's own programs could not read them.
-                    security_opt=["label=disable"] if request.binds else None,
+                    cap_drop=["ALL"] if request.is_powerless else None,
+                    security_opt=_security_options(request),
                 ),
             )
         try:
@@ -447,6 +446,8 @@ class ContainerRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     # Seconds after which it ends, whatever runs in it.
     limit: float = 3600.0
+    # Whether it has no capabilities, and can't get any.
+    is_powerless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,12 +474,16 @@ class Container:
         self._translated = translated
         self._end = time.monotonic() + request.limit
 
-    def put(self, files: Mapping[str, bytes], folder: str) -> None:
+    def put(self, files: Mapping[str, bytes | Path], folder: str) -> None:
         """Write files below a folder, which is created."""
         below = folder.strip("/")
-        with self._translated(f"write to '{folder}' of a container"):
-            tar = pack({f"{below}/{name}": content for name, content in files.items()})
-            self._client.put_archive(self._id, "/", tar.read())
+        with (
+            self._translated(f"write to '{folder}' of a container"),
+            pack({f"{below}/{name}": content for name, content in files.items()}) as tar,
+        ):
+            # The stubs want the bytes; requests reads a file piece by piece.
+            put: Callable[[str, str, IO[bytes]], object] = self._client.put_archive
+            put(self._id, "/", tar)
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
         """Run a script with ``sh``, and pass on each line that it prints as it comes."""
@@ -583,6 +588,13 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
         yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
     if rest:
         yield rest.decode(errors="replace")
+
+
+def _security_options(request: ContainerRequest) -> list[str] | None:
+    # With SELinux, a container may not read the host's files. With another label, the host's own
+    # programs could not read them.
+    labels = ["label=disable"] if request.binds else []
+    return [*labels, *(["no-new-privileges"] if request.is_powerless else [])] or None
 
 
 def _end(client: APIClient, container: str, signal: str) -> None:

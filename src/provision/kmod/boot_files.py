@@ -126,12 +126,7 @@ def _collected_from_packages(settings: Settings, pin: Pin, words: Sequence[str])
         if path.is_file():
             mark_used(path)
             return path
-        packages = {
-            one.location.rpartition("/")[2]: store.fetch(
-                one.sha256, closure.urls.get(one.sha256, ()), name=one.name, size=one.size
-            )
-            for one in closure.packages
-        }
+        packages = _fetched(store, closure)
         report(Note(f"Unpacking {kernel}"))
         engine = settings.engine()
         request = ContainerRequest(
@@ -154,8 +149,7 @@ def _unpack(
     scripts: Mapping[str, str],
     words: Sequence[str],
 ) -> None:
-    for name, path in packages.items():
-        container.put({name: path.read_bytes()}, f"{_WORK}/packages")
+    container.put(packages, f"{_WORK}/packages")
     files = {Path(name).name: text.encode() for name, text in scripts.items()}
     arguments = "\0".join(words).encode()
     container.put({**files, "arguments": arguments}, _WORK)
@@ -182,10 +176,8 @@ def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
             resolution="Try the artifact on a host that has the kernel (/boot/vmlinuz-"
             f"{kernel}): provision verify --boot {pin.image}",
         )
-    asked = packages_request(settings, pin.distro, pin.base, ("kmod", *query.image))
-    request = replace(asked, kernel=kernel, architecture=pin.kernel.architecture)
     try:
-        closure = solve(settings.engine, request, PackageStore(settings.state))
+        return _solved(settings, pin, ("kmod", *query.image), kernel=kernel)
     except NotFoundError as error:
         raise NotTriedError(
             f"The kernel {kernel} is not installed here, and can't be had from {data.name}:"
@@ -193,4 +185,23 @@ def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
             resolution=error.resolution,
             details=error.details,
         ) from error
-    return closure
+
+
+def distro_packages(settings: Settings, pin: Pin, names: Sequence[str]) -> dict[str, Path]:
+    """Return packages for the base image of a Pin, with those that they need: path by name."""
+    return _fetched(PackageStore(settings.state), _solved(settings, pin, names))
+
+
+def _solved(settings: Settings, pin: Pin, names: Sequence[str], *, kernel: str = "") -> Closure:
+    asked = packages_request(settings, pin.distro, pin.base, tuple(names))
+    request = replace(asked, kernel=kernel, architecture=pin.kernel.architecture)
+    return solve(settings.engine, request, PackageStore(settings.state))
+
+
+def _fetched(store: PackageStore, closure: Closure) -> dict[str, Path]:
+    return {
+        one.location.rpartition("/")[2]: store.fetch(
+            one.sha256, closure.urls.get(one.sha256, ()), name=one.name, size=one.size
+        )
+        for one in closure.packages
+    }

@@ -3,7 +3,8 @@
 It boots in seconds, also without KVM, and needs no privileges. What it runs is the script ``/main``
 of the initramfs; what that prints comes through a serial port of its own. The kernel's messages
 come through another one, so that neither spoils the other. All files of a run are open and have no
-name, and QEMU ends with this process: a run that is killed leaves nothing.
+name, and QEMU ends with this process: a run that is killed leaves nothing. Where this machine has
+no QEMU, one elsewhere serves as well (``provision.kmod.guest_container``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, Protocol
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import shared_path
@@ -81,6 +82,47 @@ _MACHINES = {
 
 class NotTriedError(NotFoundError):
     """Nothing was found out, because no guest can run here."""
+
+
+class Files(NamedTuple):
+    """Paths by which a QEMU finds what it boots, and where it writes what the kernel says."""
+
+    kernel: str
+    initramfs: str
+    console: str
+
+
+class Qemu(Protocol):
+    """A QEMU, wherever it is."""
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+
+    def memory(self) -> str:
+        """Return what ``/proc/meminfo`` of its machine says."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        on_line: Callable[[str], None],
+        first_within: float,
+        timeout: float,
+    ) -> None:
+        """Run it, passing on each line that it prints.
+
+        Raises:
+            TimeLimitError: It did not end within ``timeout`` seconds.
+            ProvisionError: It failed.
+        """
+
+    def said(self) -> bytes:
+        """Return what the kernel has said."""
+
+
+# Makes one ready for a kernel and an initramfs.
+Elsewhere = Callable[[IO[bytes], IO[bytes]], AbstractContextManager[Qemu]]
 
 
 class Initramfs:
@@ -195,6 +237,43 @@ def qemu_of(architecture: str) -> str:
     return f"qemu-system-{architecture}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """This machine's QEMU, and its open files."""
+
+    kernel: IO[bytes]
+    initramfs: IO[bytes]
+    console: IO[bytes]
+
+    @property
+    def files(self) -> Files:
+        return Files(*map(shared_path, (self.kernel, self.initramfs, self.console)))
+
+    def memory(self) -> str:
+        return _MEMORY.read_text()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        on_line: Callable[[str], None],
+        first_within: float,
+        timeout: float,
+    ) -> None:
+        stream(
+            argv,
+            why="try modules in their kernel",
+            on_line=on_line,
+            timeout=timeout,
+            first_within=first_within,
+            is_isolated=False,
+        )
+
+    def said(self) -> bytes:
+        self.console.seek(0)
+        return self.console.read()
+
+
 def run_guest(
     architecture: str,
     kernel: IO[bytes],
@@ -203,6 +282,7 @@ def run_guest(
     limit: float,
     options: Sequence[str] = (),
     accelerators: Sequence[str] = (),
+    elsewhere: Elsewhere | None = None,
 ) -> Ran:
     """Boot a kernel and let it run ``/main``.
 
@@ -210,8 +290,9 @@ def run_guest(
         kernel: The file with its image.
         limit: Seconds that the script may take.
         options: More of the kernel's command line.
-        accelerators: QEMU's, of which the first that works is used; empty: KVM if it is offered,
-            then emulation.
+        accelerators: This machine's QEMU's, of which the first that works is used; empty: KVM if
+            it is offered, then emulation.
+        elsewhere: Where there is a QEMU, if this machine has none; it emulates.
 
     Raises:
         NotTriedError: QEMU or memory is missing, or the kernel said nothing at all.
@@ -222,22 +303,27 @@ def run_guest(
             f"No kernel of the architecture '{architecture}' can be tried.",
             resolution=f"There are {', '.join(_MACHINES)}.",
         )
-    qemu = qemu_of(architecture)
-    if find_program(qemu) is None:
-        raise NotTriedError(
-            f"There is no {qemu}, which boots a kernel to try modules in.",
-            resolution=f"Install it, and run the command again: {machine.packages}.",
-        )
-    memory = _needed_memory(initramfs)
-    offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
-    for accelerator in accelerators or (("kvm", "tcg") if offered else ("tcg",)):
-        with ExitStack() as opened:
+    program = qemu_of(architecture)
+    with ExitStack() as opened:
+        if find_program(program) is not None:
+            offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
+            accelerators = accelerators or (("kvm", "tcg") if offered else ("tcg",))
             console = opened.enter_context(tempfile.TemporaryFile())
-            words = _words(machine, accelerator, memory, kernel, initramfs, console, options)
-            ran = _run([qemu, *words], accelerator, console, limit)
-        if ran is not None:
-            return ran
-        report(Note(f"The kernel does not start with {accelerator}"))
+            qemu: Qemu = _Here(kernel, initramfs, console)
+        elif elsewhere is not None:
+            accelerators = ("tcg",)
+            qemu = opened.enter_context(elsewhere(kernel, initramfs))
+        else:
+            raise NotTriedError(
+                f"There is no {program}, which boots a kernel to try modules in.",
+                resolution=f"Install it, and run the command again: {machine.packages}.",
+            )
+        memory = _needed_memory(initramfs, qemu)
+        for accelerator in accelerators:
+            words = _words(machine, accelerator, memory, qemu.files, options)
+            if ran := _run(qemu, [program, *words], accelerator, limit):
+                return ran
+            report(Note(f"The kernel does not start with {accelerator}"))
     raise NotTriedError(
         "The kernel did not start its first program, so nothing was tried.",
         resolution="It may have no driver for a serial port or for an initramfs: see"
@@ -245,11 +331,11 @@ def run_guest(
     )
 
 
-def _needed_memory(initramfs: IO[bytes]) -> int:
-    """Return the guest's memory in MiB, which this machine has."""
+def _needed_memory(initramfs: IO[bytes], qemu: Qemu) -> int:
+    """Return the guest's memory in MiB, which QEMU's machine has."""
     size = os.fstat(initramfs.fileno()).st_size
     needed = _KERNEL_MIB + round(size * _COPIES / _MIB)
-    found = re.search(r"^MemAvailable: +(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
+    found = re.search(r"^MemAvailable: +(\d+) kB$", qemu.memory(), re.MULTILINE)
     available = int(found[1]) >> 10 if found else needed
     if available < needed:
         raise NotTriedError(
@@ -261,13 +347,7 @@ def _needed_memory(initramfs: IO[bytes]) -> int:
 
 
 def _words(
-    machine: _Machine,
-    accelerator: str,
-    memory: int,
-    kernel: IO[bytes],
-    initramfs: IO[bytes],
-    console: IO[bytes],
-    options: Sequence[str],
+    machine: _Machine, accelerator: str, memory: int, files: Files, options: Sequence[str]
 ) -> list[str]:
     port, report_port = machine.ports
     line = [f"console={port}", f"report={report_port}", *_OPTIONS, *options]
@@ -275,23 +355,21 @@ def _words(
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-accel", accelerator, "-smp", "1", "-m", str(memory)),
         *("-cpu", "host" if accelerator == "kvm" else machine.processor),
-        *("-chardev", f"file,id=console,path={shared_path(console)}"),
+        *("-chardev", f"file,id=console,path={files.console}"),
         *("-chardev", "file,id=report,path=/proc/self/fd/1"),
         *machine.words,
-        *("-kernel", shared_path(kernel), "-initrd", shared_path(initramfs)),
+        *("-kernel", files.kernel, "-initrd", files.initramfs),
         *("-append", " ".join(line)),
     ]
 
 
-def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float) -> Ran | None:
+def _run(qemu: Qemu, argv: Sequence[str], accelerator: str, limit: float) -> Ran | None:
     """Run QEMU; None: no program of the guest ran in time."""
     lines: list[str] = []
-    said: list[str] = []
     statuses: list[int] = []
 
     def hear(line: str) -> None:
         line = line.rstrip("\r")
-        said.append(line)
         if line == _STARTED:
             lines.append(line)
         elif found := _ENDED.fullmatch(line):
@@ -304,14 +382,7 @@ def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float
     start = _KVM_STARTS_WITHIN_S if accelerator == "kvm" else _STARTS_WITHIN_S
     end: Literal["ended", "crashed", "limit"] = "crashed"
     try:
-        stream(
-            argv,
-            why="try modules in their kernel",
-            on_line=hear,
-            timeout=start + limit,
-            first_within=start,
-            is_isolated=False,
-        )
+        qemu.run(argv, on_line=hear, first_within=start, timeout=start + limit)
     except _EndedError:
         end = "ended"
     except TimeLimitError:
@@ -326,17 +397,16 @@ def _run(argv: Sequence[str], accelerator: str, console: IO[bytes], limit: float
         ) from error
     if not lines:
         return None
-    console.seek(0)
     return Ran(
         end,
         statuses[0] if statuses else None,
         tuple(lines[1:]),
-        tuple(_messages(console)),
+        tuple(_messages(qemu.said())),
         accelerator,
         time.monotonic() - begun,
     )
 
 
-def _messages(console: IO[bytes]) -> Iterator[str]:
-    for line in console.read().decode(errors="replace").splitlines():
+def _messages(console: bytes) -> Iterator[str]:
+    for line in console.decode(errors="replace").splitlines():
         yield _STAMP.sub("", line.rstrip("\r"))

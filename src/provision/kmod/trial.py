@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -26,6 +27,7 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
+from provision.kmod.guest_container import qemu_in_container
 from provision.kmod.load import nowhere, reason_of
 from provision.kmod.loader import (
     LOADER,
@@ -185,7 +187,14 @@ def try_artifact(
         names = " ".join(module.name for module in manifest.modules)
         head = f"loader={place}/{LOADER}\nnames={shlex.quote(names)}\n"
         initramfs.close(head + (templates_dir() / "guest/trial.sh").read_text())
-        ran = run_guest(pin.kernel.architecture, image, stream, limit=LIMIT_S, options=taken)
+        ran = run_guest(
+            pin.kernel.architecture,
+            image,
+            stream,
+            limit=LIMIT_S,
+            options=taken,
+            elsewhere=partial(qemu_in_container, settings, pin),
+        )
     return judge(manifest, ran, kernel=kernel, untried=untried)
 
 
