@@ -191,7 +191,8 @@ def test_that_container_may_do_nothing_and_goes(
 
 
 def _runs_qemu(engine: Engine, containers: list[str]) -> bool:
-    return any("-accel tcg" in engine.docker("top", one).stdout for one in containers)
+    # One that solved for packages may be gone by now.
+    return any("-accel tcg" in engine.docker("top", one, check=False).stdout for one in containers)
 
 
 def _started(
