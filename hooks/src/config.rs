@@ -6,5 +6,6 @@ pub mod nvidia;
 pub mod policy;
 mod reader;
 pub mod settings;
+pub mod toml_value;
 pub mod vendor;
 pub mod vendor_dir;

@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use toml::{Table, Value};
 
 use crate::config::settings::{cannot_read, one_line, read, File};
+use crate::config::toml_value::{self, Table, Value};
 use crate::error::Error;
 
 pub use keys::{is_known, without_meaning};
@@ -217,7 +217,7 @@ struct Reading {
 impl Reading {
     fn of(text: &str) -> Self {
         let mut reading = Self::default();
-        match text.parse::<Table>() {
+        match toml_value::parse(text) {
             Ok(table) => reading.table("", &table),
             Err(error) => {
                 let line = error.span().map_or(1, |span| line_of(text, span.start));

@@ -1,7 +1,6 @@
 //! Reads `[policy]` of `config.toml`.
 
-use toml::Value;
-
+use crate::config::toml_value::Value;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 
 /// Every key of the table.

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use toml::Value;
 
 use crate::config::policy;
+use crate::config::toml_value::{self, Table, Value};
 use crate::error::{Error, Result};
 use crate::host::rootfs::{open_regular, read_whole};
 use crate::host::trust;
@@ -206,7 +206,7 @@ pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
 /// The settings of the text, and every mistake in it.
 fn parse(text: &str) -> (Settings, Vec<String>) {
     let mut mistakes = Vec::new();
-    let table = text.parse().unwrap_or_else(|error| {
+    let table = toml_value::parse(text).unwrap_or_else(|error| {
         mistakes.push(format!("not valid TOML: {}", one_line(&error)));
         salvage(text)
     });
@@ -227,11 +227,11 @@ fn parse(text: &str) -> (Settings, Vec<String>) {
 
 /// Reads the lines before the first table that are valid settings. The folders of vendor files and
 /// logs should not depend on a comma elsewhere in the file.
-fn salvage(text: &str) -> toml::Table {
+fn salvage(text: &str) -> Table {
     let lines = text.lines();
     lines
         .take_while(|line| !line.trim_start().starts_with('['))
-        .filter_map(|line| line.parse::<toml::Table>().ok())
+        .filter_map(|line| toml_value::parse(line).ok())
         .flatten()
         .collect()
 }
@@ -241,7 +241,7 @@ pub fn beneath(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-pub(super) fn one_line(error: &toml::de::Error) -> String {
+pub(super) fn one_line(error: &toml_edit::TomlError) -> String {
     error.message().replace('\n', "; ")
 }
 

@@ -109,8 +109,8 @@ mod tests {
         ] {
             let text = default(Flavour::of(release, real));
             assert_eq!(nvidia::mistakes(&text), Vec::<String>::new());
-            let table: toml::Table = text.parse().unwrap();
-            let cli = &table["nvidia-container-cli"];
+            let table = crate::config::toml_value::parse(&text).unwrap();
+            let cli = table["nvidia-container-cli"].as_table().unwrap();
             assert_eq!(cli.get("user").is_some(), user, "{release}");
             assert_eq!(cli["ldconfig"].as_str(), Some(ldconfig));
         }
