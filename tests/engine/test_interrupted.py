@@ -221,14 +221,6 @@ def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishe
         provision("verify", provision.build(*_TARGET)["image"])
 
 
-def test_an_absent_engine_is_reported(tmp_path: Path) -> None:
-    absent = Provision(f"unix://{tmp_path}/absent.sock")
-    status, error = absent.failure(*_BUILD)
-    assert status == 3
-    assert "absent.sock" in f"{error['message']} {error['details']}"
-    assert error["resolution"]
-
-
 @pytest.fixture
 def small_disk(host: Host) -> Iterator[Path]:
     """The host's store on a file system without room; `mount -o remount,size=…` makes some."""

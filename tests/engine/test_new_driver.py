@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 from kit.agent_host import AgentHost
 from kit.fileserver import served
 from kit.git_server import commit_files
-from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
+from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import (
     MADE_UP,
     made_up_files,
@@ -23,7 +22,6 @@ from kit.probe import need_programs
 from kit.process import run
 from kit.product import BUILD_NETWORK
 from kit.signed_registry import NO_ENGINE
-from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,28 +73,6 @@ def test_a_download_with_another_sha256_fails_the_build_and_says_so(
     assert status == 1
     assert "sha256" in error["message"]
     assert tarball.name in f"{error['message']} {error['details']}"
-
-
-@pytest.fixture
-def duo_drivers(tmp_path: Path) -> Iterator[Path]:
-    """A catalogue whose driver calls a function that has another argument in the newer kernel."""
-    with duo_catalogue(tmp_path) as folder:
-        yield folder
-
-
-def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
-    provision: Provision, duo_drivers: Path
-) -> None:
-    target = (DUO, "--version", DUO_BROKEN, "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    words = ("build", *target, "--catalogue", duo_drivers, *BUILD_NETWORK)
-    status, error = provision.failure(*words)
-    assert status == 1
-    report = f"{error['message']}\n{error['details']}"
-    assert re.search(r"\bcall\.h:3\b.*pci_resize_resource", report, re.DOTALL)
-    assert NEW_KERNEL in report
-    assert "patch" in error["resolution"]
-    repair_duo(duo_drivers)
-    provision("verify", provision.build(*words[1:])["image"])
 
 
 def test_a_kernel_that_the_driver_is_not_known_to_build_on_is_refused_with_what_there_is(

@@ -10,10 +10,7 @@ import zipfile
 from email import message_from_string
 from typing import TYPE_CHECKING
 
-import pytest
-
 from kit.cache import REPOSITORY, cached
-from kit.playbooks import COLLECTION
 from kit.process import run
 from kit.product import copy_source
 
@@ -35,11 +32,6 @@ def test_it_is_apache_2_0() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     crate = tomllib.loads((REPOSITORY / "hooks/Cargo.toml").read_text())["package"]
     assert project["license"] == crate["license"] == "Apache-2.0"
-
-
-@pytest.mark.parametrize("path", ["hooks", str(COLLECTION.relative_to(REPOSITORY))])
-def test_packages_that_are_made_from_a_folder_have_the_same_text(path: str) -> None:
-    assert (REPOSITORY / path / "LICENSE").read_text() == _TEXT
 
 
 def test_the_wheel_has_it(wheel: Path) -> None:
