@@ -106,7 +106,7 @@ def test_what_takes_too_long_is_killed_with_all_that_it_started(
     tool: Path, start: Start, then: str
 ) -> None:
     pids = tool.with_name("pids")
-    _script(tool, f"sleep 300 & echo $$ $! >{pids}; {then}")
+    _script(tool, f"sleep 300 & echo $$ $! >'{pids}'; {then}")
     with pytest.raises(ProvisionError):
         start(["tool"], why="test it", timeout=2.5)
     assert _is_gone(pids)
@@ -139,7 +139,7 @@ def test_what_is_printed_comes_line_by_line(tool: Path, said: str, lines: list[s
 
 def test_when_the_reader_stops_the_program_ends(tool: Path) -> None:
     pids = tool.with_name("pids")
-    _script(tool, f"echo $$ >{pids}; echo line; exec sleep 300")
+    _script(tool, f"echo $$ >'{pids}'; echo line; exec sleep 300")
 
     def interrupt(_line: str) -> None:
         raise KeyboardInterrupt
@@ -156,7 +156,7 @@ def test_a_companion_runs_as_long_as_the_block(
     if ends != "cat":
         monkeypatch.setattr(running, "_END_S", 0.1)
     pids, draft = tool.with_name("pids"), tool.with_name("draft")
-    _script(tool, f"echo $$ >{draft}; mv {draft} {pids}; {ends}")
+    _script(tool, f"echo $$ >'{draft}'; mv '{draft}' '{pids}'; {ends}")
     with beside(["tool"], why="test it"):
         while not pids.exists():
             time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_neither_error_nor_log_has_a_secret_of_the_command_line(
 
 def test_a_program_that_prints_without_end_is_killed(tool: Path) -> None:
     pids = tool.with_name("pids")
-    _script(tool, f"echo $$ >{pids}; exec cat /dev/zero")
+    _script(tool, f"echo $$ >'{pids}'; exec cat /dev/zero")
     with pytest.raises(ProvisionError):
         run(["tool"], why="test", most_output=1 << 20)
     assert _is_gone(pids)
@@ -195,7 +195,7 @@ def test_a_program_gets_no_more_memory_and_files_than_it_may(
     _script(tool, "head -c 200000000 /dev/zero | tail -n 1 | wc -c")
     assert run(argv, why="test", memory=64 << 20, check=False).stdout.strip() == "0"
     assert run(argv, why="test", memory=1 << 30).stdout.strip() == "200000000"
-    _script(tool, f"head -c 2000000 /dev/zero >{tmp_path}/file")
+    _script(tool, f"head -c 2000000 /dev/zero >'{tmp_path}/file'")
     assert run(argv, why="test", largest_file=1 << 20, check=False).returncode != 0
     assert (tmp_path / "file").stat().st_size == 1 << 20
     run(argv, why="test")
