@@ -19,8 +19,9 @@ use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
 use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{hook, Context, FrontEndKind};
-use crate::host::facts::{FactsState, Gpu};
+use crate::host::facts::{Facts, FactsState, Gpu};
 use crate::host::libraries::is_library;
+use crate::host::nodes::number;
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::Log;
@@ -230,10 +231,10 @@ fn info(words: &ParsedArgs) -> Result<u8> {
         FactsState::Broken(problem) => {
             return Err(Error::failed(problem).resolve(crate::host::facts::WRITE_AGAIN))
         }
-        FactsState::Absent => {
-            return Err(Error::not_found("no NVIDIA driver is loaded, or its devices are unknown")
-                .resolve("load it, and write the device facts: provision load nvidia && provision devices --rescan"))
-        }
+        FactsState::Absent => of_nodes(&host).ok_or_else(|| {
+            Error::not_found("no NVIDIA driver is loaded, or its devices are unknown")
+                .resolve("load it, and write the device facts: provision load nvidia && provision devices --rescan")
+        })?,
     };
     let driver = facts.driver_version.clone().or_else(|| driver_version(&host));
     let versions = [driver, facts.cuda_version.clone()].map(|text| text.unwrap_or(UNKNOWN.into()));
@@ -252,6 +253,17 @@ fn info(words: &ParsedArgs) -> Result<u8> {
         std::iter::once(versions).chain(devices).collect::<Vec<_>>().join("\n")
     };
     print(&text)
+}
+
+/// What the nodes say of the devices: that they are there, by the numbers by which `list` and
+/// requests know them, too.
+fn of_nodes(host: &Host) -> Option<Facts> {
+    let numbers = host.nodes("/dev/nvidia[0-9]*").filter_map(|node| number(&node.path));
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    let gpu = |number| Gpu { index: number, minor: number, ..Gpu::default() };
+    let devices: Vec<Gpu> = numbers.into_iter().map(gpu).collect();
+    (!devices.is_empty()).then(|| Facts { devices, ..Facts::default() })
 }
 
 const COLUMNS: [&str; 7] =
