@@ -169,6 +169,8 @@ def leftovers(layout: Layout) -> list[Path]:
         (layout.folder, f".{layout.state.name}.*"),
         (layout.folder, f".{layout.serials.name}.*"),
         (layout.kernels, ".*"),
+        # Drafts of loaders, in entries that may be in use.
+        (layout.folder, f"{'[0-9a-f]' * 12}/.load.*"),
         *(
             (in_root(layout.root, path.parent.relative_to(layout.root)), f".{path.name}.*")
             for path in layout.managed
