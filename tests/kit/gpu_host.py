@@ -14,17 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.files import write
+from kit.files import write, write_all
 from kit.gpu_kit import debian_root
 from kit.gpus import FACTS, VERSION, add_gpus, make_cuda, make_nvml, nodes_of, nvidia_smi, report
 from kit.process import Completed, run
 from kit.standins import make_library, make_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["GpuHost"]
 
+# https://docs.kernel.org/PCI/sysfs-pci.html: what programs read of a GPU there.
+_PCI = {
+    "vendor": "0x10de\n",
+    "device": "0x1eb8\n",
+    "class": "0x030200\n",
+    "numa_node": "-1\n",
+    "resource": "0x0000000000000000 0x0000000000000000 0x0000000000000000\n" * 6,
+}
 _NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 # The root, options as JSON, and the words. This machine's programs mount; Python is loaded by the
 # time when they are out of sight.
@@ -96,8 +104,7 @@ class GpuHost:
         nodes = [*nodes_of(self.facts), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
         make_nodes(self.root / "dev", nodes)
         for gpu in self.facts["devices"]:
-            for name, number in (("vendor", "0x10de"), ("device", "0x1eb8"), ("class", "0x030200")):
-                write(self.folder / "pci" / gpu["pci"] / name, f"{number}\n")
+            write_all(self.folder / "pci" / gpu["pci"], _PCI)
         if self.has_proc:
             add_gpus(self.folder, facts=self.facts)
         self._add_driver()
@@ -122,13 +129,25 @@ class GpuHost:
             script = f'[ "$*" = "-q -x" ] || exec /usr/bin/nvidia-smi "$@"\ncat <<END\n{text}END\n'
             write(self.root / _REPORTER[1:] / "nvidia-smi", f"#!/bin/sh\n{script}", 0o755)
 
-    def __call__(self, kit: Path, words: Sequence[str], *, limit_s: float) -> Completed:
-        """Run words on it, with a folder as /kit; what they write to /out is in `out`."""
-        shown = {"kit": kit, "sys/bus/pci/devices": self.folder / "pci"}
+    def __call__(
+        self,
+        kit: Path,
+        words: Sequence[str],
+        *,
+        limit_s: float,
+        shown: Mapping[str, Path] | None = None,
+    ) -> Completed:
+        """Run words on it, with a folder as /kit; what they write to /out is in `out`.
+
+        Args:
+            shown: what lies over its files and folders besides, by their names below its root.
+        """
+        every = {"kit": kit, "sys/bus/pci/devices": self.folder / "pci"}
         if self.has_proc:
-            shown["proc/driver"] = self.folder / "proc/driver"
+            every["proc/driver"] = self.folder / "proc/driver"
+        every |= shown or {}
         options = {
-            "shown": {name: str(folder) for name, folder in shown.items()},
+            "shown": {name: str(path) for name, path in every.items()},
             "read-only": not self.has_cgroups,
             "without": [_CAPABILITIES[name] for name in self.without],
         }

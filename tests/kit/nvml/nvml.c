@@ -84,7 +84,7 @@ static int is_chosen(const struct gpu *gpu, const char *address)
     return end <= all && strcasecmp(gpu->pci + all - end, address ? address : "") == 0;
 }
 
-/* In place of `nvidia-smi -q -x [-i ADDRESS]` and `nvidia-smi --query-gpu=uuid,compute_cap ...`. */
+/* In place of `nvidia-smi`, `nvidia-smi -q -x [-i ADDRESS]`, `nvidia-smi --query-gpu=uuid,compute_cap ...`. */
 static void print_report(void)
 {
     char words[4096] = "";
@@ -96,6 +96,13 @@ static void print_report(void)
     unsigned int count = 0;
     for (size_t at = 0; at < size && count < 6; at += strlen(words + at) + 1)
         word[count++] = words + at;
+    const char *program = strrchr(word[0], '/');
+    if (count == 1 && !strcmp(program ? program + 1 : word[0], "nvidia-smi")) {
+        for (unsigned int index = 0; index < GPUS; index++)
+            printf("%s\n", gpus[index].name);
+        fflush(stdout);
+        _exit(REFUSES);
+    }
     int is_report = !strcmp(word[1], "-q") && !strcmp(word[2], "-x");
     const char *address = count == 5 && !strcmp(word[3], "-i") ? word[4] : NULL;
     if (!is_report && strcmp(word[1], "--query-gpu=uuid,compute_cap"))
