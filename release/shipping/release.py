@@ -24,7 +24,6 @@ DEBIAN_LACKS = (
 _DEBIAN_HAS = {
     "click": "8.1",
     "cryptography": "38.0",
-    "debian": "0.1.49",
     "distro": "1.8",
     "jinja2": "3.1",
     "packaging": "23.0",

@@ -176,14 +176,13 @@ def test_what_debian_has_is_depended_on_and_all_else_bundled(
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     needed = [line.partition(">=")[0] for line in project["dependencies"]]
     for name in needed:
-        in_debian = f"python3-{name.removeprefix('python-')}" in depends
+        in_debian = f"python3-{name}" in depends
         assert in_debian != (name in release.DEBIAN_LACKS), name
     minimums = dict(line.split(">=") for line in project["dependencies"])
     for word in packages["provision"].relations["Depends"]:
         if word.startswith("python3-"):
             name, _, version = word.removeprefix("python3-").partition(" (>= ")
-            known = minimums.get(name) or minimums[f"python-{name}"]
-            assert known == version.rstrip(")"), word
+            assert minimums[name] == version.rstrip(")"), word
 
 
 def test_a_control_file_names_what_dpkg_wants(checkout: source.Source, wheels: list[Path]) -> None:
