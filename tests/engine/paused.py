@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
-from provision.agent import actions, garbage, rollback
+from provision.agent import actions, garbage, prepare, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
 from provision.build.workspace import default_cache
@@ -199,8 +199,8 @@ def _main() -> None:
     _around(actions, "activate", "activate")
     for place, name, stand_in in (
         (os, "replace", _replace_held(os.replace)),
-        (actions, "resolve_pin", _resolve),
-        (actions, "obtain", _obtain),
+        (prepare, "resolve_pin", _resolve),
+        (prepare, "obtain", _obtain),
         (docker_api, "connect", _engine),
     ):
         setattr(place, name, stand_in)

@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
         templates_dir(),
         UnitSettings(program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS),
     )
-    apply_units(tmp_path, plan_units(tmp_path, files), on_change=lambda _change: None)
+    apply_units(tmp_path, plan_units(tmp_path, files))
     return tmp_path
 
 

@@ -1,37 +1,20 @@
-"""Carries out single actions of a plan, and says beforehand where artifacts would come from.
+"""Carries out single actions of a plan.
 
-A build may take hours, in which other processes may change the host. So no lock is held meanwhile,
-and the end of a build checks whether the decision still applies. A forecast queries registries,
-archives, vendors and the engine as an apply does, down to the Pin: it builds no driver, and writes
-nothing but what a resolved Pin leaves (answers, a base image, a kernel's tree). This module loads
-those that build, and the engine's SDK.
+What makes an artifact comes from outside: a run that needs none imports nothing that builds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Protocol
 
-from provision.agent.desired import setting_fingerprint, settled_version
-from provision.agent.model import UNAVAILABLE, Action, KernelArtifact, Observed, Outcome, Plan, Run
+from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
 from provision.agent.rollback import choose, reject
-from provision.agent.use import activate, link
-from provision.build.diagnosis import BuildError
-from provision.build.package_store import PackageGoneError
-from provision.build.request import DriverRequest
-from provision.build.resolve import Resolved, resolve_pin
-from provision.build.workspace import Settings, load_settings
-from provision.catalogue.recipe import Known
-from provision.config import DriverConfig
-from provision.distros.debian.relations import compare_versions
-from provision.engine.docker_api import EngineLostError
+from provision.agent.use import activate
 from provision.errors import (
-    ExitCode,
     InUseError,
     NotFoundError,
     ProvisionError,
@@ -39,57 +22,36 @@ from provision.errors import (
     as_error,
 )
 from provision.files import in_root
-from provision.host.kernels import boot_id, is_running_host, kernel_release
-from provision.kmod.boot_files import has_kernel
+from provision.host.kernels import boot_id
 from provision.kmod.check import CheckFailedError, run_check
-from provision.kmod.guest import NotTriedError, qemu_of
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import load, unload
-from provision.kmod.trial import require_loading
-from provision.kmod.verify import stored_manifest
 from provision.manifest import MANIFEST, load_manifest
-from provision.pin import Pin
-from provision.progress import Event, Note, listening, report
-from provision.registry.artifact_images import ArtifactImage
-from provision.registry.find import SearchOptions, TrustOverride
+from provision.progress import Note, report
 from provision.run import beside, find_program
-from provision.sources.upstream.queries import (
-    Notice,
-    ended_branch,
-    kept,
-    known_branches,
-    outdated_tables,
-    today,
-)
-from provision.store.artifact_lookup import asks_registries, look_for
-from provision.store.install import deactivate
+from provision.store.activate import deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
     DOES_NOT_LOAD,
     IN_USE,
     Failure,
-    KernelState,
     NewerStateError,
-    load_state,
-    refuse_newer,
     update_state,
 )
 
-# How often a lost engine is tried again: an upgrade restarts it within seconds.
-_RECONNECTIONS = 30
-_RECONNECT_SECONDS = 2.0
-# Garbage collection may remove an entry that no link names yet, but not several times by accident.
-_ATTEMPTS = 3
 # logind answers where systemd has started it: https://www.freedesktop.org/wiki/Software/systemd/inhibit/
 _LOGIND = Path("run/systemd/seats")
 
 
-def settings_of(run: Run) -> Settings:
-    """Return the settings of builds."""
-    config = run.desired.config
-    return replace(load_settings(run.root, config=config, catalogues=run.catalogues), usr=run.usr)
+class Maker(Protocol):
+    """Makes artifacts: ``provision.agent.prepare``."""
+
+    def make(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
+        """Put an artifact into the store, and point the kernel's link to it; return the result."""
+
+    def asks_registries(self) -> bool:
+        """Return whether a registry may get an artifact that can't be built here."""
 
 
 @contextmanager
@@ -108,370 +70,12 @@ def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Where the artifact of a driver for a kernel would come from."""
-
-    driver: str
-    kernel: str
-    # ``registry`` if it is pulled, ``build`` if it is built here, ``missing`` if it is not
-    # available.
-    source: Literal["store", "registry", "build", "missing"]
-    version: str | None = None
-    # The registry's image, with its digest.
-    image: str | None = None
-    # What the recipe knows of the version on the kernel, if it is built.
-    known: Known | None = None
-    # Why it is built or not available.
-    reason: str | None = None
-    resolution: str | None = None
-    # What is known of the version's branch, by whom, and of which day.
-    branch: str | None = None
-    # That the vendor no longer supports the version's branch.
-    ended: Notice | None = None
-    # Which tables of the recipe are old.
-    old: tuple[Notice, ...] = ()
-    # The exit code that an apply has if it is not available.
-    exit_code: int = ExitCode.DONE
-
-    def __str__(self) -> str:
-        words = {
-            "store": f"The store has {self.version}",
-            "registry": f"A registry has {self.version}: {self.image}",
-            "build": f"It builds {self.version} here",
-            "missing": "It is not available",
-        }[self.source]
-        return f"{words}: {self.reason}" if self.reason else words
-
-
-def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...]:
-    """Return the source of each driver's artifact for each kernel that may boot next."""
-    making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
-    blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
-    found = []
-    with settings_of(run).connected() as settings:
-        for name in run.desired.drivers:
-            for release, artifact in observed.drivers[name].artifacts.items():
-                place = (name, release)
-                if place in making:
-                    one = Prepare(settings, run, name, release, artifact).forecast()
-                elif why := blocked.get(place):
-                    one = Forecast(*place, "missing", reason=why.reason, resolution=why.resolution)
-                elif artifact.is_whole:
-                    one = Forecast(*place, "store", artifact.version)
-                else:
-                    one = Forecast(
-                        *place,
-                        "missing",
-                        reason="artifacts are not made for kernels that do not run yet",
-                        resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
-                    )
-                found.append(_with_branch(settings, one))
-    return tuple(found)
-
-
-def _with_branch(settings: Settings, found: Forecast) -> Forecast:
-    """Return a forecast with what is known of its version's branch, by the vendor's last answer."""
-    if found.version is None:
-        return found
-    try:
-        recipe = settings.catalogue.entry(found.driver).recipe
-    except NotFoundError:
-        # The artifact is in the store, or came from a registry.
-        return found
-    upstream, machine = recipe.upstream, settings.architecture
-    readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
-    branches = known_branches(upstream, readings)
-    branch = branches.of(found.version)
-    return replace(
-        found,
-        branch=branch.described if branch.maturity is not None else None,
-        ended=ended_branch(found.driver, found.version, branches, today()),
-        old=outdated_tables(recipe, today()),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """The making of one artifact, in place of the one that was observed."""
-
-    settings: Settings
-    run: Run
-    driver: str
-    kernel: str
-    artifact: KernelArtifact
-
-    @property
-    def _setting(self) -> DriverConfig:
-        return self.run.desired.drivers[self.driver]
-
-    @property
-    def _layout(self) -> Layout:
-        return Layout(self.run.root, self.driver)
-
-    @property
-    def _consent(self) -> TrustOverride:
-        return TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
-
-    def prepare(self) -> str:
-        """Put the artifact into the store, and point the kernel's link to it; return the result."""
-        refuse_newer(self._layout)
-        make: Callable[..., Stored]
-        found = self._look_for()
-        if found is not None:
-            pin = found.pin
-            make = partial(store_pulled, self.settings, found, self._consent)
-        else:
-            resolved = resolve_pin(self.settings, self._request())
-            pin = resolved.pin
-            make = partial(self._build, resolved)
-        if self._keeps(pin):
-            update_state(self._layout, lambda state: state.changed(self.kernel, failure=None))
-            version = self.artifact.version
-            if pin.driver.version == version:
-                return f"{version} is the newest"
-            return f"{version} stays: the offered version is older ({pin.driver.version})"
-        self._refuse(pin, is_pulled=found is not None)
-        for _ in range(_ATTEMPTS):
-            obtained = make(replace=self._is_damaged(pin))
-            self._try(obtained)
-            result = self._link(obtained)
-            if result is not None:
-                return result
-        raise ProvisionError(
-            f"'{obtained.entry}' is removed again and again while it is installed.",
-            resolution="Look for a 'provision gc' that runs repeatedly: pgrep -af 'provision gc'",
-        )
-
-    def forecast(self) -> Forecast:
-        """Decide on the artifact as ``prepare`` does."""
-        try:
-            return self._forecast()
-        except ProvisionError as error:
-            is_unavailable = error.reason in UNAVAILABLE
-            return Forecast(
-                self.driver,
-                self.kernel,
-                "missing",
-                reason=error.message,
-                resolution=error.resolution,
-                exit_code=ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED,
-            )
-
-    def _forecast(self) -> Forecast:
-        place = (self.driver, self.kernel)
-        notes: list[str] = []
-
-        def note(event: Event) -> None:
-            if isinstance(event, Note):
-                notes.append(event.text)
-
-        with listening(note):
-            found = self._look_for()
-            is_asked = asks_registries(self.settings)
-            reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
-            notes.clear()
-            # Only what decides on all inputs shows that they are there.
-            pin = (found or resolve_pin(self.settings, self._request())).pin
-        version = pin.driver.version
-        if self._keeps(pin):
-            reason = "there is no newer one"
-            return Forecast(*place, "store", self.artifact.version, reason=reason)
-        self._refuse(pin, is_pulled=found is not None)
-        if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
-            return Forecast(*place, "store", version)
-        if found is not None:
-            return Forecast(*place, "registry", version, str(found.reference))
-        # Without an engine, nothing is built.
-        self.settings.engine()
-        of_choice = f"{self.driver} {version}: "
-        reasons += [said.removeprefix(of_choice) for said in notes if said.startswith(of_choice)]
-        recipe = self.settings.catalogue.entry(self.driver).recipe
-        known = recipe.standing(
-            version=version, flavour=pin.driver.flavour, kernel_release=self.kernel
-        ).known
-        return Forecast(*place, "build", version, reason="; ".join(reasons) or None, known=known)
-
-    def _look_for(self) -> ArtifactImage | None:
-        options = SearchOptions(self._consent)
-        return look_for(self.settings, self._request(), options)
-
-    def _request(self, *, refresh: bool = False) -> DriverRequest:
-        setting, run = self._setting, self.run
-        settled = settled_version(run.root, self.driver, setting, self.kernel)
-        return DriverRequest(
-            driver=self.driver,
-            kernel=self.kernel,
-            version=setting.version,
-            flavour=setting.flavour,
-            prefer=None if run.mode.update else settled,
-            refresh=refresh,
-        )
-
-    def _is_damaged(self, pin: Pin) -> bool:
-        """Return whether a Pin's artifact is the observed one, and damaged or missing."""
-        return not self.artifact.is_whole and self.artifact.digest == pin.short_digest
-
-    def _keeps(self, pin: Pin) -> bool:
-        """Return whether a run that looks for newer versions keeps the existing artifact."""
-        artifact = self.artifact
-        if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
-            return False
-        return compare_versions(pin.driver.version, artifact.version) <= 0
-
-    def _refuse(self, pin: Pin, *, is_pulled: bool) -> None:
-        """Refuse an artifact that is older than the existing one, or was rolled back from."""
-        # The serial of a registry's image only orders signatures: an old version may be signed
-        # again.
-        known = load_state(self._layout).of(self.kernel)
-        if (
-            not (is_pulled and self.run.mode.allow_downgrade)
-            and known.wanted == setting_fingerprint(self.driver, self._setting)
-            and self.artifact.is_whole
-            and (version := self.artifact.version) is not None
-            and compare_versions(pin.driver.version, version) < 0
-        ):
-            name = self.driver
-            raise ProvisionError(
-                f"{name} {version} for {self.kernel} would be replaced by {pin.driver.version},"
-                f" which is older: {version} is no longer offered, is known to fail on this kernel,"
-                " or does not drive every card of this host.",
-                resolution="To go back on purpose, set the version in"
-                f" /etc/provision/provision.toml: [drivers.{name}] version ="
-                f' "{pin.driver.version}".',
-            )
-        self._refuse_rejected(pin)
-
-    def _refuse_rejected(self, pin: Pin) -> None:
-        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retries(
-            self.kernel
-        ):
-            raise ProvisionError(
-                f"The artifact of {self.driver} for {self.kernel} would again be"
-                f" {pin.short_digest}, which was rolled back from.",
-                resolution="Set another version in provision.toml, or accept this artifact:"
-                " provision apply --retry",
-                reason="rejected",
-            )
-
-    def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
-        """Put the artifact into the store; solve again for packages that the mirror has removed."""
-        try:
-            return self._obtain(resolved, replace=replace)
-        except PackageGoneError as gone:
-            if gone.sha256 not in {package.sha256 for package in resolved.pin.closure}:
-                # The driver's own source is gone.
-                raise
-            report(Note(f"{gone.message} Solving the closure of packages again"))
-        resolved = resolve_pin(self.settings, self._request(refresh=True))
-        self._refuse_rejected(resolved.pin)
-        return self._obtain(resolved, replace=replace)
-
-    def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
-        settings = self.settings
-        making = partial(obtain, settings, resolved, replace=replace)
-        try:
-            return making()
-        except EngineLostError as lost:
-            report(Note(f"{lost.message} Waiting for the engine"))
-            for _ in range(_RECONNECTIONS):
-                settings.connection.close()
-                time.sleep(_RECONNECT_SECONDS)
-                try:
-                    settings.engine().image("none")
-                except ProvisionError:
-                    continue
-                return making()
-            raise
-
-    def _try(self, obtained: Stored) -> None:
-        """Load the modules in the kernel that may boot next, before the host uses them.
-
-        Raises:
-            TrialFailedError: That kernel does not take them; the host keeps what it has.
-        """
-        if not self._is_tried():
-            return
-        name = f"{self.driver} {obtained.manifest.pin.driver.version}"
-        try:
-            trial = require_loading(self.settings, obtained.entry, obtained.manifest, what=name)
-        except NotTriedError as error:
-            report(Note(f"{name} is used without a trial: {error.message}"))
-            return
-        report(Note(f"{trial.kernel} takes {name}, by a trial of {trial.seconds} s"))
-
-    def _is_tried(self) -> bool:
-        """Return whether the kernel is another than the running one, and tried by the policy."""
-        root, trial = self.run.root, self.run.desired.config.policy.trial
-        if self.kernel == kernel_release(root):
-            # Loading shows more than a trial would.
-            return False
-        if trial is None:
-            has_qemu = find_program(qemu_of(self.settings.architecture)) is not None
-            trial = has_qemu and is_running_host(root) and has_kernel(root, self.kernel)
-        return trial
-
-    def _link(self, obtained: Stored) -> str | None:
-        """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
-
-        Returns:
-            The result in one line; None: the artifact is gone again.
-        """
-        layout, kernel, digest = self._layout, self.kernel, obtained.entry.name
-        with changing(layout):
-            manifest = stored_manifest(obtained.entry)
-            if manifest is None:
-                return None
-            if set(load_state(layout).of(kernel).rejected) - set(self.artifact.known.rejected):
-                return (
-                    f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
-                )
-            link(
-                layout,
-                kernel,
-                obtained.entry,
-                manifest,
-                options=self._setting.options,
-                state_of=partial(self._linked, obtained),
-            )
-        version = obtained.manifest.pin.driver.version
-        return f"{version} is in the store (from: {obtained.origin})"
-
-    def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
-        """Return the state of the kernel whose link was set."""
-        run = self.run
-        is_same = self.artifact.known.inputs == self.artifact.inputs
-        is_same = is_same and not run.mode.retries(self.kernel)
-        is_coming = self.kernel in run.extra_kernels
-        has_not_loaded = known.failure is not None and known.failure.reason == "load"
-        return KernelState(
-            inputs=self.artifact.inputs,
-            wanted=setting_fingerprint(self.driver, self._setting),
-            version=obtained.manifest.pin.driver.version,
-            previous=known.previous,
-            fingerprint=fingerprint,
-            prepared=int(time.time()),
-            seconds={name: round(taken, 3) for name, taken in obtained.seconds.items()},
-            rejected=known.rejected if is_same else (),
-            # Until it is loaded, it counts how often that failed.
-            load_failure=known.failure if has_not_loaded else None,
-            announced=kernel_release(run.root) or "" if is_coming else known.announced,
-            checked=known.checked,
-            **(known.model_extra or {}),
-        )
-
-
 class Actions:
     """The actions of a run; the caller holds the host's lock, except for ``prepare``."""
 
-    def __init__(self, run: Run, held: ExitStack) -> None:
-        """The connection to the engine, where one is opened, is closed with ``held``."""
+    def __init__(self, run: Run, maker: Callable[[], Maker]) -> None:
         self.run = run
-        self._held = held
-
-    @cached_property
-    def _settings(self) -> Settings:
-        return self._held.enter_context(settings_of(self.run).connected())
+        self._maker = maker
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""
@@ -499,9 +103,7 @@ class Actions:
         is_next = observed.is_live and action.kernel != observed.kernels.running
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
-            return Prepare(
-                self._settings, self.run, action.driver, action.kernel, artifact
-            ).prepare()
+            return self._maker().make(action.driver, action.kernel, artifact)
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
@@ -612,7 +214,7 @@ class Actions:
             if failure.reason not in {"build", "compile"}:
                 return failure
             changes = {"final": False}
-        elif failure.reason == "compile" and asks_registries(self._settings):
+        elif failure.reason == "compile" and self._maker().asks_registries():
             # An artifact that was built with a patch may be pushed.
             changes = {"final": False}
         failure = failure.model_copy(update=changes)
@@ -647,5 +249,5 @@ def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -
         time=int(time.time()),
         attempts=before.attempts + 1 if before is not None and is_same else 1,
         final=reason in {"compile", "rejected", DOES_NOT_LOAD},
-        log=str(error.log) if isinstance(error, BuildError) and error.log else None,
+        log=str(log) if (log := getattr(error, "log", None)) else None,
     )

@@ -25,9 +25,8 @@ from provision.fleet.matrix.results import matrix_folder
 from provision.host import STORE
 from provision.progress import Note, report
 from provision.run import find_program, run
-from provision.store.activate import plan_removal
+from provision.store.activate import deactivate, plan_removal
 from provision.store.entries import entries, leftovers
-from provision.store.install import deactivate
 from provision.store.layout import UNITS, VENDOR_CONFIGS, Layout
 from provision.store.locks import switching
 from provision.store.state import refuse_newer, set_aside

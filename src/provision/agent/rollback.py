@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provision.config import Config
 from provision.errors import NotFoundError
-from provision.kmod.verify import first_damage, stored_manifest
+from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.store.admission import distrust
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
@@ -93,12 +93,16 @@ def reject(
     candidates = [*known.rejected, now] if is_final else known.rejected
     manifest = stored_manifest(layout.entry(digest))
     version = manifest.pin.driver.version if manifest else None
+    fingerprint = known.fingerprint
+    if manifest is not None and now != digest:
+        # Its files were compared when it was chosen, so no later run has to.
+        fingerprint = files_fingerprint(layout.entry(digest), manifest)
     changed = state.changed(
         release,
         inputs=inputs if is_final else None,
         version=version if is_final else known.version,
         previous=None,
-        fingerprint=None,
+        fingerprint=fingerprint,
         rejected=tuple(d for d in dict.fromkeys(candidates) if d and d != digest),
         failure=failure,
         load_failure=None,

@@ -8,14 +8,14 @@ Builds and pulls run without that lock; afterwards, the host is observed and pla
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from provision.agent.actions import Actions, Maker
 from provision.agent.desired import last_desired, read_inputs
 from provision.agent.hold import settle
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
@@ -51,9 +51,6 @@ from provision.store.state import (
     update_state,
 )
 
-if TYPE_CHECKING:
-    from provision.agent.actions import Actions
-
 # The error must reach its reader soon, even if the status waits for a lock.
 _PUBLISH_SECONDS = 5.0
 
@@ -77,11 +74,19 @@ def plan_host(
     return observed, planned, status_of(desired, observed, planned, time=int(time.time()))
 
 
-def apply(run: Run) -> Result:
+def no_maker(_run: Run, _held: ExitStack) -> Maker:
+    """Stand for what makes artifacts where a run's mode allows none."""
+    raise AssertionError("This run makes no artifacts.")
+
+
+def apply(run: Run, maker: Callable[[Run, ExitStack], Maker] = no_maker) -> Result:
     """Bring a host to its desired state.
 
     Every failure is recorded and part of the result; other drivers' actions go on. A caller that
     holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
+
+    Args:
+        maker: Returns what makes artifacts, if the run makes any.
     """
     with switching(run.root):
         for name in run.desired.drivers:
@@ -90,7 +95,7 @@ def apply(run: Run) -> Result:
             if run.extra_kernels:
                 _announce(layout, run)
     with ExitStack() as held:
-        work = _Apply(run, held)
+        work = _Apply(run, held, maker)
         is_builder = False
         while True:
             with switching(run.root):
@@ -106,18 +111,12 @@ def apply(run: Run) -> Result:
 
 
 class _Apply:
-    def __init__(self, run: Run, held: ExitStack) -> None:
+    def __init__(self, run: Run, held: ExitStack, maker: Callable[[Run, ExitStack], Maker]) -> None:
         self.run = run
-        self.held = held
+        self.actions = Actions(run, cache(lambda: maker(run, held)))
         self.outcomes: list[Outcome] = []
         # Not repeated, however often the host is planned for.
         self.tried: set[Key] = set()
-
-    @cached_property
-    def actions(self) -> Actions:
-        from provision.agent.actions import Actions  # noqa: PLC0415 - most runs do nothing
-
-        return Actions(self.run, self.held)
 
     def serve(self) -> Result | tuple[Action, Observed]:
         """Carry out the actions that need no new artifact; the caller holds the host's lock.

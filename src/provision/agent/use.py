@@ -12,18 +12,16 @@ from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired
-from provision.build.request import is_of
 from provision.catalogue.cards import AUTO
-from provision.catalogue.upstream import CHANNELS
+from provision.catalogue.upstream import CHANNELS, is_of
 from provision.errors import UsageError
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import Options, try_write_loader
 from provision.kmod.verify import files_fingerprint
 from provision.manifest import Manifest
 from provision.pin import DriverPin
-from provision.store.activate import plan
+from provision.store.activate import activate_entry, plan
 from provision.store.entries import link_kernel, linked_kernels
-from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.managed_files import Change
@@ -90,7 +88,7 @@ def link(
 
 def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
     """Activate an artifact and record that this is complete; return what has changed."""
-    changes = activate_entry(layout, entry, replace=replace).changes
+    changes = activate_entry(layout, entry, replace=replace)
     update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
     return changes
 

@@ -49,7 +49,7 @@ TREE = "tree"
 _PROGRAMS = {
     "collect.py": "build/collector.py",
     "extras.py": "build/extras.py",
-    "loader_script.py": "build/loader_script.py",
+    "loader_script.py": "loader_script.py",
     STEP: "build/step.py",
     "unpack.py": "build/unpack_source.py",
 }

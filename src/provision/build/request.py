@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from provision.build.workspace import Settings
 from provision.catalogue.cards import Card
-from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS
+from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
 from provision.distros.kernel_tree import fedora_of_kernel
@@ -85,11 +85,6 @@ class VersionRequest:
             elif self.known is not None and not any(is_of(version, one) for one in self.known):
                 ranks[version] = False, len(branches)
         return sorted(ranks, key=ranks.__getitem__)
-
-
-def is_of(version: str, branch: str) -> bool:
-    """Return whether a version belongs to a branch: ``535.261.03`` to ``535`` and ``535.261``."""
-    return version == branch or version.startswith(f"{branch}.")
 
 
 def is_whole(name: str) -> bool:

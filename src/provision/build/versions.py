@@ -12,12 +12,12 @@ from itertools import zip_longest
 
 from provision.build.commits import commit_at
 from provision.build.package_store import PackageStore
-from provision.build.request import DriverRequest, VersionRequest, is_of, is_whole
+from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for, no_common_driver
 from provision.catalogue.recipe import Standing
-from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS
+from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.debian.relations import compare_versions

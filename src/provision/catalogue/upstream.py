@@ -34,6 +34,11 @@ DEFAULT_VERSION = "auto"
 NEWEST_WITHOUT_KINDS = frozenset({DEFAULT_VERSION, "production"})
 
 
+def is_of(version: str, branch: str) -> bool:
+    """Return whether a version belongs to a branch: ``535.261.03`` to ``535`` and ``535.261``."""
+    return version == branch or version.startswith(f"{branch}.")
+
+
 def _address(text: str) -> str:
     return known_placeholders(text, known=frozenset({"arch"}))
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from provision.agent.actions import Maker
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run
@@ -227,7 +229,7 @@ def plan_command(
         tuple(action for action in planned.actions if action.driver in chosen),
         tuple(blocked for blocked in planned.blocked if blocked.driver in chosen),
     )
-    from provision.agent.actions import forecast  # noqa: PLC0415 - loads all that builds and pulls
+    from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     warnings = [
@@ -403,7 +405,7 @@ def apply_command(
             moves = update or (timer and desired.config.policy.update == "timer")
             mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
             run = _run(root, desired, mode, catalogues, extra_kernels, usr)
-            result = apply(run)
+            result = apply(run, _maker)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
                 from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
@@ -433,6 +435,12 @@ def apply_command(
         _warnings,
         code=(ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED) if lacking else ExitCode.DONE,
     )
+
+
+def _maker(run: Run, held: ExitStack) -> Maker:
+    from provision.agent import prepare  # noqa: PLC0415 - loads all that builds and pulls
+
+    return prepare.Maker(run, held)
 
 
 def _code_at_boot(result: Result) -> int:

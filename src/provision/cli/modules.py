@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.options import argument, command, option
 from provision.cli.output import each, emit, progress, remark, table, text, wants_json
+from provision.config import load
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
 from provision.host.devices.reading import read_facts_file, recorded
 from provision.kmod.host_modules import (
@@ -91,13 +91,14 @@ def _move(
     dry_run: bool,
 ) -> None:
     """Load or unload drivers one after the other, even if some fail, and print the result."""
-    settings = load_settings(root)
+    root = root.resolve()
+    config = load(root)
     results: list[dict[str, Any]] = []
     failed: dict[str, ProvisionError] = {}
     with progress():
-        for driver in drivers or required_drivers(settings.root):
+        for driver in drivers or required_drivers(root):
             try:
-                moved = mover(settings, driver, dry_run=dry_run)
+                moved = mover(root, config, driver, dry_run=dry_run)
             except ProvisionError as error:
                 failed[driver] = error
                 continue

@@ -19,9 +19,9 @@ from provision.host import STORE
 from provision.host.facts import find_engines, read_facts
 from provision.progress import Note, report
 from provision.shipped import documentation_url, templates_dir
+from provision.store.activate import activate_entry
 from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
-from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.units import (

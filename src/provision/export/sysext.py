@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.build.dockerfile import shell_word
-from provision.build.loader_script import Place
 from provision.build.request import DriverRequest
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
 from provision.files import copy_output
 from provision.kmod.loader import firmware_names, link_modules, loader_script
+from provision.loader_script import Place
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
 from provision.progress import Note, report

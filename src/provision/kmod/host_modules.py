@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.build.workspace import Settings
+from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
@@ -162,9 +162,9 @@ def required_drivers(root: Path) -> list[str]:
     return found
 
 
-def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> LoadResult:
+def load_driver(root: Path, config: Config, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Load the modules of a driver's artifact for the running kernel."""
-    root, layout = settings.root, Layout(settings.root, driver)
+    layout = Layout(root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
         modules = loadable(entry, manifest, root=root)
@@ -177,15 +177,15 @@ def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Lo
         require_kernel(manifest, root)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
-        options = _options(settings, driver)
+        options = _options(config, driver)
         loaded = load(entry, manifest, options=options, root=root)
         problems = record_loaded(root, entry, manifest)
     return LoadResult(manifest, entry, loaded, conflicts, problems)
 
 
-def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> LoadResult:
+def unload_driver(root: Path, config: Config, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
-    root, layout = settings.root, Layout(settings.root, driver)
+    layout = Layout(root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
         return LoadResult(manifest, entry, removable(manifest, root=root))
@@ -193,13 +193,13 @@ def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> 
     with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
         with unloading(root, driver):
-            options = _options(settings, driver)
+            options = _options(config, driver)
             unloaded = unload(entry, manifest, options=options, root=root)
     return LoadResult(manifest, entry, unloaded)
 
 
-def _options(settings: Settings, driver: str) -> Options:
-    configured = settings.config.drivers.get(driver)
+def _options(config: Config, driver: str) -> Options:
+    configured = config.drivers.get(driver)
     return configured.options if configured else {}
 
 

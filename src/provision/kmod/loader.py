@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.build.loader_script import Identity, Place, in_order, loader
 from provision.documents import load_json
 from provision.errors import ProvisionError, UsageError
 from provision.files import glob_in_root, in_root, remove_drafts, sha256_file, write_atomic
 from provision.kmod.module_file import content_digest, read_identity, read_signature
+from provision.loader_script import Identity, Place, in_order, loader
 from provision.manifest import DeviceNode, Manifest, Module
 from provision.progress import Note, report
 from provision.shipped import templates_dir

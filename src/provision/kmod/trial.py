@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from provision.build.loader_script import Place
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.explain import last_line
@@ -39,6 +38,7 @@ from provision.kmod.loader import (
 )
 from provision.kmod.module_file import read_signature
 from provision.kmod.verify import stored_manifest
+from provision.loader_script import Place
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, report
 from provision.shipped import templates_dir

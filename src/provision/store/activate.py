@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, is_writable, switch_symlink
 from provision.host import STORE
 from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
-from provision.manifest import FileKind, ForeignRoot, Manifest
+from provision.manifest import FileKind, ForeignRoot, Manifest, load_manifest
+from provision.progress import Note, report
 from provision.run import run
+from provision.store.entries import linked_kernels, remove_leftovers, unlink_kernel
 from provision.store.layout import DRACUT_CONFIGS, ENGINES, PROGRAMS, UNITS, Layout
+from provision.store.locks import changing, switching
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
+from provision.store.state import refuse_newer
 
 # The vendor config's lists, and the kind of file that each holds.
 _LISTS: dict[str, FileKind] = {
@@ -350,15 +354,47 @@ def _initramfs(layout: Layout, blacklisted: Iterable[str], record: Record) -> li
     return [] if is_made else [Change("initramfs", Path("/boot"), names)]
 
 
-def apply(
-    layout: Layout, changes: Iterable[Change], *, on_change: Callable[[Change], None]
-) -> None:
+def activate_entry(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
+    """Activate an artifact of the store: links, vendor file, loader configuration.
+
+    Returns:
+        The changes; none if it was in use already.
+    """
+    with _switched(layout):
+        changes = plan(layout, load_manifest(entry), replace=replace)
+        apply(layout, changes)
+    return tuple(changes)
+
+
+def deactivate(layout: Layout) -> None:
+    """Deactivate a driver: remove its files outside of the store, and the links in the store.
+
+    The links of its kernels go last, so that the next run completes one that was killed.
+    """
+    with _switched(layout):
+        refuse_newer(layout)
+        apply(layout, plan_removal(layout))
+        layout.state.unlink(missing_ok=True)
+        for release in linked_kernels(layout):
+            unlink_kernel(layout, release)
+
+
+@contextmanager
+def _switched(layout: Layout) -> Iterator[None]:
+    """Hold the locks under which a driver is switched, and remove leftovers of killed runs."""
+    with switching(layout.root), changing(layout):
+        for path in remove_leftovers(layout):
+            report(Note(f"Removed what an interrupted run left behind: {path}"))
+        yield
+
+
+def apply(layout: Layout, changes: Iterable[Change]) -> None:
     """Make changes in order; the caller holds the driver's lock and has unpacked the entry."""
     managed = _managed_files(layout)
     for change in changes:
         if change.kind == "unpack":
             continue
-        on_change(change)
+        report(Note(str(change)))
         match change.kind:
             case "switch":
                 switch_symlink(change.path, change.value)

@@ -1,10 +1,9 @@
-"""Artifacts in images and in a store: verifying, installing and activating them on a host."""
+"""What is looked at before an image is installed: its content, and the host's cards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.image import pin_label
@@ -14,29 +13,8 @@ from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError
 from provision.kmod.verify import Report, verify_artifact
-from provision.manifest import Manifest, load_manifest
+from provision.manifest import Manifest
 from provision.progress import Note, report
-from provision.store.activate import apply, plan, plan_removal
-from provision.store.entries import (
-    linked_kernels,
-    remove_leftovers,
-    unlink_kernel,
-)
-from provision.store.layout import Layout
-from provision.store.locks import changing, switching
-from provision.store.managed_files import Change
-from provision.store.state import refuse_newer
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """The result of an installation."""
-
-    # The manifest of the artifact that is in use now.
-    manifest: Manifest
-    entry: Path
-    # The changes that were or would be made; empty if it was in use already.
-    changes: tuple[Change, ...]
 
 
 @contextmanager
@@ -74,46 +52,3 @@ def require_card(settings: Settings, manifest: Manifest) -> None:
         )
     for card in lacking:
         report(Note(f"{what} does not drive {card.name}, by its own list of cards"))
-
-
-def activate_entry(layout: Layout, entry: Path, *, replace: bool = False) -> Installed:
-    """Activate an artifact of the store: links, vendor file, loader configuration."""
-    with _switched(layout):
-        manifest = load_manifest(entry)
-        changes = plan(layout, manifest, replace=replace)
-        _apply(layout, changes)
-    return Installed(manifest, entry, tuple(changes))
-
-
-def deactivate(layout: Layout) -> None:
-    """Deactivate a driver: remove its files outside of the store, and the links in the store.
-
-    The links of its kernels go last, so that the next run completes one that was killed.
-    """
-    with _switched(layout):
-        refuse_newer(layout)
-        changes = plan_removal(layout)
-        _apply(layout, changes)
-        layout.state.unlink(missing_ok=True)
-        for release in linked_kernels(layout):
-            unlink_kernel(layout, release)
-
-
-@contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    """Hold the lock of a driver, and remove the leftovers of killed runs."""
-    with changing(layout):
-        for path in remove_leftovers(layout):
-            report(Note(f"Removed what an interrupted run left behind: {path}"))
-        yield
-
-
-@contextmanager
-def _switched(layout: Layout) -> Iterator[None]:
-    """Hold the locks under which a driver is switched."""
-    with switching(layout.root), _locked(layout):
-        yield
-
-
-def _apply(layout: Layout, changes: Iterable[Change]) -> None:
-    apply(layout, changes, on_change=lambda change: report(Note(str(change))))

@@ -7,7 +7,7 @@ enable them, so that an image's root is prepared in the same way as a host.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -201,11 +201,11 @@ def change_units(root: Path, files: Iterable[UnitFile], *, replace: bool) -> lis
     """Have exactly these units on a host, and return what was changed for it."""
     with lock(in_root(root, UNITS_STORE / ".lock"), waiting=_WAITING, limit=SWITCH_SECONDS):
         changes = plan_units(root, files, replace=replace)
-        apply_units(root, changes, on_change=lambda change: report(Note(str(change))))
+        apply_units(root, changes)
     return changes
 
 
-def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
+def apply_units(root: Path, changes: list[Change]) -> None:
     """Make changes, and have a running systemd read them."""
     if not changes:
         return
@@ -215,7 +215,7 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     if is_running and removed:
         _systemctl("stop", *removed)
     for change in changes:
-        on_change(change)
+        report(Note(str(change)))
         if change.kind == "switch":
             switch_symlink(managed.place(change.path), change.value)
         else:

@@ -25,9 +25,10 @@ from kit.artifact import (
 )
 from kit.files import write
 from kit.host_tree import DRIVER, HostTree
-from provision.agent import actions
+from provision.agent import prepare
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
+from provision.agent.prepare import Maker
 from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
@@ -87,12 +88,12 @@ class Host(HostTree):
         """Run the agent once."""
         with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
-            return apply(Run(self.root, self.desired(), flags))
+            return apply(Run(self.root, self.desired(), flags), Maker)
 
     def prepare(self, *extra_kernels: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
         with listening(self.hear):
-            return apply(Run(self.root, self.desired(), extra_kernels=extra_kernels))
+            return apply(Run(self.root, self.desired(), extra_kernels=extra_kernels), Maker)
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
@@ -171,8 +172,8 @@ def make_host(
     for release in releases:
         host.add_kernel(release)
     host.configure(f"[drivers.{DRIVER}]\n")
-    monkeypatch.setattr(actions, "resolve_pin", host.resolve)
-    monkeypatch.setattr(actions, "obtain", host.obtain)
+    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
+    monkeypatch.setattr(prepare, "obtain", host.obtain)
     return host
 
 

@@ -15,7 +15,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.agent import actions
+from provision.agent import prepare
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
@@ -87,7 +87,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.build(settings, resolved, **more)
 
-    monkeypatch.setattr(actions, "resolve_pin", resolve)
+    monkeypatch.setattr(prepare, "resolve_pin", resolve)
     host.builds = build
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
@@ -314,7 +314,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
 
     monkeypatch.setattr(docker_api, "connect", connect)
     host.builds = build
-    monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
     assert any("Waiting for the engine" in note for note in host.notes)
 
@@ -330,7 +330,7 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
 
     monkeypatch.setattr(docker_api, "connect", no_engine)
     host.builds = lost
-    monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()
     assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",

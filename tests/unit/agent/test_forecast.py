@@ -8,9 +8,9 @@ import pytest
 
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, HostTree
-from provision.agent.actions import Forecast, forecast
 from provision.agent.desired import load_desired
 from provision.agent.model import Mode, Run
+from provision.agent.prepare import Forecast, forecast
 from provision.agent.run import plan_host
 from provision.build import session
 from provision.engine import docker_api

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kit.cache import REPOSITORY
-from provision.build.loader_script import write_pod
 from provision.catalogue import Recipe
 from provision.documents import load_toml
+from provision.loader_script import write_pod
 
 _SCRIPTS = REPOSITORY / "templates/loader"
 _DEPENDS = {

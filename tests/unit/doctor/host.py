@@ -50,7 +50,7 @@ class DoctorHost(HostTree):
             templates_dir(),
             UnitSettings(program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS),
         )
-        apply_units(host.root, plan_units(host.root, files), on_change=lambda _change: None)
+        apply_units(host.root, plan_units(host.root, files))
         return host
 
     @property

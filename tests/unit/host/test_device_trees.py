@@ -13,6 +13,7 @@ from kit.artifact import make_artifact, make_pin, write, write_manifest
 from kit.gpus import report
 from kit.host_tree import HostTree
 from provision.build.workspace import load_settings
+from provision.config import Config
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
 from provision.host.devices.device_facts import Facts, minor_number
@@ -146,18 +147,18 @@ def test_loading_writes_facts_and_unloading_removes_them(host_tree: HostTree) ->
     _store(host_tree.root)
     _nvidia(host_tree.root)
     settings = load_settings(host_tree.root)
-    moved = load_driver(settings, "gpu")
+    moved = load_driver(settings.root, settings.config, "gpu")
     assert (moved.modules, moved.problems) == (("demo",), ())
     document = json.loads((host_tree.root / FOLDER / "gpu.json").read_text())
     assert [device["minor"] for device in document["devices"]] == [1, 0]
-    unload_driver(settings, "gpu")
+    unload_driver(settings.root, settings.config, "gpu")
     assert recorded(host_tree.root) == []
 
 
 def test_a_driver_without_the_interface_has_no_facts(host_tree: HostTree) -> None:
     _store(host_tree.root, interfaces=None)
     _nvidia(host_tree.root)
-    assert load_driver(load_settings(host_tree.root), "gpu").problems == ()
+    assert load_driver(host_tree.root, Config(), "gpu").problems == ()
     assert recorded(host_tree.root) == []
     # It is another's then: NVIDIA's own, from elsewhere.
     assert [one.vendor for one in refresh(host_tree.root)] == ["nvidia"]
@@ -177,10 +178,10 @@ def test_who_unloads_waits_for_who_collects(
     host_tree: HostTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _store(host_tree.root)
-    load_driver(load_settings(host_tree.root), "gpu")
+    load_driver(host_tree.root, Config(), "gpu")
     monkeypatch.setattr("provision.host.devices.reading._WAIT_S", 0.1)
     with recording(host_tree.root), pytest.raises(InUseError, match=r"devices\.lock"):
-        unload_driver(load_settings(host_tree.root), "gpu")
+        unload_driver(host_tree.root, Config(), "gpu")
     assert "demo" in host_tree.loaded()
 
 

@@ -15,6 +15,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import MANIFEST, Container, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
+    activate_entry,
     apply,
     initramfs_problem,
     loader_config,
@@ -23,7 +24,6 @@ from provision.store.activate import (
     vendor_config,
 )
 from provision.store.entries import current_entry, drafted, remove_leftovers
-from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
 
@@ -41,7 +41,7 @@ def _install(layout: Layout, version: str = "1.2", *, replace: bool = False) -> 
     add(layout, pin.short_digest, lambda folder: made.append(make_artifact(folder, pin=pin)))
     manifest = made[0] if made else make_artifact(layout.root / "scratch", pin=pin)
     changes = plan(layout, manifest, replace=replace)
-    apply(layout, changes, on_change=lambda _change: None)
+    apply(layout, changes)
     return changes
 
 
@@ -55,11 +55,7 @@ def test_a_driver_that_no_container_asks_for_has_no_vendor_config(layout: Layout
     pin = make_pin(version="1.3")
     add(layout, pin.short_digest, lambda folder: make_artifact(folder, pin=pin))
     asked = make_artifact(layout.root / "scratch", pin=pin)
-    apply(
-        layout,
-        plan(layout, asked.model_copy(update={"container": Container()})),
-        on_change=lambda _change: None,
-    )
+    apply(layout, plan(layout, asked.model_copy(update={"container": Container()})))
     assert not layout.vendor_config.exists()
     assert layout.current.readlink().name == pin.short_digest
 
@@ -138,7 +134,7 @@ def test_a_loader_config_that_is_needed_no_more_goes(layout: Layout) -> None:
         pin.short_digest,
         lambda folder: made.append(make_artifact(folder, pin=pin, library=None)),
     )
-    apply(layout, plan(layout, made[0]), on_change=lambda _change: None)
+    apply(layout, plan(layout, made[0]))
     assert not layout.loader_config.exists()
 
 
@@ -171,7 +167,7 @@ def test_the_hosts_shells_find_the_drivers_programs(layout: Layout) -> None:
     assert (layout.current / "driver/usr/bin/democtl").is_file()
     _install(layout, "1.3")
     assert _offered(layout) == {"democtl": PROGRAM}
-    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    apply(layout, plan_removal(layout))
     assert _offered(layout) == {}
 
 
@@ -194,7 +190,7 @@ def test_another_program_of_the_same_name_stays(layout: Layout, kind: str) -> No
         case _:
             path.mkdir()
     _install(layout)
-    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    apply(layout, plan_removal(layout))
     assert path.is_dir() if kind == "folder" else _offered(layout)["democtl"] != PROGRAM
 
 
@@ -283,7 +279,7 @@ def test_a_driver_that_is_not_installed_is_not_found(layout: Layout) -> None:
 
 
 def _activate(layout: Layout, manifest: Manifest) -> None:
-    apply(layout, plan(layout, manifest), on_change=lambda _change: None)
+    apply(layout, plan(layout, manifest))
 
 
 def _load_at_boot(layout: Layout) -> None:
@@ -316,7 +312,7 @@ def test_what_udev_must_not_load_is_blacklisted_as_long_as_the_driver_is_there(
         assert layout.dracut_config.exists() is has_dracut
         if has_dracut:
             assert f'omit_drivers+=" {" ".join(names)} "' in layout.dracut_config.read_text()
-    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    apply(layout, plan_removal(layout))
     assert not layout.modprobe_config.exists()
     assert not layout.dracut_config.exists()
 
@@ -347,7 +343,7 @@ def test_the_initramfs_is_made_once_without_what_is_blacklisted(
     assert made.read_text() == "--force --kver 6.1.0\n" * (2 if fails else 1)
     assert ("dracut --force" in str(initramfs_problem(layout))) is fails
     (tmp_path / "full").unlink(missing_ok=True)
-    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    apply(layout, plan_removal(layout))
     # What is no longer blacklisted may be missing in any.
     assert (
         made.read_text()
@@ -363,7 +359,7 @@ def _with(layout: Layout, root: ForeignRoot | None) -> Manifest:
 
 def _offering(layout: Layout, root: ForeignRoot | None, version: str = "1.2") -> None:
     _install(layout, version)
-    apply(layout, plan(layout, _with(layout, root)), on_change=lambda _change: None)
+    apply(layout, plan(layout, _with(layout, root)))
 
 
 def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
@@ -381,5 +377,5 @@ def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
     _offering(layout, None, "1.3")
     assert not [path for path in folder.rglob("*") if not path.is_dir()]
     _offering(layout, root, "1.4")
-    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    apply(layout, plan_removal(layout))
     assert not [path for path in folder.rglob("*") if not path.is_dir()]

@@ -22,8 +22,8 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.registry.publish import EngineImage
 from provision.store import obtain as obtaining
+from provision.store.activate import activate_entry, deactivate
 from provision.store.admission import Admission, record_admission, unsigned_image
-from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.obtain import obtain
 from unit.engine.fake_engine import FakeEngine, using

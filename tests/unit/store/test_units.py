@@ -51,7 +51,7 @@ def _files(
 
 def _install(root: Path, files: list[UnitFile], *, replace: bool = False) -> list[Change]:
     changes = plan_units(root, files, replace=replace)
-    apply_units(root, changes, on_change=lambda _change: None)
+    apply_units(root, changes)
     return changes
 
 
@@ -271,7 +271,7 @@ def test_removing_leaves_nothing_but_what_others_wrote(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
     changes = plan_units(tmp_path, _files())
-    apply_units(tmp_path, changes[:3], on_change=lambda _change: None)
+    apply_units(tmp_path, changes[:3])
     rest = _install(tmp_path, _files())
     assert [change.path for change in rest] == [change.path for change in changes[3:]]
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from provision.build.request import VersionRequest, is_of
+from provision.build.request import VersionRequest
 from provision.build.versions import suitable_versions
 from provision.catalogue import Recipe
-from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS
+from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.distros.debian.relations import version_key
 from provision.documents import Frozen
 from provision.errors import NotFoundError, UsageError
