@@ -145,10 +145,10 @@ def _planned(layout: Layout, kernels: Kernels, keep: int) -> list[Removed]:
     if state.is_newer:
         report(Note(NewerStateError(layout.state, state.schema_version).message))
         return []
-    there = sorted(
+    spare = sorted(
         entries(layout), key=lambda digest: layout.entry(digest).stat().st_ctime_ns, reverse=True
     )
-    manifests = {digest: stored_manifest(layout.entry(digest)) for digest in there}
+    manifests = {digest: stored_manifest(layout.entry(digest)) for digest in spare}
     stock = Stock(
         entries={d: m.pin.kernel.release if m else None for d, m in manifests.items()},
         links=linked_kernels(layout),

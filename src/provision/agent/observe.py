@@ -70,10 +70,10 @@ def observe(
         wanted = setting_fingerprint(name, setting)
         artifacts = {}
         for release in kernels.relevant:
-            mine = inputs.of(name, release)
-            known = _known(layout, state, release, mine)
+            current_inputs = inputs.of(name, release)
+            known = _known(layout, state, release, current_inputs)
             digest = links.get(release)
-            artifact = _artifact(layout, known, digest, mine, wanted, compare_modules)
+            artifact = _artifact(layout, known, digest, current_inputs, wanted, compare_modules)
             entry = layout.entry(digest) if digest else None
             why = distrust(desired.config, root, name, entry) if entry else None
             artifacts[release] = replace(artifact, distrust=why)
@@ -191,11 +191,11 @@ def _driver(
     is_active = is_switched and (vendor_config.is_file() or _serves_host_only(layout, current))
     # What the running kernel uses; of a driver that provision.toml does not name, what is active.
     artifact = artifacts.get(running or "")
-    mine = (artifact.digest if artifact else None) if artifacts else current
+    used = (artifact.digest if artifact else None) if artifacts else current
     manifests = {}
     if loaded is not None:
         read = {
-            digest: stored_manifest(layout.entry(digest)) for digest in (mine, current) if digest
+            digest: stored_manifest(layout.entry(digest)) for digest in (used, current) if digest
         }
         manifests = {digest: manifest for digest, manifest in read.items() if manifest is not None}
     if current in manifests and manifests[current].host.conflicts:
@@ -218,7 +218,7 @@ def _driver(
         artifacts,
         current,
         is_active,
-        loaded=how.get(mine or "", "no"),
+        loaded=how.get(used or "", "no"),
         serves=is_active and not lacking and not has_failed and (loaded is None or is_loaded),
         users=_users(manifests.values(), loaded or {}, layout.root),
         notes=(
@@ -240,12 +240,12 @@ def _driver(
 
 
 def _how_loaded(entry: Path, manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> Loaded:
-    there = [module for module in manifest.modules if module.name in loaded]
-    if not there:
+    present = [module for module in manifest.modules if module.name in loaded]
+    if not present:
         return "no"
-    if not all(is_same_build(entry / module.path, loaded[module.name]) for module in there):
+    if not all(is_same_build(entry / module.path, loaded[module.name]) for module in present):
         return "other"
-    names = {module.name for module in there}
+    names = {module.name for module in present}
     is_all = all(m.name in names or m.name in manifest.host.optional for m in manifest.modules)
     return "yes" if is_all else "partly"
 

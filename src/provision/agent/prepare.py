@@ -176,7 +176,7 @@ class Prepare:
         return Layout(self.run.root, self.driver)
 
     @property
-    def _consent(self) -> TrustOverride:
+    def _trust(self) -> TrustOverride:
         return TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
 
     def prepare(self) -> str:
@@ -186,7 +186,7 @@ class Prepare:
         found = self._look_for()
         if found is not None:
             pin = found.pin
-            make = partial(store_pulled, self.settings, found, self._consent)
+            make = partial(store_pulled, self.settings, found, self._trust)
         else:
             resolved = resolve_pin(self.settings, self._request())
             pin = resolved.pin
@@ -251,7 +251,7 @@ class Prepare:
         # Without an engine, nothing is built.
         self.settings.engine()
         of_choice = f"{self.driver} {version}: "
-        reasons += [said.removeprefix(of_choice) for said in notes if said.startswith(of_choice)]
+        reasons += [text.removeprefix(of_choice) for text in notes if text.startswith(of_choice)]
         recipe = self.settings.catalogue.entry(self.driver).recipe
         known = recipe.standing(
             version=version, flavour=pin.driver.flavour, kernel_release=self.kernel
@@ -259,7 +259,7 @@ class Prepare:
         return Forecast(*place, "build", version, reason="; ".join(reasons) or None, known=known)
 
     def _look_for(self) -> ArtifactImage | None:
-        options = SearchOptions(self._consent)
+        options = SearchOptions(self._trust)
         return look_for(self.settings, self._request(), options)
 
     def _request(self, *, refresh: bool = False) -> DriverRequest:
@@ -408,7 +408,7 @@ class Prepare:
         run = self.run
         is_same = self.artifact.known.inputs == self.artifact.inputs
         is_same = is_same and not run.mode.retries(self.kernel)
-        is_coming = self.kernel in run.extra_kernels
+        is_extra = self.kernel in run.extra_kernels
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(
             inputs=self.artifact.inputs,
@@ -421,7 +421,7 @@ class Prepare:
             rejected=known.rejected if is_same else (),
             # Until it is loaded, it counts how often that failed.
             load_failure=known.failure if has_not_loaded else None,
-            announced=kernel_release(run.root) or "" if is_coming else known.announced,
+            announced=kernel_release(run.root) or "" if is_extra else known.announced,
             checked=known.checked,
             **(known.model_extra or {}),
         )

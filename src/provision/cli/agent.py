@@ -143,8 +143,8 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
     for one in _artifacts(status):
         what = f"{one['driver']} for {one['release']}:"
         if one["unsigned"] is not None:
-            said = f"{one['digest']} is unsigned; it came from {one['unsigned']}"
-            yield f"{what} {click.style(said, fg='yellow')}"
+            warning = f"{one['digest']} is unsigned; it came from {one['unsigned']}"
+            yield f"{what} {click.style(warning, fg='yellow')}"
         if one["reason"] is not None:
             yield f"{what} {one['reason']}"
             yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})
@@ -156,7 +156,7 @@ def _artifacts(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**artifact, "driver": driver["name"], "loaded": driver["loaded"]}
 
 
-_coming = option(
+_extra_kernels = option(
     "--kernel RELEASE",
     "Make every driver ready for this kernel too, which is still to come; may be given more"
     " than once.",
@@ -204,7 +204,7 @@ def _run(
 def plan_command(
     *,
     names: tuple[str, ...] = argument("[DRIVER]…"),
-    releases: tuple[str, ...] = _coming,
+    releases: tuple[str, ...] = _extra_kernels,
     usr: Path | None = _usr,
     retry: bool = _retry,
     update: bool = _update,
@@ -351,7 +351,7 @@ def _others(status: Status) -> list[dict[str, str]]:
 @command("apply")
 def apply_command(
     *,
-    releases: tuple[str, ...] = _coming,
+    releases: tuple[str, ...] = _extra_kernels,
     usr: Path | None = _usr,
     boot: bool = option(
         "--boot",
@@ -506,9 +506,9 @@ def _after(document: Mapping[str, Any]) -> Iterator[str]:
         return
     for one in _artifacts(status):
         state = one["state"]
-        said = f"{one['driver']} for {one['release']}: {coloured(state)}"
-        said = f"{said}, {one['version']}" if one["version"] else said
-        yield said if state in {"ready", "pending", "reboot-required"} else Bad(said)
+        line = f"{one['driver']} for {one['release']}: {coloured(state)}"
+        line = f"{line}, {one['version']}" if one["version"] else line
+        yield line if state in {"ready", "pending", "reboot-required"} else Bad(line)
         if one["reason"]:
             yield f"  {one['reason']}"
         yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})

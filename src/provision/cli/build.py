@@ -102,8 +102,8 @@ def _closure(closure: Any) -> str | None:  # noqa: ANN401 - of a Pin
     if not closure:
         return None
     upgrades = [package.name for package in closure if package.action == "upgrade"]
-    said = f"{len(closure)} packages, {megabytes(sum(package.size for package in closure))}"
-    return f"{said}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else said
+    size = f"{len(closure)} packages, {megabytes(sum(package.size for package in closure))}"
+    return f"{size}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else size
 
 
 @command("build")

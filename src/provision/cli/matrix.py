@@ -325,18 +325,18 @@ def _emit_pushed(
 
 def _pushed(registry: FleetRegistry, cell: Cell, outcome: Outcome, folder: Path) -> dict[str, Any]:
     """Return what became of a cell that the registry should have."""
-    said: Mapping[str, Any] = {"state": NOT_BUILT}
+    document: Mapping[str, Any] = {"state": NOT_BUILT}
     if cell in outcome.pushed:
-        said = {"state": "pushed"}
+        document = {"state": "pushed"}
     elif cell in outcome.present:
-        said = {"state": "present"}
+        document = {"state": "present"}
     elif error := outcome.troubles.get(cell):
-        said = {"state": "trouble", **error}
+        document = {"state": "trouble", **error}
     elif (result := read_result(folder, cell)) and result.state != "built":
         # A cell that was built earlier but is not in the registry has not succeeded.
-        said = result.model_dump(mode="json", by_alias=True)
+        document = result.model_dump(mode="json", by_alias=True)
     reference = outcome.pushed.get(cell, str(registry.reference(cell)))
-    return {**said, **cell_document(cell), "reference": reference}
+    return {**document, **cell_document(cell), "reference": reference}
 
 
 def _emit_report(
@@ -387,5 +387,5 @@ def _said(cell: Mapping[str, Any]) -> str:
 
 
 def _how_to_continue(left: int) -> list[str]:
-    said = f"{left} cells are not built. Run the command again to continue;"
-    return [f"{said} with --keep-going, it does not stop at such errors."] if left else []
+    message = f"{left} cells are not built. Run the command again to continue;"
+    return [f"{message} with --keep-going, it does not stop at such errors."] if left else []

@@ -158,9 +158,11 @@ def devices_command(
     changed = [one.vendor for one in refresh(root, vendor) if one.changed] if again else []
     names = [name for name in recorded(root) if vendor in {None, name}]
     if vendor is not None and not names and not again:
-        there = f" There are devices of {', '.join(recorded(root))}." if recorded(root) else ""
+        recorded_ones = (
+            f" There are devices of {', '.join(recorded(root))}." if recorded(root) else ""
+        )
         raise NotFoundError(
-            f"No devices of '{vendor}' are recorded.{there}",
+            f"No devices of '{vendor}' are recorded.{recorded_ones}",
             resolution=f"Look for devices: provision devices {vendor} --rescan",
         )
     try:
@@ -195,13 +197,13 @@ def devices_command(
 
 
 def _vendor(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
-    said = [
+    words = [
         f"{what}{facts[member]}"
         for what, member in (("driver ", "driver_version"), ("CUDA ", "cuda_version"))
         if facts.get(member)
     ]
-    said += [f"from {facts['source']}"] if facts.get("source") else []
-    yield f"{name}: {', '.join(said)}"
+    words += [f"from {facts['source']}"] if facts.get("source") else []
+    yield f"{name}: {', '.join(words)}"
     for problem in facts.get("problems", ()):
         remark(f"{name}: warning: {problem}")
 

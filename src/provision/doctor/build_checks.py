@@ -92,8 +92,8 @@ def branch(host: Observation) -> Iterator[Finding]:
             continue
         # The vendor's last answer: a check uses no network.
         upstream = driver.recipe.upstream
-        said = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
-        branches = known_branches(upstream, said)
+        readings = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(upstream, readings)
         if ended := ended_branch(driver.name, version, branches, today()):
             yield driver.warn(
                 ended.message,

@@ -177,8 +177,8 @@ def images_of(
     if is_one_distro or choice.distro:
         tags = _of_distro(tags, choice.distro, driver)
     tags = _of_version(tags, choice.version)
-    there = [tag.kernel for tag in tags]
-    missing = [kernel for kernel in choice.kernels if escaped(kernel) not in there]
+    kernels = [tag.kernel for tag in tags]
+    missing = [kernel for kernel in choice.kernels if escaped(kernel) not in kernels]
     if missing or not tags:
         name = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
         kernel = missing[0] if missing else "RELEASE"
@@ -188,7 +188,7 @@ def images_of(
             f" {', '.join(missing) or 'any kernel'}.",
             resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
             f" --sign. What is there: provision registry list {driver} --registry {registry}",
-            details=f"It has images for {', '.join(there) or 'no kernel'}.",
+            details=f"It has images for {', '.join(kernels) or 'no kernel'}.",
         )
     named = {escaped(kernel) for kernel in choice.kernels}
     return [tag for tag in tags if not named or tag.kernel in named]

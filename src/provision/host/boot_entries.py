@@ -170,8 +170,8 @@ def pack_from_slot(
             why="read the kernel tree in the slot that boots next",
             timeout=_SECONDS,
         )
-    said = done.stdout.strip()
-    return None if said == _ABSENT else said
+    output = done.stdout.strip()
+    return None if output == _ABSENT else output
 
 
 GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
@@ -201,9 +201,9 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
             note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel"
             return BootKernels(notes=(note,))
     if not any(in_root(root, name).parent.is_dir() for name in GRUB_ENVIRONMENTS):
-        said = ask(("bootctl", "list", "--json=short")) or "[]"
+        output = ask(("bootctl", "list", "--json=short")) or "[]"
         with suppress(ValueError, AttributeError):
-            defaults = [json.dumps(entry) for entry in json.loads(said) if entry.get("isDefault")]
+            defaults = [json.dumps(entry) for entry in json.loads(output) if entry.get("isDefault")]
             found = named(" ".join(defaults), installed)
     return BootKernels((found,) if found else ())
 

@@ -40,9 +40,9 @@ def in_tree(root: Path, names: Iterable[str]) -> dict[str, frozenset[str]]:
         for path in glob_in_root(root, f"{folder}/*/modules.dep"):
             text = in_root(root, path).read_text(errors="replace")
             files = (line.partition(":")[0] for line in text.splitlines())
-            there = wanted & {module_name(file) for file in files}
-            if there:
-                found[path.parent.name] = frozenset(there)
+            present = wanted & {module_name(file) for file in files}
+            if present:
+                found[path.parent.name] = frozenset(present)
     return found
 
 

@@ -49,8 +49,8 @@ def run_check(entry: Path, manifest: Manifest) -> None:
     try:
         done = run(argv, why=why, check=False, timeout=check.seconds)
     except TimeLimitError as error:
-        said = f"it did not end within {check.seconds} s"
-        raise _failed(manifest, said, "") from error
+        problem = f"it did not end within {check.seconds} s"
+        raise _failed(manifest, problem, "") from error
     if done.returncode != 0:
         raise _failed(
             manifest, f"it ended with exit status {done.returncode}", done.stdout + done.stderr

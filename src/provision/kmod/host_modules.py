@@ -213,10 +213,10 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
     links = [layout.kernel_link(running)] if has_own else [layout.current]
     link = next(filter(Path.is_symlink, links), None)
     if link is None:
-        there = ", ".join(stored_drivers(layout.root)) or "none"
+        installed = ", ".join(stored_drivers(layout.root)) or "none"
         raise NotFoundError(
             f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
-            resolution=f"Install it: provision apply. Installed are: {there}.",
+            resolution=f"Install it: provision apply. Installed are: {installed}.",
         )
     entry = layout.linked(link)
     if entry is None:

@@ -299,9 +299,9 @@ def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionEr
     refused = re.search(rf"^{re.escape(driver)}: (.+) could not be loaded:", done.stderr, re.M)
     if refused is not None:
         names = refused[1].split()
-        said = {n: [line for line in lines if f"'{n}'" in line] for n in names}
-        named = [name for name in names if said[name]] or names
-        text = "\n".join([*(line for n in named for line in said[n] or lines[-1:]), *lacking])
+        lines_of = {n: [line for line in lines if f"'{n}'" in line] for n in names}
+        named = [name for name in names if lines_of[name]] or names
+        text = "\n".join([*(line for n in named for line in lines_of[n] or lines[-1:]), *lacking])
         release = manifest.pin.kernel.release
         return refusal(", ".join(named), release, text, log.lines())
     last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]

@@ -74,8 +74,8 @@ def other_builds(
     manifest: Manifest, entry: Path, loaded: Mapping[str, LoadedModule]
 ) -> tuple[str, ...]:
     """Return the modules of an artifact that are loaded from another build."""
-    there = [module for module in manifest.modules if module.name in loaded]
-    return tuple(m.name for m in there if not is_same_build(entry / m.path, loaded[m.name]))
+    present = [module for module in manifest.modules if module.name in loaded]
+    return tuple(m.name for m in present if not is_same_build(entry / m.path, loaded[m.name]))
 
 
 def is_same_build(module: Path, loaded: LoadedModule) -> bool:

@@ -123,9 +123,9 @@ class TrialFailedError(ProvisionError):
 
     def __init__(self, what: str, trial: Trial) -> None:
         bad = [one for one in trial.outcomes if one.is_bad]
-        said = "; ".join(f"{one.module} {one.state}: {one.reason}" for one in bad)
+        reasons = "; ".join(f"{one.module} {one.state}: {one.reason}" for one in bad)
         super().__init__(
-            f"The kernel {trial.kernel} does not take the modules of {what}: {said}.",
+            f"The kernel {trial.kernel} does not take the modules of {what}: {reasons}.",
             resolution=bad[0].advice if bad else None,
             details="\n".join(line for one in bad for line in one.lines) or None,
         )
@@ -329,12 +329,12 @@ def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...]
 
 def _loading(lines: Sequence[str]) -> tuple[list[str], int | None]:
     """Return what the loader said while it loaded, and its exit status; None: it never ended."""
-    said: list[str] = []
+    output: list[str] = []
     for line in lines:
         if found := _LOADED.fullmatch(line):
-            return said, int(found[1])
-        said.append(line)
-    return said, None
+            return output, int(found[1])
+        output.append(line)
+    return output, None
 
 
 def _after(console: Sequence[str], mark: str) -> list[str]:

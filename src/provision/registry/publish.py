@@ -121,16 +121,16 @@ def publish(
             _tag_unsigned(client, image, pushed)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
-    there = find(by_digest, pin.kernel.architecture)
-    if there.pin != pin:
+    published = find(by_digest, pin.kernel.architecture)
+    if published.pin != pin:
         raise ProvisionError(
-            f"'{there.reference}' is not signed: it is not the image that was pushed.",
+            f"'{published.reference}' is not signed: it is not the image that was pushed.",
             resolution="Others write to that registry. Check it, and push again.",
         )
     # The signature last: what is signed is not pushed again, and would never get these tags.
     _tag_for_operators(client, image, pushed.digest)
     try:
-        signed = _sign(settings, by_digest, there, signer, last)
+        signed = _sign(settings, by_digest, published, signer, last)
     except PinTagConflictError:
         # Another was pushed at the same time, and may be about to be signed. The name must not lead
         # to an image that hosts refuse.
@@ -407,8 +407,8 @@ def set_operator_tags(
         return []
     own, branch = names
     try:
-        there = client.at(client.reference.with_tag(branch))
-        before = find(there, pin.kernel.architecture).pin.driver.version
+        branch_client = client.at(client.reference.with_tag(branch))
+        before = find(branch_client, pin.kernel.architecture).pin.driver.version
     except NotFoundError:
         before = pin.driver.version
     is_newest = newest_first((before, pin.driver.version))[0] == pin.driver.version

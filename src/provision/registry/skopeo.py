@@ -143,8 +143,8 @@ class Registry:
 
     def tags(self) -> tuple[str, ...]:
         """Return the tags."""
-        said = self._output(("list-tags",), f"docker://{self.reference.name}")
-        return tuple(json.loads(said)["Tags"] or ())
+        listing = self._output(("list-tags",), f"docker://{self.reference.name}")
+        return tuple(json.loads(listing)["Tags"] or ())
 
     def fetch(
         self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
@@ -287,12 +287,12 @@ def _watched(folder: Path, on_bytes: Callable[[int], None]) -> Iterator[None]:
 
 
 def _error(message: str, done: Completed, place: Registry | Layout) -> ProvisionError:
-    said = done.stderr.strip()
+    output = done.stderr.strip()
     host = place.reference.registry if isinstance(place, Registry) else ""
-    found = explain("skopeo", said, {"host": host})
+    found = explain("skopeo", output, {"host": host})
     if found and found.kind is Kind.DISK_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    details = _essence(said) or None
+    details = _essence(output) or None
     if found is None:
         by_hand = f"Look into the registry's log, or try it by hand: {' '.join(done.argv)}"
         return ProvisionError(message, resolution=by_hand, details=details)

@@ -92,15 +92,15 @@ class ManagedFiles:
         self, record: Record, path: Path, text: str | None, *, mode: int = 0o644
     ) -> list[Change]:
         """Return the changes that give a file its content, or remove it."""
-        there = self._content(path)
-        is_same = there == (None if text is None else text.encode())
+        present = self._content(path)
+        is_same = present == (None if text is None else text.encode())
         place = self.place(path)
         if is_same and not place.is_symlink() and (text is None or _mode(place) == mode):
             return []
         change = Change("remove", path) if text is None else Change("write", path, text, mode)
-        if there is None:
+        if present is None:
             return [change]
-        digest = hashlib.sha256(there).hexdigest()
+        digest = hashlib.sha256(present).hexdigest()
         if is_same or digest in record.files.get(self._name(path), ()):
             return [change]
         return [Change("save", path, str(self.saved / f"{path.name}.{digest[:12]}")), change]
@@ -127,9 +127,9 @@ class ManagedFiles:
         name = self._name(path)
         record = self.load()
         content = self._content(path)
-        there = [] if content is None else [hashlib.sha256(content).hexdigest()]
+        present = [] if content is None else [hashlib.sha256(content).hexdigest()]
         new = hashlib.sha256(text.encode()).hexdigest()
-        known = tuple(digest for digest in record.files.get(name, ()) if digest in there)
+        known = tuple(digest for digest in record.files.get(name, ()) if digest in present)
         files = {**record.files, name: (*known, new)}
         self.store(record.model_copy(update={"files": files}))
         write_atomic(self.place(path), text, mode=mode)

@@ -83,8 +83,8 @@ def other_installation(
     remove = [f"/{command}" for command, path in uninstallers.items() if path not in owners]
     restore = "run the vendor's installer again" if remove else "install it again as it was"
     if not remove and not in_root(root, _DPKG).is_dir() and _has_rpm(root):
-        there = [name for name in (*files, *libraries) if in_root(root, name).exists()]
-        remove, restore = _by_rpm(root, there, kept)
+        present = [name for name in (*files, *libraries) if in_root(root, name).exists()]
+        remove, restore = _by_rpm(root, present, kept)
     if owners:
         by_apt, restore = _by_apt(root, owners, libraries, kept)
         # What came last goes first. An installer removes what it gave to DKMS.

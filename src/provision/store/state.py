@@ -192,10 +192,10 @@ def _readable(data: bytes, mistakes: ValidationError) -> DriverState | None:
         for mistake in mistakes.errors():
             # A kernel's value goes as a whole: half a failure is none.
             *parents, key = mistake["loc"][:3]
-            there = document
+            place = document
             for name in parents:
-                there = there[name]
-            there.pop(key, None)
+                place = place[name]
+            place.pop(key, None)
         return DriverState.model_validate_json(json.dumps(document))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -268,8 +268,8 @@ def choose_rows(
         own = list(group)
         for flavour in _flavours(own, selection.flavours):
             used_flavours.add(flavour)
-            mine = [offer for offer in own if offer.flavour == flavour]
-            versions = set(_versions(selection.versions, mine, columns, used_versions))
+            own_offers = [offer for offer in own if offer.flavour == flavour]
+            versions = set(_versions(selection.versions, own_offers, columns, used_versions))
             newest = sorted(versions, key=version_key, reverse=True)
             rows += [Row(driver, version, flavour) for version in newest]
     _check_used("flavours", selection.flavours, used_flavours, offers)

@@ -124,13 +124,13 @@ def failed_result(cell: Cell, error: Mapping[str, Any], *, digest: str | None) -
 
     A driver that excludes the kernel itself, as a dkms.conf can, is unsupported; it has not failed.
     """
-    said = {
+    document = {
         "digest": digest,
         "message": error["message"][:_LONGEST_TEXT],
         "resolution": error["resolution"],
     }
     if error["reason"] == "build" and error["exit_code"] == ExitCode.NOT_FOUND:
-        return result_of(cell, "not-supported", **said)
+        return result_of(cell, "not-supported", **document)
     complaints = [
         SourceError(**one | {"excerpt": tuple(one["excerpt"])})
         for one in error.get("source_errors") or ()
@@ -138,7 +138,7 @@ def failed_result(cell: Cell, error: Mapping[str, Any], *, digest: str | None) -
     return result_of(
         cell,
         "failed",
-        **said,
+        **document,
         reason=error["reason"] if error["reason"] in get_args(Reason) else "failed",
         phase="build" if digest else "resolve",
         details=error["details"] and error["details"][:_LONGEST_TEXT],

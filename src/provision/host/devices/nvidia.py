@@ -306,27 +306,27 @@ def _smi(root: Path, stored: Sequence[Smi], version: str) -> Smi:
 
 
 def _from_proc(root: Path, version: str) -> Facts:
-    said = []
+    lines = []
     found = []
     for path in glob_in_root(root, f"{_DRIVER}/gpus/*/information"):
         information = parse_information(_read(root, path) or "")
         # The folder's name is the address too.
         address = information.pci or pci_address(path.parent.name)
         if address is None or information.minor is None:
-            said.append(f"The GPU of /{path} is left out: its minor number is not known")
+            lines.append(f"The GPU of /{path} is left out: its minor number is not known")
         else:
             found.append((pci_order(address), address, information.minor, information))
     counts = Counter(row[2] for row in found)
     for minor in sorted(minor for minor, count in counts.items() if count > 1):
         where = ", ".join(sorted(row[1] for row in found if row[2] == minor))
-        said.append(f"The GPUs {where} are left out: each has the minor number {minor}")
+        lines.append(f"The GPUs {where} are left out: each has the minor number {minor}")
     found = [row for row in found if counts[row[2]] == 1]
     devices = [
         Device(index=i, minor=minor, pci=address, uuid=known.uuid, name=known.name)
         for i, (_order, address, minor, known) in enumerate(sorted(found, key=lambda row: row[0]))
     ]
     return Facts(
-        source="proc", driver_version=version, devices=tuple(devices), problems=tuple(said)
+        source="proc", driver_version=version, devices=tuple(devices), problems=tuple(lines)
     )
 
 
