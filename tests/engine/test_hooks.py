@@ -18,11 +18,11 @@ from kit.podman import without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
 from kit.process import run
 from kit.product import write_runtime_config
-from kit.rootless import END, USER, open_folder, run_rootless
+from kit.rootless import END, SUBORDINATE, USER, give_account, open_folder, run_rootless
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kit.podman import Podman
     from kit.process import Completed
@@ -211,3 +211,76 @@ def test_podman_of_a_user_who_is_not_root(
     refused = start("OCI_GPU=fly")
     assert refused.returncode != 0
     assert (_REASON in refused.stderr) == (_PRECREATE not in hooks)
+
+
+# How toolbox and distrobox start containers, and what else maps ids differently from the default.
+_MAPPINGS = {
+    "keep-id": ("--userns=keep-id",),
+    "nomap": ("--userns=nomap",),
+    "uidmap": ("--uidmap=0:1:5000", "--gidmap=0:1:5000"),
+}
+_WAYS = {
+    "own kind": ((), ("--device=oci-decorator/gpu=all",)),
+    "hooks": ((f"--hooks-dir={_HOOKS_DIR}",), ("--env=OCI_GPU=all",)),
+}
+
+
+@pytest.fixture(scope="module")
+def subordinates_base(base_root: Path) -> Iterator[Path]:
+    """The base image's files as those of the user's first subordinate id."""
+    with open_folder() as folder:
+        run(["cp", "--archive", base_root, folder / "root"])
+        run(["chown", "--recursive", f"{SUBORDINATE}:{SUBORDINATE}", folder / "root"])
+        yield folder / "root"
+
+
+@pytest.fixture
+def mapped_root(users_folder: Path, subordinates_base: Path, mapping: str) -> Iterator[Path]:
+    """A container's root; where its user is mapped, below a folder that only the user may enter.
+
+    podman's storage lies so. Where the user is not mapped, runc and crun can't enter it themselves.
+    """
+    home = users_folder / "home"
+    with overlaid(subordinates_base, home) as root:
+        os.chown(root, SUBORDINATE, SUBORDINATE)
+        os.chown(home, USER, USER)
+        home.chmod(0o700 if mapping == "keep-id" else 0o755)
+        yield root
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("mapping", "way"),
+    # A hook of CDI runs with the container's ids: it can't read a bundle of podman's storage where
+    # the user is not mapped, nor can NVIDIA's.
+    [("keep-id", "own kind"), *((mapping, "hooks") for mapping in _MAPPINGS)],
+)
+@pytest.mark.parametrize("low_level", ["runc", "crun"])
+def test_a_users_container_whose_ids_are_mapped(
+    users_machine: Installed,
+    users_folder: Path,
+    mapped_root: Path,
+    low_level: str,
+    mapping: str,
+    way: str,
+) -> None:
+    need_programs(low_level)
+    give_account(users_machine)
+    users_machine.hooks(_PRECREATE, _PRESTART)
+    generate = ("oci-decorator", "cdi", "generate", "--vendor=gpu", "--output=/etc/cdi/gpu.json")
+    run(users_machine.command(("mkdir", "--parents", "/etc/cdi")))
+    run(users_machine.command(generate))
+    options, request = _WAYS[way]
+    cgroups = ("--cgroups=disabled",) if low_level == "crun" else ()
+
+    def start(asked: Sequence[str]) -> Completed:
+        script = f"{_REPORT}\necho {END}"
+        words = (*cgroups, *_MAPPINGS[mapping], *asked, "--rootfs", mapped_root, "sh", "-c", script)
+        return run_rootless(
+            users_machine, users_folder, [f"--runtime={low_level}", *options], *words
+        )
+
+    assert start(()).stdout == ""
+    decorated = start(request)
+    expected = (0, f"{_OPEN_TO_ALL}: \n{_REST}")
+    assert (decorated.returncode, decorated.stdout) == expected, decorated.stderr

@@ -1,6 +1,7 @@
-"""podman of a user who isn't root, without a user account, subordinate ids, systemd or D-Bus.
+"""podman of a user who isn't root, without systemd or D-Bus.
 
-* One id is mapped, the user's own: containers get a tree that belongs to them altogether.
+* Without an account (`give_account`), one id is mapped, the user's own: containers get a tree that
+  belongs to them altogether.
 * A fresh home every time: podman remembers where a pause process keeps its namespaces open, and
   would go into those, where nothing of a later machine (`kit.installed`) is to be seen.
 * A parent that collects what podman leaves behind, and ends the pause process.
@@ -13,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.foreign import program_root
+from kit.podman import without_hybrid_cgroups
 from kit.process import Completed, run, wait_for
 
 if TYPE_CHECKING:
@@ -28,10 +32,14 @@ if TYPE_CHECKING:
 
     from kit.installed import Installed
 
-__all__ = ["END", "USER", "open_folder", "run_rootless"]
+__all__ = ["END", "SUBORDINATE", "USER", "give_account", "open_folder", "run_rootless"]
 
 # Of no account, and so without any right that a group or an account would bring.
 USER = 61234
+_NAME = "provision-test"
+# The first of its subordinate ids, and how many they are.
+SUBORDINATE = 300000
+_SUBORDINATES = 65536
 END = "end of the report"
 
 _LIMIT_S = 180
@@ -62,6 +70,22 @@ for pause in pathlib.Path(home).rglob("pause.pid"):
     os.kill(int(pause.read_text()), 9)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
+
+
+def give_account(installed: Installed) -> None:
+    """Give USER an account with subordinate ids on a machine, and the programs that map them."""
+    etc = installed.layers / "etc"
+    etc.mkdir(exist_ok=True)
+    for name, line in (
+        ("passwd", f"{_NAME}:x:{USER}:{USER}::/nonexistent:/bin/sh"),
+        ("group", f"{_NAME}:x:{USER}:"),
+    ):
+        (etc / name).write_text(Path("/etc", name).read_text() + f"{line}\n")
+    for name in ("subuid", "subgid"):
+        (etc / name).write_text(f"{_NAME}:{SUBORDINATE}:{_SUBORDINATES}\n")
+    programs = program_root("bookworm", "uidmap", alone=True) / "usr/bin"
+    for name in ("newuidmap", "newgidmap"):
+        shutil.copy2(programs / name, installed.layers / "usr/bin")
 
 
 @contextmanager
@@ -124,7 +148,10 @@ def run_rootless(
     podman += ["podman", "--storage-driver=vfs", *engine, "run", "--detach"]
     podman += ["--log-driver=k8s-file", f"--log-opt=path={home}/log", *words]
     collect: list[str | Path] = [sys.executable, "-I", "-S", "-c", _COLLECT, home]
-    done = run(installed.command([*collect, *podman]), check=False, timeout_s=_LIMIT_S)
+    command = installed.command([*collect, *podman])
+    if "--runtime=crun" in engine:
+        command = without_hybrid_cgroups(command)
+    done = run(command, check=False, timeout_s=_LIMIT_S)
     if done.returncode != 0:
         return done
     return replace(done, stdout=_output(home / "log"))
