@@ -6,18 +6,12 @@ import shutil
 import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+import trustme
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,26 +137,10 @@ class Guarded:
 def guard(folder: Path, login: str) -> Guarded:
     """Make a private authority and a server of 127.0.0.1 that it vouches for."""
     made = Guarded(folder / "authority.pem", folder / "server.pem", login)
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, of)]) for of in ("site", "git")]
-    now = datetime.now(UTC)
-    for path, key, name, is_authority in zip(
-        (made.authority, made.certificate), keys, names, (True, False), strict=True
-    ):
-        loopback = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
-        certificate = (
-            x509.CertificateBuilder(names[0], name, key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(loopback, critical=False)
-            .sign(keys[0], hashes.SHA256())
-        )
-        content = certificate.public_bytes(Encoding.PEM)
-        if not is_authority:
-            content += key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        path.write_bytes(content)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(made.authority)
+    server = authority.issue_cert("127.0.0.1")
+    server.private_key_and_cert_chain_pem.write_to_path(made.certificate)
     return made
 
 
