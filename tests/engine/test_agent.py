@@ -70,6 +70,8 @@ def test_a_host_gets_its_driver_for_this_kernel_and_the_next(
     provision: Provision, agent_host: AgentHost
 ) -> None:
     planned = provision.json("plan", "--root", agent_host.root)
+    assert {one["source"] for one in planned["artifacts"]} == {"build"}
+    assert not agent_host.store(SMALL_DRIVER).exists()
     document = _apply(provision, agent_host)
     kinds = [f"prepare {OLD_KERNEL}", f"activate {OLD_KERNEL}", f"prepare {NEW_KERNEL}"]
     assert _kinds(planned) == _kinds(document) == kinds

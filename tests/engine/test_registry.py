@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.files import write
+from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import need_programs
 from kit.registry import free_port, serving_registry
+from provision.registry.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +87,45 @@ def test_the_agent_pulls_what_another_host_built(
     slot = host.slot(status, SMALL_DRIVER, OLD_KERNEL)
     assert slot["unsigned"] == f"{pushed['reference']}@{pushed['digest']}"
     assert "is unsigned; it came from" in provision("status", "--root", host.root).stdout
+
+
+@pytest.mark.minutes(1)
+def test_what_the_agent_builds_is_pushed_and_signed_unless_the_registry_is_down(
+    provision: Provision, registry: str, tmp_path: Path
+) -> None:
+    private, public = generate_key(tmp_path / "fleet", None)
+
+    def host(name: str, address: str) -> AgentHost:
+        made = AgentHost.make(tmp_path / name, running=OLD_KERNEL)
+        write(made.root / "etc/provision/trust.d/fleet.pub", public.read_bytes())
+        write(made.root / "etc/provision/fleet.key", private.read_bytes(), 0o600)
+        made.configure(f"[drivers.{MADE_UP}]\n{_PUSHES.format(address=address)}")
+        settings = made.root / "etc/provision/provision.toml"
+        settings.write_text('catalogue = ["/srv/drivers"]\n' + settings.read_text())
+        return made
+
+    sources = {version: made_up_source(tmp_path / "files", version) for version in ("1.2", "1.3")}
+    with served(tmp_path / "files") as url:
+        for version, address in (("1.2", f"127.0.0.1:{free_port()}"), ("1.3", registry)):
+            builder = host(version, address)
+            write_made_up(builder.root / "srv/drivers", {version: sources[version]}, url)
+            document = provision.json("apply", "--root", builder.root)
+            assert document["status"]["state"] == "ready"
+            assert "(from: build)" in document["actions"][0]["result"]
+    other = host("other", registry)
+    shutil.copytree(builder.root / "srv", other.root / "srv")
+    document = provision.json("apply", "--root", other.root)
+    assert "(from: registry)" in document["actions"][0]["result"]
+
+
+_PUSHES = """\
+[registry]
+address = "{address}/made"
+push = true
+sign_key = "/etc/provision/fleet.key"
+[trust]
+keys = "/etc/provision/trust.d"
+"""
 
 
 def test_a_registry_that_does_not_answer_is_named(

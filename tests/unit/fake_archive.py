@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, Any, cast
 
-from provision.distros import Repository, Script
+from provision.distros import Repository
 from provision.distros.debian.archive import Archive
-
-if TYPE_CHECKING:
-    import pytest
+from provision.engine.docker_api import Container, ContainerRequest, Image, Ran
+from provision.errors import ProvisionError
+from unit.engine.fake_engine import FakeEngine
 
 DATA = Path(__file__).parents[1] / "data/apt"
 MIRROR = "http://mirror.example/debian"
@@ -58,29 +60,72 @@ def archive_of(texts: Texts) -> Archive:
     return Archive("debian:12", suites, [], lambda names: answer(texts, names))
 
 
-def have_apt_answer(
-    monkeypatch: pytest.MonkeyPatch, texts: Texts, *, at: str = "_run"
-) -> list[tuple[str, ...]]:
-    """Have apt in every container answer from texts; return what it is asked.
+BASE_IMAGE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
+_GCC = "gcc-12_12.2.0-14+deb12u1_amd64.deb"
+_CONFIG = b'CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0"\n'
 
-    Args:
-        at: ``_answer``: without a base image, and nothing is kept.
+
+class AptEngine(FakeEngine):
+    """Has Debian 12's base image; its containers answer apt's scripts, which engine tests run.
+
+    Attributes:
+        texts: What the archive has.
+        asked: The names of each question; their beginnings with ``*``.
+        solved: The files of each solve, which finds GCC; all else is in the image.
+        requests: The containers.
+        trouble: What a container fails with.
     """
-    asked: list[tuple[str, ...]] = []
 
-    def answered(_session: object, *given: object) -> bytes:
-        asked.append(asked_for(given[-1]))
-        return answer(texts, asked[-1])
+    def __init__(self, texts: Texts, image: Image = BASE_IMAGE) -> None:
+        super().__init__()
+        self.texts = texts
+        self.asked: list[tuple[str, ...]] = []
+        self.solved: list[dict[str, bytes]] = []
+        self.requests: list[ContainerRequest] = []
+        self.trouble: ProvisionError | None = None
+        self.have(image)
 
-    monkeypatch.setattr(f"provision.build.session.SolvingSession.{at}", answered)
-    return asked
+    @contextmanager
+    def container(self, request: ContainerRequest) -> Iterator[Container]:
+        if self.trouble is not None:
+            raise self.trouble
+        self.requests.append(request)
+        yield cast("Any", _AptContainer(self))
 
 
-def asked_for(script: object) -> tuple[str, ...]:
-    """Return the names that a script asks for; their beginnings with ``*``."""
-    assert isinstance(script, Script)
-    line = next(line for line in script.text.splitlines() if line.startswith("set -- "))
-    return tuple(re.sub(r"\$\(apt_cache pkgnames (\S+)\)", r"\1*", line).split()[2:])
+class _AptContainer:
+    def __init__(self, engine: AptEngine) -> None:
+        self._engine = engine
+        self._files: dict[str, bytes] = {}
+        self._output = b""
+
+    def put(self, files: dict[str, bytes], folder: str) -> None:
+        assert folder == "/provision/solve"
+        self._files = files
+
+    def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        del script, on_line
+        text = self._files["script.sh"].decode()
+        line = next(line for line in text.splitlines() if line.startswith("set -- "))
+        if "--print-uris" in text:
+            names = re.sub(r'"\$\(first_of (\S+)[^)]*\)"', r"\1", line).split()[2:]
+            sha256 = hashlib.sha256(_GCC.encode()).hexdigest()
+            package = f"package\t{MIRROR}/pool/main/g/gcc-12/{_GCC}\t{_GCC}\t1\tSHA256:{sha256}"
+            rows = [f"installed\t{name}\tamd64\t1" for name in names if name != "gcc-12"]
+            self._output = "\n".join([*rows, package, ""]).encode()
+            self._engine.solved.append(self._files)
+        else:
+            asked = re.sub(r"\$\(apt_cache pkgnames (\S+)\)", r"\1*", line).split()[2:]
+            self._engine.asked.append(tuple(asked))
+            self._output = answer(self._engine.texts, tuple(asked))
+        return Ran(0, "")
+
+    def read(self, path: str) -> bytes:
+        return _CONFIG if path.endswith("/config") else self._output
+
+    def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        assert path == "/provision/solve/packages"
+        yield _GCC, io.BytesIO(_GCC.encode())
 
 
 def write_apt_sources(root: Path, *, distro: str = "debian", codename: str = "bookworm") -> None:

@@ -16,9 +16,10 @@ from typing import cast
 
 import pytest
 
-from kit.artifact import KERNEL, make_artifact, make_pin
+from kit.artifact import KERNEL, MODULE, make_artifact, make_pin
 from kit.host_tree import DRIVER
 from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public_pem
+from kit.module_key import module_key
 from provision.agent.boot import boot
 from provision.agent.run import rollback
 from provision.build.image import DIGEST_LABEL, find_built
@@ -30,6 +31,7 @@ from provision.errors import NotFoundError, UntrustedError
 from provision.export import host_python
 from provision.export.artifact_source import ArtifactSource
 from provision.export.host_python import PythonPin
+from provision.kmod.module_signatures import is_signed
 from provision.manifest import ADMISSION
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import TrustOverride, tag_of
@@ -38,7 +40,6 @@ from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.signatures import verify_signature
-from provision.store import staging
 from provision.store.admission import Admission, distrust, record_admission, unsigned_image
 from provision.store.layout import Layout
 from provision.store.obtain import store_image, store_pulled
@@ -122,14 +123,16 @@ def test_an_image_that_was_not_built_here_is_of_no_use(
 
 
 def test_with_consent_such_an_image_counts_as_unsigned(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: FakeEngine
 ) -> None:
-    signed: list[Path] = []
-    monkeypatch.setattr(staging, "sign_modules", lambda entry, *_1, **_2: signed.append(entry))
+    signing = module_key(settings.root)
+    settings = replace(settings, config=settings.config.model_copy(update={"signing": signing}))
     done = store_image(using(settings, engine), PIN.image, ONCE)
     assert unsigned_image(done.entry) == PIN.image
     assert distrust(settings.config, settings.root, "demo", done.entry) is not None
-    assert signed == [], "the host's key signs only what was built here or is signed"
+    assert not is_signed(done.entry / MODULE), (
+        "the host's key signs only what was built here or is signed"
+    )
     # The same Pin, built here: it takes the place of the other.
     engine.have(
         replace(engine.images[PIN.image], id="sha256:ours"), engine.contents["sha256:theirs"]
@@ -137,7 +140,7 @@ def test_with_consent_such_an_image_counts_as_unsigned(
     record_built(settings.state, "sha256:ours", PIN.image)
     done = store_image(using(settings, engine), PIN.image, DEFAULT)
     assert unsigned_image(done.entry) is None
-    assert len(signed) == 1
+    assert is_signed(done.entry / MODULE)
 
 
 def test_a_python_for_hosts_is_one_that_was_assembled_here(

@@ -34,7 +34,7 @@ from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
 from provision.manifest import Check, HostNeeds, Manifest, PciMatch
-from provision.pin import Pin
+from provision.pin import ClosurePackage, Pin
 from provision.progress import Event, Note, listening
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
@@ -59,6 +59,8 @@ class Host(HostTree):
     # How the driver checks itself, and the script that does it, by version.
     check: Check | None = None
     scripts: dict[str, str] = field(default_factory=dict)
+    # The packages of a Pin, until they are solved for again.
+    closure: tuple[ClosurePackage, ...] = ()
     # Stands in for a build; None: its artifact is made.
     builds: Callable[..., Stored] | None = None
     # What was resolved.
@@ -133,6 +135,8 @@ class Host(HostTree):
         named = None if wanted.version in kinds else wanted.version
         version = named or prefer or self.newest
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
+        if not wanted.refresh:
+            pin = pin.model_copy(update={"closure": self.closure})
         return SimpleNamespace(pin=pin)
 
     def obtain(self, settings: object, resolved: object, **more: bool) -> Stored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,14 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.agent import prepare
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
-from provision.build.request import DriverRequest
-from provision.engine import docker_api
-from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
 from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import NEWEST, OLDER, Host
-from unit.engine.fake_engine import FakeEngine
 from unit.recipes import RECIPE
 
 
@@ -63,9 +59,7 @@ def test_a_mirrors_password_is_not_written_down(host: Host) -> None:
 
 
 @pytest.mark.parametrize("gone", ["d" * 64, "e" * 64])
-def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
-    host: Host, monkeypatch: pytest.MonkeyPatch, gone: str
-) -> None:
+def test_packages_that_a_mirror_has_dropped_are_solved_for_again(host: Host, gone: str) -> None:
     package = ClosurePackage(
         name="gcc-12",
         version="12.2.0-14",
@@ -76,18 +70,12 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
         location="gcc-12.deb",
     )
 
-    def resolve(settings: object, wanted: DriverRequest, **more: object) -> object:
-        found: Any = host.resolve(settings, wanted, **more)
-        if not wanted.refresh:
-            found.pin = found.pin.model_copy(update={"closure": (package,)})
-        return found
-
     def build(settings: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
         if resolved.pin.closure:
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.build(settings, resolved, **more)
 
-    monkeypatch.setattr(prepare, "resolve_pin", resolve)
+    host.closure = (package,)
     host.builds = build
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
@@ -280,11 +268,14 @@ def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(read
 def test_a_failure_to_record_is_reported_all_the_same(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def store_state(*_given: object) -> bool:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    fsync = os.fsync
 
-    monkeypatch.setattr("provision.store.state.store_state", store_state)
-    monkeypatch.setattr("provision.agent.use.store_state", store_state)
+    def full(descriptor: int) -> None:
+        if "state.json" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
@@ -293,52 +284,6 @@ def test_a_failure_to_record_is_reported_all_the_same(
     result = host.apply()
     assert result.outcomes[0].error is not None
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
-
-
-def test_an_engine_that_is_restarted_is_waited_for(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers: list[ProvisionError | FakeEngine] = [ProvisionError("no engine"), FakeEngine()]
-    lost = [EngineLostError("The engine stopped.")]
-
-    def connect(_host: object) -> FakeEngine:
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, ProvisionError):
-            raise answer
-        return answer
-
-    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
-        if lost:
-            raise lost.pop()
-        return host.build(*given, **more)
-
-    monkeypatch.setattr(docker_api, "connect", connect)
-    host.builds = build
-    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
-    assert host.apply().status.state == "ready"
-    assert any("Waiting for the engine" in note for note in host.notes)
-
-
-def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_given: object, **_more: object) -> Stored:
-        raise EngineLostError("The engine stopped.", resolution="start it")
-
-    def no_engine(_settings: object) -> FakeEngine:
-        raise NotFoundError("no engine")
-
-    monkeypatch.setattr(docker_api, "connect", no_engine)
-    host.builds = lost
-    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
-    artifact = host.artifact()
-    assert (artifact.state, artifact.reason, artifact.resolution) == (
-        "failed",
-        "The engine stopped.",
-        "start it",
-    )
-    host.builds = None
-    assert host.apply().status.state == "ready"
 
 
 def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:

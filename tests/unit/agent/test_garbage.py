@@ -25,7 +25,6 @@ from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAI
 from provision.build.provenance import record_built
 from provision.build.workspace import default_cache, load_settings
 from provision.config import Config, PolicyConfig
-from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import listening
@@ -34,7 +33,7 @@ from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.state import DriverState, KernelState, load_state, store_state
 from unit.agent.host import dpkg_at_work
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 NEXT, GONE, UNKNOWN = "6.1.0-56-amd64", "6.1.0-9-amd64", "6.1.0-8-amd64"
 KERNELS = (KERNEL, NEXT)
@@ -222,10 +221,9 @@ class _Engine(FakeEngine):
         super().remove(image_id, with_parents=with_parents)
 
 
-def test_images_go_whose_artifact_is_not_in_the_store(
-    layout: Layout, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_go_whose_artifact_is_not_in_the_store(layout: Layout, notes: list[str]) -> None:
     engine = _Engine()
+    settings = using(load_settings(layout.root), engine)
     here, gone = make_pin(), make_pin(kernel=GONE)
 
     def have(name: str, digest: str, *tags: str) -> None:
@@ -236,12 +234,11 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
-    monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
-    planned = remove_images(load_settings(layout.root), removed, dry_run=True)
+    planned = remove_images(settings, removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1"]
     assert engine.calls == []
-    assert remove_images(load_settings(layout.root), removed) == [gone.image]
+    assert remove_images(settings, removed) == [gone.image]
     assert [note for note in notes if "provision/used:1" in note]
     assert engine.calls == ["remove sha256:gone with parents"]
 
@@ -251,8 +248,8 @@ def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     engine = FakeEngine()
-    monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
-    assert remove_toolchains(load_settings(layout.root)) == []
+    settings = using(load_settings(layout.root), engine)
+    assert remove_toolchains(settings) == []
 
     def have(name: str, kernel: str, days: int, *, is_ours: bool = True) -> None:
         labels = {TOOLCHAIN_LABEL: name, TOOLCHAIN_KERNEL_LABEL: kernel}
@@ -268,23 +265,18 @@ def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
     have("gone", GONE, 0)
     have("theirs", GONE, 99, is_ours=False)
     expected = ["provision/toolchain:old", "provision/toolchain:gone"]
-    assert remove_toolchains(load_settings(layout.root), dry_run=True) == expected
+    assert remove_toolchains(settings, dry_run=True) == expected
     assert engine.calls == []
-    assert remove_toolchains(load_settings(layout.root)) == expected
+    assert remove_toolchains(settings) == expected
     assert engine.calls == [f"remove {name} with parents" for name in expected]
     # Before an uninstallation, no kernel needs any.
-    every = remove_toolchains(load_settings(layout.root), is_everything=True, dry_run=True)
+    every = remove_toolchains(settings, is_everything=True, dry_run=True)
     assert every == [f"provision/toolchain:{name}" for name in ("used", "old", "gone")]
     # In doubt about what may boot.
     write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
-    assert remove_toolchains(load_settings(layout.root), dry_run=True) == [
-        "provision/toolchain:old"
-    ]
-
-    def refuse(_host: object) -> None:
-        raise NotFoundError("No container engine answers.")
-
-    monkeypatch.setattr(docker_api, "connect", refuse)
+    assert remove_toolchains(settings, dry_run=True) == ["provision/toolchain:old"]
+    # Without an engine, there is nothing to do.
+    write(layout.root / "etc/provision/provision.toml", b'[engine]\nhost = "unix:///none"\n')
     assert remove_toolchains(load_settings(layout.root)) == []
 
 

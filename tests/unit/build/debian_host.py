@@ -1,24 +1,16 @@
-"""A Debian 12 host with a sample of the real package indexes, a fake engine and a fake solver."""
+"""A Debian 12 host with a sample of the real package indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from provision.build import network_access, session
-from provision.build.package_store import Closure, PackageStore
+from provision.build import network_access
 from provision.build.request import DriverRequest
-from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings, load_settings
-from provision.engine.docker_api import Engine, Image
-from unit.engine.fake_engine import FakeEngine
-from unit.fake_archive import have_apt_answer, samples, write_apt_sources
-from unit.fake_solver import closure
-
-BASE_IMAGE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
-
+from provision.engine.docker_api import Engine
+from unit.fake_archive import AptEngine, samples, write_apt_sources
 
 KERNEL = "6.1.0-47-amd64"
 
@@ -30,6 +22,7 @@ REQUEST = DriverRequest("v4l2loopback", kernel=KERNEL, distro="debian:12")
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Debian 12 host on x86_64 with a provision.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for name in network_access._PROXIES:  # noqa: SLF001 - this machine's must not show
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "host"
@@ -46,36 +39,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load_settings(root, catalogues=[root / "more"])
 
 
-@pytest.fixture(autouse=True)
-def index(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """Have apt answer from a sample of the real archive; what it is asked."""
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    return have_apt_answer(monkeypatch, samples())
-
-
-@pytest.fixture(autouse=True)
-def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest]:
-    """Have every solver find one package, and the package store have every file; what was asked."""
-    asked: list[SolveRequest] = []
-
-    def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
-        asked.append(request)
-        return closure(request)
-
-    def fetch(_store: object, sha256: str, urls: Sequence[str], **_more: object) -> Path:
-        (tmp_path / sha256).write_text("\n".join(urls))
-        return tmp_path / sha256
-
-    monkeypatch.setattr(session, "solve", solve)
-    monkeypatch.setattr(PackageStore, "fetch", fetch)
-    return asked
-
-
 @pytest.fixture
-def engine() -> FakeEngine:
-    engine = FakeEngine()
-    engine.have(BASE_IMAGE)
-    return engine
+def engine() -> AptEngine:
+    """An engine that has a sample of the real archive."""
+    return AptEngine(samples())
 
 
 def no_engine() -> Engine:

@@ -107,7 +107,7 @@ def test_the_record_of_sums_lies_beside_the_store(
 ) -> None:
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
-        monkeypatch.setattr(versions, "is_writable", lambda _, answer=writable: answer)
+        monkeypatch.setattr(os, "access", lambda *_, answer=writable: answer)
         asks = versions.vendor_sums(settings, again=True)
         assert isinstance(asks, MethodType)
         assert asks.__self__ == SumRecord(place, again=True)

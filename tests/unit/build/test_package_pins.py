@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from provision.build import bootstrap, session
+from kit.files import write
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
+from provision.build.package_store import PackageStore
 from provision.build.provenance import record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
-from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
 from provision.config import ArchiveConfig, DistroConfig
 from provision.distros import find_distro
-from provision.engine.docker_api import Engine, Image
+from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError, UnreachableError
-from provision.pin import PIN_LABEL, BasePin, Pin
-from unit.build.debian_host import BASE_IMAGE, KERNEL, REQUEST
+from provision.pin import PIN_LABEL, Pin
+from unit.build.debian_host import KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
-from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
-from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine, recorded, using
+from unit.fake_archive import MIRROR, AptEngine, stanza
+
+
+def _sources(files: Mapping[str, bytes]) -> list[str]:
+    """The repositories that apt is given."""
+    return [text.decode() for name, text in sorted(files.items()) if name.startswith("sources/")]
 
 
 def test_apt_is_asked_only_about_drivers_that_are_packaged(
-    settings: Settings,
-    engine: FakeEngine,
-    index: list[tuple[str, ...]],
-    solved: list[SolveRequest],
+    settings: Settings, engine: AptEngine
 ) -> None:
     resolve_pin(using(settings, engine), replace(REQUEST, driver="onload", force=True))
-    assert index == []
+    assert engine.asked == []
     resolve_pin(using(settings, engine), REQUEST)
-    assert index == [("v4l2loopback-dkms", "v4l2loopback-utils")]
-    assert solved[0].repositories == solved[1].repositories
+    assert engine.asked == [("v4l2loopback-dkms", "v4l2loopback-utils")]
+    one, other = map(_sources, engine.solved)
+    assert one == other
 
 
-def test_what_apt_answered_is_kept_for_some_minutes(
-    settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
-) -> None:
+def test_what_apt_answered_is_kept_for_some_minutes(settings: Settings, engine: AptEngine) -> None:
+    index = engine.asked
     for _ in range(2):
         resolve_pin(using(settings, engine), REQUEST)
     assert len(index) == 1
@@ -62,12 +64,10 @@ def test_what_apt_answered_is_kept_for_some_minutes(
 
 
 def test_an_archive_out_of_reach_answers_as_it_did_lately(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, notes: list[str]
+    settings: Settings, engine: AptEngine, notes: list[str]
 ) -> None:
     before = resolve_pin(using(settings, engine), REQUEST)
-    monkeypatch.setattr(
-        "provision.build.session.SolvingSession._run", _failing(UnreachableError("no route"))
-    )
+    engine.trouble = UnreachableError("no route")
     _age_answers(settings, 24 * 3600)
     again = resolve_pin(using(settings, engine), REQUEST)
     assert again.pin == before.pin
@@ -77,13 +77,6 @@ def test_an_archive_out_of_reach_answers_as_it_did_lately(
         resolve_pin(using(settings, engine), REQUEST)
 
 
-def _failing(error: ProvisionError) -> Callable[..., Any]:
-    def fail(*_given: object, **_more: object) -> Any:  # noqa: ANN401 - nothing comes back
-        raise error
-
-    return fail
-
-
 def _age_answers(settings: Settings, seconds: float) -> None:
     for path in (settings.state / "packages/answers").iterdir():
         before = time.time() - seconds
@@ -91,10 +84,17 @@ def _age_answers(settings: Settings, seconds: float) -> None:
 
 
 def test_what_cannot_change_the_result_goes_beside_the_pin(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: AptEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A build has no network, so it gets no proxy either: its password would stay in an image.
     monkeypatch.setenv("https_proxy", "http://me:hush@proxy:3128")
+    names = ("v4l2loopback-dkms", "v4l2loopback-utils")
+    engine.texts = {("bookworm", "main"): "\n".join(stanza(name, "0.12.7-2") for name in names)}
+    store = PackageStore(settings.state)
+    for name in names:
+        # What the stanza has the checksum of.
+        content = f"{name}0.12.7-2".encode()
+        store.add(io.BytesIO(content), sha256=hashlib.sha256(content).hexdigest(), name=name)
     resolved = resolve_pin(using(settings, engine), REQUEST)
     engine.conversation = recorded("built")
     final = [message["aux"]["ID"] for message in recorded("built") if "aux" in message][-1]
@@ -106,60 +106,52 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
 
 
 def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
-    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+    settings: Settings, engine: AptEngine
 ) -> None:
     resolve_pin(using(settings, engine).with_network("bridge"), REQUEST)
-    (asked,) = solved
-    assert {one.id for one in asked.repositories} == {"bookworm", "bookworm-security"}
-    assert {one.urls for one in asked.repositories} == {
-        ("http://mirror.example/debian",),
-        ("http://mirror.example/debian-security",),
-    }
-    assert asked.tools == ("kmod", "make", "patch", "python3", "xz-utils")
-    assert (asked.kernel, asked.network) == (KERNEL, "bridge")
-    resolve_pin(using(settings, engine), REQUEST)
-    assert solved[-1].network == "host"
+    (files,) = engine.solved
+    for suite, text in zip(("bookworm", "bookworm-security"), _sources(files), strict=True):
+        assert f"Suites: {suite}\n" in text
+        mirror = f"{MIRROR}-security" if "security" in suite else MIRROR
+        assert f"URIs: {mirror}\n" in text
+    asked = f"set -- linux-headers-{KERNEL} kmod make patch python3 xz-utils\n"
+    assert asked in files["script.sh"].decode()
+    resolve_pin(using(settings, engine), replace(REQUEST, refresh=True))
+    assert {request.network for request in engine.requests} == {"bridge", "host"}
 
 
 def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
-    settings: Settings,
-    engine: FakeEngine,
-    solved: list[SolveRequest],
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, engine: AptEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keyrings: list[bytes] = []
-
-    def make_apt_base(
-        _engine: Engine, _asked: object, _mirror: str, keyring: Path, **_more: object
-    ) -> BasePin:
-        keyrings.append(keyring.read_bytes())
-        return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
-
-    monkeypatch.setattr(bootstrap, "make_apt_base", make_apt_base)
+    copies = 'for word; do case $word in --keyring=*) cp "${word#*=}" "%s"; esac; done'
+    program = f"#!/bin/sh\n{copies}\nexit 1\n"
+    write(tmp_path / "bin/debootstrap", program % (tmp_path / "keyring"), 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     plain = resolve_pin(using(settings, engine), REQUEST)
     (settings.root / "etc/site.gpg").write_bytes(b"\x99site")
     archive = ArchiveConfig(
-        mirror="http://mirror.example/debian",
-        security_mirror="http://mirror.example/debian-security",
+        mirror=MIRROR,
+        security_mirror=f"{MIRROR}-security",
         keyring="/etc/site.gpg",
         snapshot=True,
     )
     distros = {"debian": DistroConfig(archive=archive)}
     settings = replace(settings, config=settings.config.model_copy(update={"distros": distros}))
     resolved = resolve_pin(using(settings, engine), REQUEST)
-    wanted = base_request(settings, find_distro("debian:12"))
-    ensure_distro_base(using(settings, FakeEngine), wanted)
-    assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 2
-    assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
-    assert all(one.is_snapshot for one in solved[1].repositories)
-    assert keyrings == [b"\x99site"]
     assert resolved.pin.digest == plain.pin.digest, "what is installed is the same"
+    before, after = engine.solved
+    assert b"\x99site" not in before.values()
+    assert b"\x99site" in after.values()
+    assert all("Check-Valid-Until: no" in text for text in _sources(after))
+    with pytest.raises(ProvisionError):
+        ensure_distro_base(
+            using(settings, FakeEngine), base_request(settings, find_distro("debian:12"))
+        )
+    assert (tmp_path / "keyring").read_bytes() == b"\x99site"
 
 
 @pytest.fixture
-def made(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Pin]:
+def made(settings: Settings, engine: AptEngine) -> Callable[..., Pin]:
     """Resolve where nothing can be solved for, with an image of these names and labels here."""
     pin = resolve_pin(using(settings, engine), REQUEST).pin
 
@@ -175,7 +167,9 @@ def made(
         assert found == pin
         return found
 
-    monkeypatch.setattr(session, "solve", _failing(NotFoundError("no base image to solve in")))
+    engine.trouble = NotFoundError("no solver answers")
+    for path in (settings.state / "packages/closures").iterdir():
+        path.unlink()
     return resolved
 
 

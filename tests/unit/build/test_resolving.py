@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import make_artifact
-from provision.build import bootstrap, image
+from kit.files import write
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.context_files import downloaded_files
 from provision.build.image import (
     DIGEST_LABEL,
     build_image,
@@ -21,8 +20,8 @@ from provision.build.provenance import record_built
 from provision.build.request import BuildSettings, DriverRequest, choose_distro
 from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Engine, Image
-from provision.errors import NotFoundError
+from provision.engine.docker_api import Image
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.fleet.matrix.cells import Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
 from provision.manifest import MANIFEST
@@ -30,20 +29,18 @@ from provision.pin import BasePin
 from provision.progress import Event, listening
 from provision.store.availability import list_kernels
 from unit.build.debian_host import (
-    BASE_IMAGE,
     KERNEL,
     REQUEST,
     no_engine,
 )
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
-from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
-from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine, using
+from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, samples
 
 
 def test_the_same_wish_gives_the_same_pin_and_context(
-    settings: Settings, engine: FakeEngine
+    settings: Settings, engine: AptEngine
 ) -> None:
     one, other = (resolve_pin(using(settings, engine), REQUEST) for _ in range(2))
     assert one.pin == other.pin
@@ -53,7 +50,7 @@ def test_the_same_wish_gives_the_same_pin_and_context(
 
 
 def test_kernels_are_listed_with_what_is_known_of_them(
-    settings: Settings, engine: FakeEngine
+    settings: Settings, engine: AptEngine
 ) -> None:
     distro, found = list_kernels(
         using(settings, engine), DriverRequest("v4l2loopback", distro="debian:12")
@@ -66,14 +63,12 @@ def test_kernels_are_listed_with_what_is_known_of_them(
     assert all(offer.reason for offer in newer)
 
 
-def test_a_matrix_chooses_from_what_the_archive_has(
-    settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
-) -> None:
+def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings, engine: AptEngine) -> None:
     selection = Selection(
         drivers=("nvidia", "v4l2loopback"), distros=("debian:12",), flavours=("all",)
     )
     offers = find_offers(using(settings, engine), selection)
-    assert len(index) == 2, "apt is asked for the kernels, and once for all drivers"
+    assert len(engine.asked) == 2, "apt is asked for the kernels, and once for all drivers"
     kernels = offers.kernels["debian:12"]
     assert kernels
     assert KERNEL in kernels
@@ -115,18 +110,16 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
         list_kernels(using(settings, no_engine), DriverRequest("v4l2loopback", flavour="none"))
 
 
-def test_a_base_image_that_is_named_by_its_digest_needs_no_engine(settings: Settings) -> None:
+def test_a_base_image_is_named_by_its_digest(settings: Settings) -> None:
     named = f"debian:bookworm@sha256:{'0' * 64}"
-    pin = resolve_pin(using(settings, no_engine), replace(REQUEST, base=named)).pin
+    engine = AptEngine(samples(), replace(BASE_IMAGE, id=f"sha256:{'0' * 64}"))
+    pin = resolve_pin(using(settings, engine), replace(REQUEST, base=named)).pin
     assert f"{pin.base.image}@{pin.base.digest}" == named
 
 
-def test_an_image_that_is_there_takes_no_download(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: AptEngine) -> None:
     resolved = resolve_pin(using(settings, engine), REQUEST)
-    monkeypatch.setattr(image, "downloaded_files", no_download)
-    with pytest.raises(AssertionError):
+    with pytest.raises(UnreachableError):
         build_image(using(settings, engine), resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
     image_id = f"sha256:{'1' * 64}"
@@ -146,42 +139,22 @@ def test_an_image_that_is_there_takes_no_download(
     assert all(any(reason in str(event) for event in events) for reason in left_out.values())
 
 
-def no_download(*_given: object, **_more: object) -> dict[str, Path]:
-    raise AssertionError
-
-
-def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
-    settings: Settings, engine: FakeEngine
-) -> None:
-    resolved = resolve_pin(using(settings, engine), REQUEST)
-    files = downloaded_files(settings, resolved, render_context(resolved))
-    gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
-    assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
-    (source, userspace) = (s for s in resolved.pin.sources if s.kind == "deb")
-    for deb in (source, userspace):
-        path = files[f"sources/{deb.sha256}"]
-        assert path.read_text().startswith("http://mirror.example/debian/pool/")
-
-
 def test_a_base_image_is_made_only_where_it_is_nowhere(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: AptEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mirrors: list[object] = []
-
-    def make_apt_base(
-        _engine: Engine, _asked: object, mirror: str, *_keyring: object, **_more: object
-    ) -> BasePin:
-        mirrors.append(mirror)
-        return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
-
-    monkeypatch.setattr(bootstrap, "make_apt_base", make_apt_base)
+    calls = tmp_path / "calls"
+    program = f'#!/bin/sh\nfor word; do :; done\necho "$word" >>"{calls}"\nexit 1\n'
+    write(tmp_path / "bin/debootstrap", program, 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     assert _base(settings, engine, "debian:12").digest == BASE_IMAGE.id
-    assert (engine.calls, mirrors) == ([], [])
-    assert _base(settings, FakeEngine(), "debian:12").digest == BASE_IMAGE.id
-    assert mirrors == ["http://mirror.example/debian"]
+    assert not calls.exists()
+    with pytest.raises(ProvisionError):
+        _base(settings, FakeEngine(), "debian:12")
+    assert calls.read_text() == f"{MIRROR}\n"
     # A name that an admin chose stands for something else.
     with pytest.raises(NotFoundError):
         _base(settings, FakeEngine(), "debian:13")
+    assert calls.read_text() == f"{MIRROR}\n"
 
 
 def _base(settings: Settings, engine: FakeEngine, distro: str) -> BasePin:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import bootstrap
-from provision.build.base_image import BaseRequest, base_request
+from kit.files import write
+from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.solve import configured_repositories, repositories_of
 from provision.build.workspace import Settings, load_settings
-from provision.distros import Repository, find_distro
-from provision.engine.docker_api import Image
-from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.pin import BasePin
+from provision.distros import find_distro
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from unit.engine.fake_engine import FakeEngine, using
 
 _REPOSITORY = """
@@ -93,46 +91,19 @@ def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
     assert not any(" " in name for name in found.keys)
 
 
-Made = tuple[str, tuple[Repository, ...] | Path]
-
-
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
-    """The version and repositories of each base image that dnf or zypper would make."""
-    made: list[Made] = []
-
-    def make(
-        _engine: object,
-        request: BaseRequest,
-        _distro: object,
-        version: str,
-        repositories: tuple[Repository, ...] | Path,
-        **_more: object,
-    ) -> BasePin:
-        made.append((version, repositories))
-        return BasePin(image=request.name, digest=f"sha256:{'a' * 64}")
-
-    monkeypatch.setattr(bootstrap, "make_rpm_base", make)
-    return made
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """How dnf and zypper are called, which fail; engine tests have the real ones."""
+    path = tmp_path / "calls"
+    for name in ("dnf", "zypper"):
+        program = f'#!/bin/sh\necho "$0 $*" >>"{path}"\nexit 1\n'
+        write(tmp_path / "programs" / name, program, 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
+    return path
 
 
-def _base(settings: Settings, name: str, engine: FakeEngine | None = None) -> None:
-    engine = engine or FakeEngine()
-    ensure_distro_base(using(settings, engine), base_request(settings, find_distro(name)))
-
-
-def test_a_base_image_that_cannot_be_pulled_is_made_from_the_repositories_that_are_named(
-    tmp_path: Path, made: list[Made]
-) -> None:
-    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
-    engine = FakeEngine()
-    engine.conversation = [{"error": "no such host"}]
-    _base(settings, "rocky:9", engine)
-    assert made == [("9", configured_repositories(settings, find_distro("rocky:9")))]
-    name = "rockylinux/rockylinux:9"
-    engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
-    _base(settings, "rocky:9", engine)
-    assert len(made) == 1
+def _base(settings: Settings, name: str) -> None:
+    ensure_distro_base(using(settings, FakeEngine()), base_request(settings, find_distro(name)))
 
 
 def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Path) -> None:
@@ -141,11 +112,29 @@ def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Pat
         _base(settings, "rocky:9")
 
 
-def test_a_host_of_the_distro_takes_its_own_repositories(tmp_path: Path, made: list[Made]) -> None:
-    _base(_host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n"), "rocky:9")
-    leap = _host(tmp_path, os_release="ID=opensuse-leap\nVERSION_ID=15.6\n")
-    _base(leap, "opensuse-leap:15.6")
-    assert made == [("9.6", tmp_path / "etc/yum.repos.d"), ("15.6", tmp_path / "etc/zypp/repos.d")]
+@pytest.mark.parametrize(
+    ("os_release", "name", "words"),
+    [
+        (
+            "ID=rocky\nVERSION_ID=9.6\n",
+            "rocky:9",
+            "--releasever=9.6 --setopt=reposdir={}/yum.repos.d",
+        ),
+        (
+            "ID=opensuse-leap\nVERSION_ID=15.6\n",
+            "opensuse-leap:15.6",
+            "--reposd-dir {}/zypp/repos.d",
+        ),
+    ],
+)
+def test_a_host_of_the_distro_takes_its_own_repositories(
+    tmp_path: Path, calls: Path, os_release: str, name: str, words: str
+) -> None:
+    with pytest.raises(ProvisionError):
+        _base(_host(tmp_path, os_release=os_release), name)
+    assert words.format(tmp_path / "etc") in calls.read_text()
+    # It believes the keys that are named, and no other.
+    assert "gpg-auto-import" not in calls.read_text()
 
 
 @pytest.mark.parametrize("name", ["rocky:8", "almalinux:9", "fedora:43"])

@@ -200,27 +200,6 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
     assert found.files["config"].read_text() == "CONFIG_64BIT=y\n"
 
 
-def test_the_other_slot_is_packed_when_its_tree_has_changed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states, known_states = ["one", "one", "two"], []
-
-    def pack(_root: Path, inside: str, draft: Path, _options: object, *, known: str | None) -> str:
-        assert inside == f"lib/modules/{_KERNEL}/build"
-        known_states.append(known)
-        state = states.pop(0)
-        if state != known:
-            draft.write_bytes(_tree(state))
-        return state
-
-    monkeypatch.setattr(trees, "pack_from_slot", pack)
-    wanted = TreeConfig(kernels="*", kind="prepared", path="/usr/lib/modules/{kernel}/build")
-    first, again, changed = (ensure_tree(settings, wanted, _KERNEL) for _ in range(3))
-    assert known_states == [None, "one", "one"]
-    assert first == again
-    assert changed.pin.tree == _sha256("two")
-
-
 _NAMES = ("kernel-headers.tgz", "toolchain.tar.xz")
 
 

@@ -12,25 +12,22 @@ from threading import Thread
 
 import pytest
 
-from provision.build import bootstrap, session, trees
+from provision.build import bootstrap, trees
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.context_files import downloaded_files
-from provision.build.package_store import Closure, PackageStore
+from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
-from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.files import lock
 from provision.pin import BasePin, DistroPin, Pin
 from unit.engine.fake_engine import FakeEngine, using
-from unit.fake_archive import have_apt_answer, sample, write_apt_sources
-from unit.fake_solver import closure
+from unit.fake_archive import BASE_IMAGE, AptEngine, sample, write_apt_sources
 
 _KERNEL = "6.1.192-flatcar"
-_BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
+_TEXTS = {("bookworm", part): sample("bookworm", part) for part in ("main", "contrib")}
 _CONFIG = """\
 CONFIG_CC_VERSION_TEXT="gcc (Debian 12.2.0-14+deb12u1) 12.2.0"
 CONFIG_64BIT=y
@@ -71,26 +68,9 @@ def settings(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Set
     return load_settings(root)
 
 
-@pytest.fixture(autouse=True)
-def index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every archive be a sample of Debian 12's, and every solver find one package."""
-    texts = {
-        ("bookworm", "main"): sample("bookworm", "main"),
-        ("bookworm", "contrib"): sample("bookworm", "contrib"),
-    }
-
-    def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
-        return closure(request)
-
-    have_apt_answer(monkeypatch, texts)
-    monkeypatch.setattr(session, "solve", solve)
-
-
 def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
-    engine = FakeEngine()
-    engine.have(_BASE)
     wanted = DriverRequest("v4l2loopback", kernel=kernel, distro=distro)
-    return resolve_pin(using(settings, engine), wanted)
+    return resolve_pin(using(settings, AptEngine(_TEXTS)), wanted)
 
 
 def _pin(settings: Settings) -> Pin:
@@ -252,13 +232,13 @@ def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_containe
     settings: Settings,
 ) -> None:
     """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
-    engine = FakeEngine()
+    engine = AptEngine(_TEXTS)
     # It is made where it is missing, of what Flatcar has signed.
     with pytest.raises(NotFoundError):
         _in_developer(settings, engine)
     # No registry has it: who gave it that name there is unknown.
     assert not [call for call in engine.calls if call.startswith("pull")]
-    engine.have(replace(_BASE, tags=("flatcar-developer:4081.2.0", "mine:1")))
+    engine.have(replace(BASE_IMAGE, tags=("flatcar-developer:4081.2.0", "mine:1")))
     assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
     assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
 
@@ -284,8 +264,7 @@ def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None
     path = root / "etc/provision/provision.toml"
     path.write_text(tree)
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    engine = FakeEngine()
-    engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
+    engine = AptEngine(_TEXTS, replace(BASE_IMAGE, tags=("mine:1", "debian:bookworm")))
     wanted = DriverRequest("onload", kernel="6.6.74-vendor")
     with pytest.raises(NotFoundError) as caught:
         resolve_pin(using(load_settings(root), engine), wanted)
@@ -355,6 +334,6 @@ def test_one_process_at_a_time_downloads_a_developer_container(settings: Setting
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
-        engine.have(replace(_BASE, tags=(wanted.name,)))
+        engine.have(replace(BASE_IMAGE, tags=(wanted.name,)))
     thread.join(10)
-    assert found == [BasePin(image=wanted.name, digest=_BASE.id)]
+    assert found == [BasePin(image=wanted.name, digest=BASE_IMAGE.id)]

@@ -206,6 +206,14 @@ def _builds_without_engine(host: HostTree, run: Run) -> None:
     path.write_text(path.read_text().replace('"never"', '"always"'))
 
 
+def _of_an_ended_branch(host: HostTree, run: Run) -> None:
+    """Have tables of long ago that say so."""
+    _wanted(host, run)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    ended = '[upstream.branches]\n1 = { maturity = "production", end_of_life = "2020-01" }\n'
+    path.write_text(f'{path.read_text()}[upstream]\nreviewed = "2020-01"\n{ended}')
+
+
 def _signed_by(who: str) -> State:
     def state(host: HostTree, run: Run) -> None:
         del run
@@ -480,6 +488,7 @@ STATES: dict[str, State] = {
     "wanted, signed at last": _signed_at_last,
     "wanted, no keys": _no_keys,
     "wanted, to be built": _builds_without_engine,
+    "wanted, of an ended branch": _of_an_ended_branch,
     "wanted, immutable": _immutable,
     "wanted, DKMS has it too": _dkms_too,
     "wanted, vendor file of an admin": _vendor_file_of_an_admin,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,10 +70,12 @@ def test_a_root_that_does_not_exist_is_no_ready_host(
 
 
 def _raising(error: BaseException) -> Callable[..., None]:
-    def main(**_given: object) -> None:
+    """What the system answers to the command `facts`."""
+
+    def answer() -> None:
         raise error
 
-    return main
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def _raising(error: BaseException) -> Callable[..., None]:
 def test_whatever_happens_has_a_code_and_a_document(
     call: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
 ) -> None:
-    monkeypatch.setattr(module.group, "main", _raising(error))
+    monkeypatch.setattr("os.uname", _raising(error))
     outcome = call("facts", "--json")
     assert outcome.code == code
     assert said in outcome.document["error"]["message"]
@@ -103,22 +104,9 @@ def test_whatever_happens_has_a_code_and_a_document(
 
 
 def test_a_closed_pipe_is_no_news(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.group, "main", _raising(BrokenPipeError()))
+    monkeypatch.setattr("os.uname", _raising(BrokenPipeError()))
     monkeypatch.setattr("sys.stderr.close", lambda: None)
     assert call("facts").err == ""
-
-
-def test_a_termination_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers: dict[int, Callable[[int, None], None]] = {}
-    monkeypatch.setattr("signal.signal", handlers.__setitem__)
-
-    def killed(**_given: object) -> None:
-        handlers[signal.SIGTERM](signal.SIGTERM, None)
-
-    monkeypatch.setattr(module.group, "main", killed)
-    with pytest.raises(SystemExit) as caught:
-        module.main(["facts"])
-    assert caught.value.code == 130
 
 
 def test_no_log_has_a_mirrors_password() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from provision.build import versions
 from provision.build.request import DriverRequest
 from provision.build.versions import follow, suitable_versions, version_context
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.source_models import Source
 from provision.distros import find_distro
-from provision.errors import NotFoundError, ProvisionError
 from provision.sources.candidates import candidates as candidates_of
 from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
-from unit.fake_archive import Texts, answer, archive_of, asked_for, stanza, write_apt_sources
+from unit.fake_archive import write_apt_sources
 
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
@@ -38,8 +35,7 @@ summary = "A driver for tests"
 vendor = "Vendor"
 homepage = "https://example.org"
 
-[source]
-kind = "deb"
+SOURCE
 
 [[kernels]]
 versions = "<590"
@@ -47,7 +43,6 @@ works = ">=6.1"
 
 [flavours.open]
 licences = ["MIT"]
-package = "demo-source"
 [flavours.open.build]
 command = ["make"]
 modules = ["demo.ko"]
@@ -86,25 +81,44 @@ def vendor(tmp_path: Path) -> Iterator[Mirror]:
         yield mirror
 
 
-class Site:
-    """A host, its archive, and the command."""
+def archive(*versions: str) -> str:
+    """A source of versions that are listed."""
+    releases = "".join(
+        f'[[source.releases]]\nversion = "{one}"\nsha256 = "{"0" * 64}"\n'
+        f'url = "https://driver.example/{one}.tar"\n'
+        for one in versions
+    )
+    return f'[source]\nkind = "archive"\n{releases}'
 
-    def __init__(self, tmp_path: Path, call: Call) -> None:
+
+# It takes any version besides.
+RUNFILE = """[source]
+kind = "runfile"
+url = "https://vendor.example/{version}.run"
+checksums = "https://vendor.example/{version}.run.sha256sum"
+releases = [{ version = "535.261.03" }]
+"""
+
+
+class Site:
+    """A host, its driver, and the command."""
+
+    def __init__(self, tmp_path: Path, call: Call, vendor: Mirror) -> None:
         self.root = tmp_path / "host"
         self.tmp_path = tmp_path
         self.call = call
-        self.offered: tuple[str, ...] = ("535.261.03",)
-        self.trouble: ProvisionError | None = None
+        self.vendor = vendor
+        self.offer(archive("535.261.03"))
 
-    @property
-    def texts(self) -> Texts:
-        text = "\n".join(stanza("demo-source", f"{version}-1") for version in self.offered)
-        return {("bookworm", "main"): text}
-
-    def asked(self, script: object) -> bytes:
-        if self.trouble is not None:
-            raise self.trouble
-        return answer(self.texts, asked_for(script))
+    def offer(self, source: str) -> None:
+        """Have a driver whose versions come from there."""
+        text = RECIPE.replace("VENDOR", self.vendor.url).replace("SOURCE", source)
+        if 'kind = "deb"' in source:
+            text = text.replace("[flavours.open]", '[flavours.open]\npackage = "demo-source"')
+        if 'kind = "runfile"' in source:
+            build = "[flavours.open.build]"
+            text = text.replace(build, f'{build}\ndirectory = "kernel-open"')
+        write(self.tmp_path / "catalogue/demo/driver.toml", text.encode())
 
     def ask_for(self, version: str) -> None:
         text = f'[drivers.demo]\nversion = "{version}"\n'
@@ -132,12 +146,10 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyPatch) -> Site:
-    site = Site(tmp_path, call)
-    write(tmp_path / "catalogue/demo/driver.toml", RECIPE.replace("VENDOR", vendor.url).encode())
+    site = Site(tmp_path, call, vendor)
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("provision.build.session.SolvingSession._answer", site.asked)
     write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
     monkeypatch.setattr(versions, "today", lambda: TODAY)
@@ -199,7 +211,7 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
 def test_the_check_ends_with_1_where_a_version_is_newer(
     site: Site, offered: str, installed: str, asked: str | None, code: int
 ) -> None:
-    site.offered = (offered, "535.261.03")
+    site.offer(archive(offered, "535.261.03"))
     site.install(installed)
     if asked:
         site.ask_for(asked)
@@ -210,10 +222,11 @@ def test_the_check_ends_with_1_where_a_version_is_newer(
 
 
 def test_the_check_says_what_cannot_be_found_out(site: Site) -> None:
-    site.trouble = NotFoundError("The archive is not there.", resolution="Name another.")
+    write(site.root / "etc/provision/provision.toml", b'[engine]\nhost = "unix:///none.sock"\n')
+    site.offer('[source]\nkind = "deb"')
     outcome = site.versions("demo", "--check")
     assert outcome.code == 1
-    assert "what is offered can't be found out: The archive is not there." in outcome.out
+    assert "what is offered can't be found out" in outcome.out
 
 
 def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
@@ -270,14 +283,8 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror, notes:
     assert notes[1].endswith("Using the recipe instead.")
 
 
-@pytest.fixture
-def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source of the recipe take any version, as one with {version} in its addresses."""
-    monkeypatch.setattr(Source, "takes_any_version", property(lambda _source: True))
-
-
-@pytest.mark.usefixtures("any_version")
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
+    site.offer(RUNFILE)
     settings = site.settings()
     # Of the page of files, which says 'files = true'; the other source does not.
     assert follow(settings, DriverRequest("demo"), DEBIAN).published == ("595.84",)
@@ -307,38 +314,22 @@ def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendo
 def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
     site: Site,
     vendor: Mirror,
-    monkeypatch: pytest.MonkeyPatch,
     wish: str | None,
     *,
     is_asked: bool,
 ) -> None:
-    any_version = property(lambda source: source.kind == "git")
-    monkeypatch.setattr(Source, "takes_any_version", any_version)
-    path = site.tmp_path / "catalogue/demo/driver.toml"
-    several = f"""[[source]]
-kind = "deb"
-versions = "<560"
-[[source]]
-kind = "git"
-[[source.releases]]
-version = "570.1"
-url = "https://git.example/a"
-commit = "{"1" * 40}"
-sha256 = "{"2" * 64}"
-"""
-    path.write_text(path.read_text().replace('[source]\nkind = "deb"\n', several))
+    several = RUNFILE.replace("[source]", "[[source]]").replace("535.261.03", "570.1")
+    site.offer(f'[[source]]\nkind = "deb"\nversions = "<560"\n{several}')
     found = follow(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
     assert bool(vendor.asked) is is_asked
     assert found.published == (("595.84",) if is_asked else ())
 
 
-@pytest.mark.usefixtures("any_version")
 def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
+    site.offer(RUNFILE)
     request = DriverRequest("demo", version="production")
     version, context = version_context(site.settings(), request, DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
-    index = archive_of(site.texts)
-    context = replace(context, archive=index)
     found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, "open", found, version, "6.1.0-47-amd64") == (found, found[:1])

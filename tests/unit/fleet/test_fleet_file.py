@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from provision.build.workspace import Settings
+from kit.files import write
+from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, catalogue_folders
 from provision.errors import ConfigError, NotFoundError
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id, fleet_cells, fleet_registry, load_fleet
-from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
+from provision.fleet.matrix.cells import Cell, Column, Row, Selection
 from provision.registry.find import registry_of
 from unit.engine.fake_engine import using
-from unit.recipes import recipe
+from unit.fake_archive import AptEngine, stanza, write_apt_sources
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64")
 HEAD = 'registry = "registry.example/drivers"\n'
@@ -115,31 +116,53 @@ def test_a_key_and_no_signatures_do_not_go_together(tmp_path: Path) -> None:
         load_fleet(tmp_path / "none.toml", Drivers())
 
 
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offers: Offers) -> list[str]:
-    monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
-    fleet = load(tmp_path, f"{HEAD}distros = ['debian:12']\n{text}")
-    settings = Settings(tmp_path, Config(), Drivers(), tmp_path)
-    planned = fleet_cells(using(settings, _no_engine), tmp_path / "fleet.toml", fleet)
+def plan(folder: Path, text: str) -> list[str]:
+    """Return the cells of a fleet on a host whose archive has two kernels."""
+    write(folder / "etc/os-release", "ID=debian\nVERSION_ID=12\n")
+    write_apt_sources(folder)
+    write(folder / "drivers/demo/driver.toml", _DRIVER)
+    headers = "\n".join(stanza(f"linux-headers-{kernel}", "1") for kernel in KERNELS)
+    engine = AptEngine({("bookworm", "main"): headers})
+    settings = replace(load_settings(folder, catalogues=[folder / "drivers"]), state=folder)
+    fleet = load(folder, f"{HEAD}distros = ['debian:12']\n{text}")
+    planned = fleet_cells(using(settings, engine), folder / "fleet.toml", fleet)
     return [cell_id(one.cell) for one in planned if one.refusal is None]
 
 
-def _no_engine() -> Any:  # noqa: ANN401 - never called
-    raise AssertionError
+_RELEASE = """[[source.releases]]
+version = "{}"
+url = "https://driver.example/{}.tar.xz"
+sha256 = "{}"
+"""
+_DRIVER = f"""schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "No one"
+homepage = "https://driver.example"
+[source]
+kind = "archive"
+{_RELEASE.format("2.0", "2.0", "0" * 64)}{_RELEASE.format("1.2", "1.2", "0" * 64)}
+[[kernels]]
+works = ">=6.1"
+[flavours.open]
+licences = ["MIT"]
+[flavours.open.build]
+command = ["make"]
+modules = ["demo.ko"]
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+[container.features.compute]
+"""
 
 
-OFFERS = Offers(
-    (Offer("demo", "open", "debian:12", ("2.0", "1.2"), recipe=recipe()),),
-    {"debian:12": KERNELS},
-)
-
-
-def test_each_cell_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cell_is_there_once(tmp_path: Path) -> None:
     text = (
         "[[builds]]\ndrivers = ['demo']\nkernels = ['latest']\nforce = true\n"
         "[[builds]]\ndrivers = ['demo']\nversions = ['latest-2']\nkernels = ['archive']\n"
         "force = true\n"
     )
-    assert plan(tmp_path, monkeypatch, text, OFFERS) == [
+    assert plan(tmp_path, text) == [
         f"demo/2.0/open/debian:12/{KERNELS[0]}",
         f"demo/1.2/open/debian:12/{KERNELS[0]}",
         f"demo/2.0/open/debian:12/{KERNELS[1]}",
@@ -156,13 +179,13 @@ def test_what_is_nowhere_is_named_for_every_build(
         "[[builds]]\ndrivers = ['demo']\n"
     )
     with pytest.raises(ConfigError) as refused:
-        plan(tmp_path, monkeypatch, text, OFFERS)
+        plan(tmp_path, text)
     said = {mistake.path: mistake.message for mistake in refused.value.mistakes}
     assert set(said) == {"builds.0", "builds.1"}
     assert "9.9" in said["builds.1"]
     monkeypatch.setattr(fleet_file, "_MOST_CELLS", 1)
     with pytest.raises(ConfigError):
-        plan(tmp_path, monkeypatch, "[[builds]]\ndrivers = ['demo']\n", OFFERS)
+        plan(tmp_path, "[[builds]]\ndrivers = ['demo']\n")
 
 
 @pytest.mark.parametrize(("address", "expected"), [(None, "etc/ca.pem"), ("other.example/x", None)])

@@ -59,10 +59,8 @@ def test_what_has_the_module_is_made_again(
     assert log.read_text().splitlines() == made
 
 
-def test_a_host_that_can_not_make_one_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("provision.run._search_path", lambda: str(tmp_path))
+def test_a_host_that_can_not_make_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_given, **_more: None)
     with pytest.raises(NotFoundError):
         make_again([OLD], ["sfc"])
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import MODULE, make_artifact
-from kit.probe import need_programs
-from kit.process import run
+from kit.module_key import module_key
 from provision.config import SigningConfig
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import is_signed, is_signed_for_host, sign_modules
@@ -20,11 +19,7 @@ _OTHER = SigningConfig(key="/other.key", certificate="/other.crt")
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """The root of a host that has two keys."""
-    need_programs("openssl")
-    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    for name in ("mine", "other"):
-        key, certificate = tmp_path / f"{name}.key", tmp_path / f"{name}.crt"
-        run([*words, "-nodes", "-subj", f"/CN={name}/", "-keyout", key, "-out", certificate])
+    assert (module_key(tmp_path), module_key(tmp_path, "other")) == (_MINE, _OTHER)
     return tmp_path
 
 

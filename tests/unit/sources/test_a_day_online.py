@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +49,8 @@ from provision.fleet.matrix.offers import find_offers
 from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
 from provision.sources.upstream.queries import kept, known_branches, outdated_tables
-from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
+from unit.engine.fake_engine import using
+from unit.fake_archive import BASE_IMAGE, AptEngine, stanza, write_apt_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,13 +104,16 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
     return choice
 
 
+_IMAGE = replace(BASE_IMAGE, tags=("debian:bookworm", "debian:trixie", "ubuntu:noble"))
+
+
 @dataclass
 class Day:
     """NVIDIA's servers, and hosts that reach them."""
 
     folder: Path
     vendor: NvidiaDay
-    monkeypatch: pytest.MonkeyPatch
+    engine: AptEngine = field(default_factory=lambda: AptEngine({}, _IMAGE))
 
     def host(self, distro: str = "debian:12", kernel: str | None = None) -> Settings:
         os_release, usual = HOSTS[distro]
@@ -120,14 +124,17 @@ class Day:
         (root / "lib/modules" / (kernel or usual)).mkdir(parents=True)
         codename = os_release.rpartition("CODENAME=")[2].strip()
         write_apt_sources(root, distro=name, codename=codename)
-        settings = load_settings(root, catalogues=[self.folder / "catalogue"])
+        settings = self.settings()
         recipe = settings.catalogue.entry("nvidia").recipe
         packages = packages_of(recipe, source_names(find_distro(distro)))
         text = "\n".join(stanza(package, f"{PACKAGED[distro]}-1") for package in packages)
-        texts = {(codename, "main"): text}
-        have_apt_answer(self.monkeypatch, texts, at="_answer")
+        self.engine.texts = {(codename, "main"): text}
         write(root / "usr/share/misc/pci.ids", PCI_IDS)
         return settings
+
+    def settings(self) -> Settings:
+        found = load_settings(self.folder / "host", catalogues=[self.folder / "catalogue"])
+        return using(found, self.engine)
 
     def version(self, settings: Settings, driver: str, version: str) -> str:
         (kernel,) = (path.name for path in (settings.root / "lib/modules").iterdir())
@@ -137,7 +144,7 @@ class Day:
     def choice(self, settings: Settings) -> Choice:
         """Return what the host of a README's example would build."""
         write(settings.root / "etc/provision/provision.toml", readme().encode())
-        settings = load_settings(settings.root, catalogues=[self.folder / "catalogue"])
+        settings = self.settings()
         (kernel,) = (path.name for path in (settings.root / "lib/modules").iterdir())
         (wanted,) = settings.config.drivers.items()
         name, setting = wanted
@@ -153,7 +160,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(versions, "today", lambda: TODAY)
     with nvidia_day(tmp_path) as vendor:
-        yield Day(tmp_path, vendor, monkeypatch)
+        yield Day(tmp_path, vendor)
 
 
 def test_the_tutorials_example_is_readmes() -> None:

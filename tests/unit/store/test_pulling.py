@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kit.artifact import KERNEL, make_artifact, make_pin, write
-from kit.memory_registry import (
-    MemoryRegistry,
-)
+from kit.artifact import KERNEL, MODULE, make_artifact, make_pin, write
+from kit.memory_registry import MemoryRegistry
+from kit.module_key import module_key
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.errors import ProvisionError, UntrustedError
+from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.registry.find import TrustOverride
-from provision.store import obtain, staging
 from provision.store.admission import unsigned_image
 from provision.store.artifact_lookup import known_serials
-from provision.store.entries import remove
 from provision.store.layout import Layout
-from provision.store.locks import changing
 from provision.store.obtain import store_pulled, unpacked_pull
 from unit.registry.trusting_host import (
     DEFAULT,
@@ -70,27 +65,6 @@ def test_a_damaged_entry_is_pulled_again(
     assert verify_artifact(entry).findings == ()
 
 
-def test_an_entry_that_is_collected_at_once_is_no_failure_of_the_pull(
-    settings: Settings,
-    registry: MemoryRegistry,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing says that it is needed until it is linked; who links it looks, and pulls again."""
-    have(registry, tmp_path)
-
-    @contextmanager
-    def changing_and_collecting(layout: Layout) -> Iterator[None]:
-        with changing(layout):
-            yield
-        remove(layout, make_pin().short_digest)
-
-    monkeypatch.setattr(obtain, "changing", changing_and_collecting)
-    pulled = store_pulled(settings, found(settings, registry), DEFAULT)
-    assert (pulled.manifest.pin, pulled.origin == "registry") == (make_pin(), True)
-    assert not pulled.entry.exists()
-
-
 def test_what_is_unsigned_is_marked_where_it_is_allowed(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings
 ) -> None:
@@ -109,20 +83,19 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
 
 
 def test_the_hosts_key_signs_nothing_that_is_unsigned(
-    registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings
 ) -> None:
-    signed: list[Path] = []
-    monkeypatch.setattr(staging, "sign_modules", lambda entry, *_1, **_2: signed.append(entry))
+    signing = module_key(settings.root)
+    settings = replace(settings, config=settings.config.model_copy(update={"signing": signing}))
     have(registry, tmp_path, signed=False)
     trust = TrustOverride(insecure=True)
-    store_pulled(settings, found(settings, registry, trust=trust), trust)
-    assert signed == []
+    entry = store_pulled(settings, found(settings, registry, trust=trust), trust).entry
+    assert not is_signed(entry / MODULE)
     # Nor is it pulled again for the lack of a signature that it does not get.
-    monkeypatch.setattr(obtain, "is_signed_for_host", lambda *_, **_more: False)
     assert store_pulled(settings, found(settings, registry, trust=trust), trust).origin == "store"
     have(registry, tmp_path)
     store_pulled(settings, found(settings, registry), DEFAULT)
-    assert len(signed) == 1
+    assert is_signed(entry / MODULE)
 
 
 def test_a_damaged_artifact_leaves_nothing(
@@ -215,19 +188,18 @@ def test_what_is_named_is_compared_with_what_the_name_gave_before(
 
 
 def test_a_slower_pull_does_not_forget_the_newer_one(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     have(registry, tmp_path, serial=SERIAL)
     trusted = found(settings, registry)
-    store_pulled(settings, trusted, DEFAULT)
     layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64 open 1.2"
 
-    def meanwhile(*_: object, **__: object) -> bool:
-        # While an entry is looked at, another command takes a newer artifact.
-        write(layout.serials, json.dumps({target: SERIAL + 60}).encode())
-        return True
+    def meanwhile(_host: str, asked: str) -> None:
+        # While it is downloaded, another command takes a newer artifact.
+        if asked.startswith("fetch"):
+            write(layout.serials, json.dumps({target: SERIAL + 60}).encode())
 
-    monkeypatch.setattr(obtain, "is_signed_for_host", meanwhile)
+    registry.hooks.append(meanwhile)
     with pytest.raises(UntrustedError):
         store_pulled(settings, trusted, DEFAULT)
     assert known_serials(layout) == {target: SERIAL + 60}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from kit.artifact import write
+from kit.fileserver import Mirror
 from provision.build import versions
-from provision.build.session import SolvingSession
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.upstream import GitTags
-from provision.fleet.matrix import offers as matrix_offers
+from provision.engine.docker_api import Image
 from provision.fleet.matrix.cells import (
     Cell,
     Column,
@@ -23,11 +25,11 @@ from provision.fleet.matrix.cells import (
     choose_rows,
 )
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.sources.upstream.formats import Release
-from provision.sources.upstream.queries import Answer, UpstreamResult
+from unit.engine.fake_engine import FakeEngine, using
+from unit.fake_archive import AptEngine, stanza, write_apt_sources
 
-KERNELS = ("5.14.0-503.el9.x86_64",)
-RECIPE = b"""
+_HEADERS = stanza("linux-headers-6.1.0-47-amd64", "6.1.170-3")
+RECIPE = """
 schema = 1
 name = "demo"
 summary = "A driver for tests"
@@ -60,25 +62,38 @@ driver_feature = ["compute"]
 535 = { maturity = "lts", end_of_life = "2026-06" }
 580 = { maturity = "lts", end_of_life = "2028-06" }
 595 = { maturity = "production" }
+
+[[upstream.sources]]
+kind = "nvidia-releases-json"
+url = "VENDOR/files.json"
+files = true
 """
 # The first is newer than what the recipe knows of kernels.
 PUBLISHED = ("610.43", "595.84", "595.71", "580.126.09", "580.95.05", "470.1")
 
 
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def _host(tmp_path: Path, recipe: str) -> Settings:
+    """A host of Debian 12 whose archive has a kernel."""
     root = tmp_path / "host"
-    write(tmp_path / "catalogue/demo/driver.toml", RECIPE)
-    write(root / "etc/os-release", b'ID=rocky\nVERSION_ID="9.5"\n')
-    write(root / "etc/provision/provision.toml", b'[drivers.demo]\nversion = "lts"\n')
-    source = GitTags(kind="git-tags", url="https://vendor.example/driver.git", files=True)
-    releases = tuple(Release(version=version) for version in PUBLISHED)
-    reading = UpstreamResult(source, source.url, Answer(url=source.url, read=1, releases=releases))
+    write(tmp_path / "catalogue/demo/driver.toml", recipe.encode())
+    write(root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\n')
+    write_apt_sources(root)
+    settings = load_settings(root, catalogues=[tmp_path / "catalogue"])
+    return using(settings, AptEngine({("bookworm", "main"): _HEADERS}))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(versions, "read_upstream", lambda *_given, **_more: (reading,))
     monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
-    monkeypatch.setattr(SolvingSession, "kernels", lambda _session: KERNELS)
-    return load_settings(root, catalogues=[tmp_path / "catalogue"])
+    branches: dict[str, list[dict[str, str]]] = {}
+    for version in PUBLISHED:
+        branches.setdefault(version.partition(".")[0], []).append({"release_version": version})
+    listed = {name: {"type": "", "driver_info": known} for name, known in branches.items()}
+    write(tmp_path / "vendor/files.json", json.dumps(listed).encode())
+    vendor = Mirror(tmp_path / "vendor")
+    with vendor.serving():
+        yield _host(tmp_path, RECIPE.replace("VENDOR", vendor.url))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +116,7 @@ def test_a_matrix_has_what_hosts_would_get(
     settings: Settings, wanted: tuple[str, ...], rows: list[str]
 ) -> None:
     selection = Selection(
-        drivers=("demo",), distros=("rocky:9.5",), kernels=("all",), versions=wanted
+        drivers=("demo",), distros=("debian:12",), kernels=("all",), versions=wanted
     )
     offers = find_offers(settings, selection)
     columns = choose_kernels(selection.kernels, offers.kernels)
@@ -109,38 +124,47 @@ def test_a_matrix_has_what_hosts_would_get(
 
 
 def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
-    settings: Settings, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, _, rest = RECIPE.partition(b"[source]")
-    releases = b"".join(
-        b'[[source.releases]]\nversion = "%s"\nurl = "https://x.example/a.tar"\nsha256 = "%s"\n'
-        % (version, b"0" * 64)
-        for version in (b"595.84", b"535.261.03")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
+    head, _, rest = RECIPE.partition("[source]")
+    releases = "".join(
+        f'[[source.releases]]\nversion = "{version}"\nurl = "https://x.example/a.tar"\n'
+        f'sha256 = "{"0" * 64}"\n'
+        for version in ("595.84", "535.261.03")
     )
-    end = rest[rest.index(b"[container]") :]
-    flavours = b'[flavours.open]\nlicences = ["MIT"]\n'
-    text = b'%s[source]\nkind = "dkms"\n%s%s%s' % (head, releases, flavours, end)
-    write(tmp_path / "other/demo/driver.toml", text)
-    host = load_settings(settings.root, catalogues=[tmp_path / "other"])
+    end = rest[rest.index("[container]") : rest.index("[[upstream.sources]]")]
+    flavours = '[flavours.open]\nlicences = ["MIT"]\n'
+    host = _host(tmp_path, f'{head}[source]\nkind = "dkms"\n{releases}{flavours}{end}')
     selection = Selection(
-        drivers=("demo",), distros=("rocky:9",), kernels=("all",), versions=("lts",)
+        drivers=("demo",), distros=("debian:12",), kernels=("all",), versions=("lts",)
     )
     offers = find_offers(host, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
 
 
-def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(
-        matrix_offers,
-        "ensure_distro_base",
-        lambda _settings, request: made.append(request.distro.name),
-    )
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+class _Engine(FakeEngine):
+    """Has the base images, and notes which it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("debian:bookworm", "rockylinux/rockylinux:9")
+        self.have(Image("sha256:" + "a" * 64, names, architecture="amd64"))
+
+    def image(self, reference: str) -> Image | None:
+        self.calls.append(reference)
+        return super().image(reference)
+
+
+def test_each_base_image_is_made_once(tmp_path: Path) -> None:
+    write(tmp_path / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
     row = Row("demo", "1.0", "open")
     distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
     planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]
     planned.append(Planned(Cell(row, Column("fedora:40", "6.1.0")), "not supported"))
-    ensure_base_images(load_settings(tmp_path), planned)
-    assert made == ["debian:12", "rocky:9"]
+    engine = _Engine()
+    ensure_base_images(using(load_settings(tmp_path), engine), planned)
+    asked = Counter(engine.calls)
+    assert set(asked) == {"debian:bookworm", "rockylinux/rockylinux:9"}
+    assert len(set(asked.values())) == 1

@@ -1,0 +1,32 @@
+"""A host's key for modules, by the real OpenSSL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kit.probe import need_programs
+from kit.process import run
+from provision.config import SigningConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["module_key"]
+
+
+def module_key(root: Path, name: str = "mine") -> SigningConfig:
+    """Make a key and its certificate below the root of a host; what provision.toml says of it."""
+    need_programs("openssl")
+    root.mkdir(parents=True, exist_ok=True)
+    words: list[str | Path] = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+    ]
+    files: list[str | Path] = ["-keyout", root / f"{name}.key", "-out", root / f"{name}.crt"]
+    run([*words, "-nodes", "-subj", f"/CN={name}/", *files])
+    return SigningConfig(key=f"/{name}.key", certificate=f"/{name}.crt")
