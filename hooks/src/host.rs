@@ -10,6 +10,7 @@ pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
 pub mod lock;
+pub(crate) mod mountinfo;
 pub mod nodes;
 pub(crate) mod publish;
 pub mod requirements;

@@ -271,6 +271,48 @@ fn what_the_user_mounted_stays_as_it_is() {
     assert_eq!((stdout(&output), code(&output)), (expected, 0), "{}", stderr(&output));
 }
 
+/// As runc starts the hook where the container's ids may not enter the user's home: in the container's
+/// root, of which the mounts are known. Elsewhere, nothing is known.
+#[test]
+fn a_bundle_that_the_container_cannot_read() {
+    if !need::root("mounts") {
+        return;
+    }
+    let tree = setup();
+    for folder in ["memory", "bundle/rootfs/new", "bundle/rootfs/vol", "bundle/rootfs/proc"] {
+        tree.folder(folder);
+    }
+    tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
+    let script = r#"set -e
+        mount --make-rprivate /
+        exec 9<"$1"
+        chmod 700 bundle
+        chown -R 12345:12345 bundle/rootfs
+        mount --bind bundle/rootfs bundle/rootfs
+        mount -t tmpfs -o mode=777 none bundle/rootfs/new
+        mount -t tmpfs -o mode=777 none memory
+        mount --bind memory bundle/rootfs/vol
+        hook() (
+            cd "$1"
+            setpriv --reuid=12345 --regid=12345 --clear-groups bash -c \
+                'exec -a nvidia-cdi-hook /proc/self/fd/9 create-symlinks --link x::/opt/y --link x::/new/y --link x::/vol/y'
+        )
+        tried() { hook "$1" <state 2>/dev/null && code=0 || code=$?; echo "$code"; }
+        tried bundle/rootfs
+        mount -t proc proc bundle/rootfs/proc
+        tried bundle/rootfs/new
+        tried bundle/rootfs
+        cd bundle/rootfs
+        find opt/y new/y vol/y -maxdepth 0 2>/dev/null || true"#;
+    let output = Command::new("unshare")
+        .args(["-m", "bash", "-c", script, "bash", env!("CARGO_BIN_EXE_oci-decorator")])
+        .current_dir(tree.0.path())
+        .output()
+        .unwrap();
+    let expected = "1\n1\n0\nopt/y\nnew/y\n".to_owned();
+    assert_eq!((stdout(&output), code(&output)), (expected, 0), "{}", stderr(&output));
+}
+
 #[test]
 fn a_real_runtime_starts_a_container_with_every_hook() {
     let Some(program) = runtime::find("runc") else {

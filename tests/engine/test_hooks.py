@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +239,8 @@ def subordinates_base(base_root: Path) -> Iterator[Path]:
 def mapped_root(users_folder: Path, subordinates_base: Path, mapping: str) -> Iterator[Path]:
     """A container's root; where its user is mapped, below a folder that only the user may enter.
 
-    podman's storage lies so. Where the user is not mapped, runc and crun can't enter it themselves.
+    podman's storage lies so, and its bundles always do. Where the user is not mapped, runc and crun
+    can't enter such a root themselves.
     """
     home = users_folder / "home"
     with overlaid(subordinates_base, home) as root:
@@ -250,12 +252,14 @@ def mapped_root(users_folder: Path, subordinates_base: Path, mapping: str) -> It
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("mapping", "way"),
-    # A hook of CDI runs with the container's ids: it can't read a bundle of podman's storage where
-    # the user is not mapped, nor can NVIDIA's.
-    [("keep-id", "own kind"), *((mapping, "hooks") for mapping in _MAPPINGS)],
+    ("low_level", "mapping", "way"),
+    [
+        cell
+        for cell in product(("runc", "crun"), _MAPPINGS, _WAYS)
+        # crun starts no CDI hook, whoever's, where the container's root may not enter the bundle.
+        if cell[0] == "runc" or cell[1] == "keep-id" or cell[2] == "hooks"
+    ],
 )
-@pytest.mark.parametrize("low_level", ["runc", "crun"])
 def test_a_users_container_whose_ids_are_mapped(
     users_machine: Installed,
     users_folder: Path,

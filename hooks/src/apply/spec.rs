@@ -19,7 +19,7 @@ use crate::spec::json::{quote, RawObject};
 use splice::{apply, extend, Additions, Splice};
 
 /// Types of file systems that a runtime creates for each container.
-const NEW_FILE_SYSTEMS: [&str; 9] =
+pub const NEW_FILE_SYSTEMS: [&str; 9] =
     ["tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs"];
 const BINDS: [&str; 2] = ["bind", "rbind"];
 

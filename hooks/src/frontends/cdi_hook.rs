@@ -1,29 +1,33 @@
 //! The front end for CDI specifications that engines apply: runs their hooks at the stage
 //! createContainer, with the command line of `nvidia-cdi-hook`.
 //!
-//! At that stage this process is in the container's mount namespace, before its root is entered.
-//! The working folder may be the image, and the process number of the state has no meaning here.
-//! Only the state's bundle counts, and the root that the bundle's config names.
+//! At that stage this process is in the container's mount namespace, before its root is entered. The
+//! process number of the state has no meaning here. The state's bundle counts, and the root that the
+//! bundle's config names. Where it can't be read, as this process has the container's ids and the
+//! bundle lies in a user's home, runc's working folder and the mounts below it say the same.
 
 mod cache;
 mod call;
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use rustc_hash::FxHashSet;
 use rustix::fs::OFlags;
 
 use crate::apply::library_cache;
 use crate::apply::namespace::params;
-use crate::apply::spec::Spec;
+use crate::apply::spec::{Spec, NEW_FILE_SYSTEMS};
 use crate::apply::{cannot_link, cannot_list, make_directories};
 use crate::error::{Error, Result};
 use crate::host::bundle::read_config;
 use crate::host::ldcache::drop_in;
+use crate::host::mountinfo::{self, MountPoint};
 use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::paths::clean;
-use crate::model::edits::{Compat, Link};
+use crate::model::edits::{Compat, Link, Mounted, Present};
 use crate::spec::config::Config;
 use crate::spec::state;
 
@@ -52,14 +56,26 @@ pub fn idle_note(verb: &Verb) -> Option<Note> {
 pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     let bundle = state::bundle(state)?;
     let path = bundle.join("config.json");
-    let Some((config, _)) = read_config(&path)? else {
-        let path = path.display();
-        return Err(Error::failed(format!("the state's bundle has no {path}")));
+    let (config, mountinfo);
+    let (mut rootfs, present) = match read_config(&path) {
+        Ok(Some((text, _))) => {
+            config = text;
+            let spec = Spec::of(&Config::parse(&config))?;
+            (open_root(&spec, &bundle)?, spec.present()?)
+        }
+        Ok(None) => {
+            let path = path.display();
+            return Err(Error::failed(format!("the state's bundle has no {path}")));
+        }
+        Err(unreadable) => {
+            mountinfo = mountinfo::read()?;
+            let folder = std::env::current_dir().unwrap_or_default();
+            let present = mounted_in(folder.to_str().unwrap_or_default(), &mountinfo);
+            let present = present.ok_or(unreadable)?;
+            (Rootfs::open(Path::new("."))?, present)
+        }
     };
-    let spec = Spec::of(&Config::parse(&config))?;
-    let mut rootfs = open_root(&spec, &bundle)?;
     rustix::process::umask(rustix::fs::Mode::empty());
-    let present = spec.present()?;
     let new = present.mounts.iter().filter(|mount| mount.is_new);
     let new: Vec<String> = new.map(|m| clean(&m.destination).into_owned()).collect();
     rootfs.open_new(&new);
@@ -86,6 +102,30 @@ fn open_root(spec: &Spec, bundle: &Path) -> Result<Rootfs> {
         .resolve("give the container a root of its own"));
     }
     Rootfs::open(&bundle.join(&*path))
+}
+
+/// The mounts of a container, by its root. A file system is new if nothing outside shows it: a volume
+/// is somewhere else too. `None`: the folder is no container's root, which is a mount with a `/proc`.
+fn mounted_in<'m>(root: &str, mountinfo: &'m str) -> Option<Present<'m>> {
+    let root = root.replace(' ', "\\040");
+    let below = |mount: &MountPoint<'m>| {
+        let rest = mount.point.strip_prefix(&*root)?;
+        rest.starts_with('/').then_some(rest)
+    };
+    let is_outside = |mount: &MountPoint<'m>| below(mount).is_none();
+    let outside = MountPoint::all(mountinfo).filter(is_outside).map(|mount| mount.file_system);
+    let outside: FxHashSet<&str> = outside.collect();
+    let mounted = |mount: MountPoint<'m>| {
+        let is_new = NEW_FILE_SYSTEMS.contains(&mount.kind)
+            && mount.root == "/"
+            && !outside.contains(mount.file_system);
+        let destination = Cow::Owned(below(&mount)?.replace("\\040", " "));
+        Some(Mounted { destination, source: Cow::Borrowed(""), is_new })
+    };
+    let mounts: Vec<Mounted> = MountPoint::all(mountinfo).filter_map(mounted).collect();
+    let has_proc = mounts.iter().any(|mount| mount.destination == "/proc");
+    let is_mount = MountPoint::all(mountinfo).any(|mount| mount.point == root);
+    (has_proc && is_mount).then(|| Present { mounts, ..Present::default() })
 }
 
 fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::device_filter;
 use super::process::Process;
 use crate::error::{Error, Result};
+use crate::host::mountinfo::{self, MountPoint};
 use crate::host::syscalls::forbidden_in;
 use crate::model::edits::Device;
 
@@ -24,9 +25,7 @@ pub fn allow(devices: &[Device], process: &Process, id: &str) -> Result<()> {
     if !devices.iter().any(Device::needs_rule) {
         return Ok(());
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|e| Error::failed(format!("can't read /proc/self/mountinfo: {e}")))?;
-    match find(&mounts, &process.cgroups) {
+    match find(&mountinfo::read()?, &process.cgroups) {
         Some(Cgroup::One(folder)) => allow_by_file(devices, &folder),
         Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder, id),
         None => {
@@ -55,42 +54,12 @@ fn find(mounts: &str, cgroups: &str) -> Option<Cgroup> {
     let has_devices = |list: &str| list.split(',').any(|name| name == "devices");
     let one = member(|_, controllers| controllers.split(',').any(|name| name == "devices"));
     let two = member(|id, controllers| id == "0" && controllers.is_empty());
-    let first = mounts
-        .lines()
-        .filter_map(Mounted::parse)
-        .find(|m| m.kind == "cgroup" && has_devices(m.options));
-    if let (Some(path), Some(mounted)) = (one, first) {
-        return mounted.folder(path).map(Cgroup::One);
+    let mut mounts = MountPoint::all(mounts);
+    let first = mounts.clone().find(|m| m.kind == "cgroup" && has_devices(m.options));
+    if let (Some(path), Some(mount)) = (one, first) {
+        return mount.place_of(path).map(Cgroup::One);
     }
-    let mut second = mounts.lines().filter_map(Mounted::parse);
-    let mounted = second.find(|m| m.kind == "cgroup2")?;
-    mounted.folder(two?).map(Cgroup::Two)
-}
-
-struct Mounted<'a> {
-    root: &'a str,
-    point: &'a str,
-    kind: &'a str,
-    options: &'a str,
-}
-
-impl<'a> Mounted<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let (front, back) = line.split_once(" - ")?;
-        let mut front = front.split(' ').skip(3);
-        let (root, point) = (front.next()?, front.next()?);
-        let mut back = back.split(' ');
-        let kind = back.next()?;
-        Some(Self { root, point, kind, options: back.nth(1)? })
-    }
-
-    /// The folder of a cgroup. `None`: it lies outside of the mounted part of the tree.
-    fn folder(&self, cgroup: &str) -> Option<PathBuf> {
-        let within = Path::new(cgroup).strip_prefix(self.root).ok()?;
-        let plain = |part| matches!(part, std::path::Component::Normal(_));
-        let inside = within.components().all(plain);
-        inside.then(|| Path::new(self.point).join(within))
-    }
+    mounts.find(|m| m.kind == "cgroup2")?.place_of(two?).map(Cgroup::Two)
 }
 
 fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
@@ -109,7 +78,7 @@ fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn allow_by_program(devices: &[Device], folder: &Path, id: &str) -> Result<()> {
+pub(super) fn allow_by_program(devices: &[Device], folder: &Path, id: &str) -> Result<()> {
     let shown = folder.display();
     let fail = |e: Errno| {
         Error::failed(format!("can't let the container use its devices: {shown}: {e}"))

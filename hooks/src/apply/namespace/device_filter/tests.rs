@@ -8,6 +8,8 @@ use std::process::Command;
 use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
 
 use super::*;
+use crate::apply::namespace::cgroup::allow_by_program;
+use crate::host::mountinfo::{self, MountPoint};
 use crate::host::syscalls::forbidden_in;
 use crate::need;
 
@@ -23,19 +25,29 @@ impl Cgroup {
         if !need::root("BPF programs of cgroups") {
             return None;
         }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let made = Self::below(|mount| mount.kind == "cgroup2");
+        need::need(made.is_some(), "a cgroup2 file system that can be written");
+        made
+    }
+
+    /// A new one, in the first of these mounts that can be written.
+    fn below(is_wanted: impl Fn(&MountPoint) -> bool) -> Option<Self> {
         let nodes = tempfile::tempdir().unwrap();
         // The folder's name is unique. A process number is not: another namespace may use it.
-        let name = nodes.path().file_name()?.to_str()?;
-        let name = format!("oci-decorator-test{name}");
-        let made = mounts
-            .lines()
-            .filter(|line| line.contains(" - cgroup2 "))
-            .filter_map(|line| line.split(' ').nth(4))
-            .map(|point| Path::new(point).join(&name))
-            .find(|folder| fs::create_dir(folder).is_ok());
-        need::need(made.is_some(), "a cgroup2 file system that can be written");
-        Some(Self { folder: made?, nodes })
+        let name = format!("oci-decorator-test{}", nodes.path().file_name()?.to_str()?);
+        let mounts = mountinfo::read().unwrap();
+        let folder = MountPoint::all(&mounts)
+            .filter(is_wanted)
+            .map(|mount| Path::new(mount.point).join(&name))
+            .find(|folder| fs::create_dir(folder).is_ok())?;
+        Some(Self { folder, nodes })
+    }
+
+    /// A cgroup within this one.
+    fn inner(&self) -> Self {
+        let folder = self.folder.join("inner");
+        fs::create_dir(&folder).unwrap();
+        Self { folder, nodes: tempfile::tempdir().unwrap() }
     }
 
     fn open(&self) -> OwnedFd {
@@ -204,4 +216,36 @@ fn what_is_not_there_is_not_forbidden() {
     let devices = [at("c126:77"), missing, at("c126:78")];
     let found = forbidden_in(&cgroup.open(), &devices).unwrap();
     assert_eq!(found, Some(&devices[2]));
+}
+
+/// `pids.max` is reached: that of the cgroup, or in version 1 the one of this thread, which a child
+/// would share.
+#[test]
+fn a_cgroup_without_room_for_a_process_forbids_no_start() {
+    let Some(outer) = Cgroup::make() else { return };
+    outer.attach(&runtime_program(77), number::ALLOW_MULTI);
+    let counts = fs::write(outer.folder.join("cgroup.subtree_control"), "+pids").is_ok();
+    let inner = outer.inner();
+    let name = "c126:78";
+    let forbidden = [Device { source: inner.node(name).display().to_string(), ..device(name) }];
+    let allow = || allow_by_program(&forbidden, &inner.folder, "c");
+    assert!(allow().is_err());
+    let full = if counts {
+        fs::write(inner.folder.join("pids.max"), "0").unwrap();
+        None
+    } else {
+        let found = Cgroup::below(|mount| mount.options.split(',').any(|it| it == "pids"));
+        if !need::need(found.is_some(), "cgroups that count processes") {
+            return;
+        }
+        found
+    };
+    let allow_there = || {
+        if let Some(Cgroup { folder, .. }) = &full {
+            fs::write(folder.join("pids.max"), "1").unwrap();
+            fs::write(folder.join("tasks"), rustix::thread::gettid().to_string()).unwrap();
+        }
+        allow()
+    };
+    std::thread::scope(|scope| scope.spawn(allow_there).join()).unwrap().unwrap();
 }
