@@ -7,53 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from provision.config import PATH, ArchiveConfig, Config, DistroConfig, SigningConfig, load
+from provision.config import PATH, Config, SigningConfig, load
 from provision.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "templates/config/provision.toml"
 SCHEMA = REPOSITORY / "docs/reference/provision-toml.schema.json"
-FULL = """
-catalogue = ["/srv/drivers"]
-
-[engine]
-host = "unix:///run/other.sock"
-network = "host"
-jobs = 4
-
-[distros.debian.archive]
-mirror = "http://mirror.example/debian"
-security_mirror = "http://mirror.example/debian-security"
-keyring = "/etc/keys.gpg"
-
-[distros.debian.base_images]
-12 = "registry.example/debian:bookworm"
-"""
 
 
 def write(root: Path, text: str) -> None:
     path = root / PATH
     path.parent.mkdir(parents=True)
     path.write_text(text)
-
-
-def test_every_key_can_be_set(tmp_path: Path) -> None:
-    write(tmp_path, FULL)
-    config = load(tmp_path)
-    assert config.catalogue == ("/srv/drivers",)
-    assert (config.engine.host, config.engine.network, config.engine.jobs) == (
-        "unix:///run/other.sock",
-        "host",
-        4,
-    )
-    debian = config.distro("debian")
-    assert debian.archive == ArchiveConfig(
-        mirror="http://mirror.example/debian",
-        security_mirror="http://mirror.example/debian-security",
-        keyring="/etc/keys.gpg",
-    )
-    assert debian.base_images == {"12": "registry.example/debian:bookworm"}
-    assert config.distro("ubuntu") == DistroConfig()
 
 
 def test_a_host_says_which_drivers_it_should_have(tmp_path: Path) -> None:

@@ -23,14 +23,6 @@ def mistakes(error: ConfigError) -> list[str]:
     return [str(mistake) for mistake in error.mistakes]
 
 
-def test_toml_and_json_give_the_same(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text('name = "x"\n[[parts]]\nsize = 1\n')
-    (tmp_path / "f.json").write_text('{"name": "x", "parts": [{"size": 1}]}')
-    expected = Outer(name="x", parts=(Inner(size=1),))
-    assert load_toml(tmp_path / "f.toml", Outer) == expected
-    assert load_json(tmp_path / "f.json", Outer) == expected
-
-
 @pytest.mark.parametrize(
     ("content", "mistake"),
     [

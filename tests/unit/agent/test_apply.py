@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import Any
-
-import pytest
 
 from kit.artifact import KERNEL, write, write_manifest
 from kit.host_tree import DRIVER, NEXT
@@ -34,12 +31,6 @@ def test_no_version_moves_back_unasked(ready: Host) -> None:
     assert ready.artifact().state == "ready"
 
 
-def test_a_version_that_is_named_does_not_move(ready: Host) -> None:
-    ready.ask_for(OLDER)
-    ready.apply()
-    assert ready.kinds(update=True) == []
-
-
 def test_a_vendor_file_that_is_gone_is_written_again(ready: Host) -> None:
     ready.layout.vendor_config.unlink()
     assert ready.kinds() == [f"activate {KERNEL}"]
@@ -65,13 +56,6 @@ def test_what_is_installed_is_shown_whatever_the_settings_name(ready: Host) -> N
         assert (one.driver, one.kernel, one.version) == (DRIVER, KERNEL, OLDER)
 
 
-def test_what_is_asked_for_may_be_older(ready: Host) -> None:
-    ready.apply(update=True)
-    ready.ask_for(OLDER)
-    ready.apply()
-    assert ready.current() == OLDER
-
-
 def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
     ready: Host,
 ) -> None:
@@ -91,12 +75,6 @@ def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
     assert f"{OLDER} is in the store" in "".join(ready.notes)
 
 
-def test_a_wiped_store_is_filled_again(ready: Host) -> None:
-    shutil.rmtree(ready.layout.folder)
-    ready.newest = OLDER
-    assert ready.kinds() == [f"prepare {KERNEL}", f"activate {KERNEL}"]
-
-
 def test_what_killed_runs_left_behind_goes(ready: Host) -> None:
     folder = ready.layout.folder
     for name in (
@@ -111,18 +89,6 @@ def test_what_killed_runs_left_behind_goes(ready: Host) -> None:
     names = [path.name for path in (*folder.iterdir(), *ready.layout.kernels.iterdir())]
     assert [name for name in names if name.startswith(".")] == [".lock"]
     assert ".partial-aaaaaaaaaaaa" in "".join(ready.notes)
-
-
-@pytest.mark.parametrize("content", [None, "", "\n \n"])
-def test_without_settings_or_with_a_file_that_a_crash_emptied_nothing_goes(
-    ready: Host, content: str | None
-) -> None:
-    if content is None:
-        (ready.root / "etc/provision/provision.toml").unlink()
-    else:
-        ready.configure(content)
-    assert ready.kinds() == []
-    assert ready.layout.current.is_symlink()
 
 
 def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:

@@ -18,21 +18,6 @@ from provision.store.state import load_state
 from unit.agent.host import NEWEST, OLDER, Host
 
 
-def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
-    first = ready.layout.current.readlink().name
-    ready.ask_for(NEWEST)
-    ready.apply()
-    second = ready.layout.current.readlink().name
-    assert would_roll_back(ready.root, ready.desired(), DRIVER) == (second, first)
-    result = rollback(ready.root, ready.desired(), DRIVER)
-    assert [o.action.kind for o in result.outcomes] == ["unload", "activate", "load"]
-    assert ready.current() == OLDER
-    assert ready.kinds() == []
-    assert ready.artifact().rejected == (second,)
-    assert ready.kinds(retry=True)[0] == f"prepare {KERNEL}"
-    assert ready.current() == NEWEST
-
-
 def _three_versions(host: Host) -> list[str]:
     """Have three artifacts for the running kernel, and the newest in use; oldest first."""
     host.configure(f"[drivers.{DRIVER}]\n[policy]\nkeep = 3\n")
@@ -85,19 +70,6 @@ def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Ho
     assert "--retry" in (artifact.resolution or "")
 
 
-def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> None:
-    ready.ask_for(NEWEST)
-    ready.apply()
-    data = bytearray(ready.module().read_bytes())
-    data[-1] ^= 1
-    ready.module().write_bytes(bytes(data))
-    ready.boot()
-    boot(ready.root)
-    assert ready.current() == OLDER
-    assert ready.kinds()[0] == f"prepare {KERNEL}"
-    assert ready.current() == NEWEST
-
-
 def test_a_boot_takes_up_an_entry_that_was_being_replaced(ready: Host) -> None:
     entry = ready.layout.current.resolve()
     entry.rename(entry.with_name(f".replaced-{entry.name}"))
@@ -133,13 +105,6 @@ def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
     ready.configure(options)
     assert ready.kinds() == []
     assert all("count=2" in path.read_text() for path in loaders.values())
-
-
-def test_what_the_loader_has_loaded_is_not_loaded_again(ready: Host) -> None:
-    ready.calls()
-    result = boot(ready.root)
-    assert (result.outcomes, result.status.state) == ((), "ready")
-    assert ready.calls() == []
 
 
 _MAGIC = "demo: version magic 'a' should be 'b'"

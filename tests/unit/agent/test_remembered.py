@@ -10,10 +10,9 @@ import pytest
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, NEXT
 from provision.agent.boot import boot
-from provision.agent.garbage import remove_unneeded
 from provision.agent.run import plan_host, rollback
 from provision.errors import ProvisionError
-from provision.store.state import NewerStateError, copies_of, load_state
+from provision.store.state import copies_of, load_state
 from unit.agent.host import NEWEST, OLDER, Host
 
 
@@ -70,29 +69,6 @@ def test_a_file_that_cannot_be_read_is_said_and_kept_and_the_version_stays(
     assert json.loads((back.root / "run/provision/status.json").read_text())["drivers"][0]["notes"]
     kept.unlink()
     assert back.apply().status.drivers[0].notes == ()
-
-
-def test_what_a_newer_provision_remembers_is_left_alone_and_serves(back: Host) -> None:
-    _edit(back, schema=2)
-    text = back.layout.state.read_text()
-    back.ask_for(NEWEST)
-    for mode in ({}, {"retry": True}, {"update": True}):
-        result = back.apply(**mode)
-        assert result.outcomes == ()
-        assert (result.status.state, result.status.exit_code) == ("failed", 1)
-        artifact = result.status.drivers[0].kernels[0]
-        assert "newer provision" in (artifact.reason or "")
-        assert "mv " in (artifact.resolution or "")
-        assert artifact.failure is not None
-        assert artifact.failure.reason == "state"
-    with pytest.raises(NewerStateError):
-        rollback(back.root, back.desired(), DRIVER)
-    assert remove_unneeded(back.root, back.desired()) == []
-    # A boot follows the links, which every version understands.
-    back.boot()
-    assert [o.action.kind for o in boot(back.root).outcomes] == ["load"]
-    assert back.current() == OLDER
-    assert back.layout.state.read_text() == text
 
 
 def test_a_boot_into_another_kernel_needs_no_state(ready: Host) -> None:

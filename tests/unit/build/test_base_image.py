@@ -206,14 +206,6 @@ def test_what_a_release_or_mirror_needs_is_said_to_debootstrap(
     assert {word, mirror} <= set(_words(programs))
 
 
-def test_a_push_gives_the_registrys_digest(engine: FakeEngine) -> None:
-    engine.have(_LOCAL)
-    engine.conversation = [{"status": "Pushed"}, {"aux": {"Digest": _REGISTRY}}]
-    pushed = push(engine, _ID, "registry.example:5000/demo:1")
-    assert pushed.digest == _REGISTRY
-    assert engine.calls == ["tag registry.example:5000/demo:1", "push registry.example:5000/demo:1"]
-
-
 def test_a_refused_push_says_where_to_log_in(engine: FakeEngine) -> None:
     engine.have(_LOCAL)
     engine.conversation = [{"error": "unauthorized"}]

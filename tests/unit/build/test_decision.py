@@ -41,11 +41,6 @@ def test_everything_is_pinned(index: Archive) -> None:
     assert [patch.name for patch in found.patches] == ["fix.patch"]
 
 
-def test_the_same_request_gives_the_same_pin(index: Archive) -> None:
-    assert pin(index).digest == pin(index).digest
-    assert pin(index).digest == pin(index, version="1.10", flavour="plain", force=True).digest
-
-
 def test_a_flavour_has_its_own_package_and_patches(index: Archive) -> None:
     found = pin(index, flavour="other")
     assert found.driver.version == "2.0"

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -16,10 +15,9 @@ from jinja2 import UndefinedError
 
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
 from provision.build.dockerfile import RenderedContext, load_templates, render
-from provision.catalogue import Recipe, load_entry
+from provision.catalogue import Recipe
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import FORMAT, Pin
-from provision.sources.candidates import tools_of
+from provision.pin import FORMAT
 from unit.build.dockerfiles import Instruction, instructions
 from unit.recipes import variant
 
@@ -66,24 +64,6 @@ def test_summary_and_homepage_do_not_reach_the_context() -> None:
     )
     context = render(pinned, other, templates=sources, patches=patches("nvidia"))
     assert dict(context.files) == dict(rendered(*NVIDIA).files)
-
-
-def test_files_of_the_context() -> None:
-    assert list(rendered(*NVIDIA).files) == [
-        "Dockerfile",
-        "build.json",
-        "collect.py",
-        "extras.py",
-        "headers.sha256",
-        "install.sh",
-        "load.sh",
-        "loader_script.py",
-        "packages.sha256",
-        "patches/pci-resize-resource.patch",
-        "pod.sh",
-        "step.py",
-        "unpack.py",
-    ]
 
 
 def test_the_context_names_the_files_that_it_lacks() -> None:
@@ -186,72 +166,3 @@ def test_undefined_names_in_a_template_are_errors() -> None:
     pinned = pin("v4l2loopback", "0.12.7", "dkms")
     with pytest.raises(UndefinedError, match="bse"):
         render(pinned, recipe("v4l2loopback"), templates=sources, patches={})
-
-
-@pytest.mark.parametrize(
-    ("driver", "wanted"),
-    [("v4l2loopback", set()), ("onload", {"git", "ca-certificates", "gawk"})],
-)
-def test_required_packages_depend_on_source_and_recipe(driver: str, wanted: set[str]) -> None:
-    recipe_ = recipe(driver)
-    assert wanted <= set(tools_of(variant(recipe_)))
-
-
-def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
-    """A made-up driver, from a vendor's tarball, needs nothing but its recipe."""
-    folder = tmp_path / "frobnicator"
-    folder.mkdir()
-    (folder / "driver.toml").write_text(FROBNICATOR)
-    made_up = load_entry(folder).recipe
-    sources = templates()
-    pinned = made_up_pin(made_up)
-    context = render(pinned, made_up, templates=sources, patches={})
-    [step] = [
-        s.text for s in instructions(context.dockerfile) if "step.py unpack /provision/s" in s.text
-    ]
-    assert f"step.py unpack /provision/sources/{'ab' * 32} 1" in step
-    assert context.downloads[f"sources/{'ab' * 32}"] == "ab" * 32
-    assert shlex.split(make_step(context).text)[:2] == ["cd", "/source"]
-    assert json.loads(context.files["build.json"])["modules"] == ["src/frob.ko"]
-
-
-def made_up_pin(made_up: Recipe) -> Pin:
-    other = pin("v4l2loopback", "0.12.7", "dkms")
-    driver = other.driver.model_copy(
-        update={"name": "frobnicator", "version": "2.1", "flavour": "only"}
-    )
-    (source,) = made_up.sources
-    assert source.kind == "archive"
-    pins = tuple(release.source() for release in source.releases)
-    return other.model_copy(update={"driver": driver, "sources": pins})
-
-
-FROBNICATOR = """
-schema = 1
-name = "frobnicator"
-summary = "A made-up driver"
-vendor = "No one"
-homepage = "https://vendor.example"
-
-[source]
-kind = "archive"
-[[source.releases]]
-version = "2.1"
-url = "https://vendor.example/frob-2.1.tar.gz"
-sha256 = "abababababababababababababababababababababababababababababababab"
-
-[[kernels]]
-works = ">=5.4"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "-C", "src", "-j{jobs}", "KDIR={kernel_build}"]
-modules = ["src/frob.ko"]
-
-[container]
-activation_flag = "OCI_FROB"
-driver_feature = ["frob"]
-[container.features.frob]
-devices = ["frob[0-9]*"]
-"""

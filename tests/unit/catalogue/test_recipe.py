@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from provision.build.resolve import recipe_digest
 from provision.catalogue import Recipe, version_matches
-from provision.catalogue.source_models import ArchiveRelease, GitRelease
+from provision.catalogue.source_models import GitRelease
 from provision.documents import parse_json
 from provision.errors import ConfigError
 from provision.manifest import Container, PciMatch
@@ -26,10 +26,6 @@ def mistakes(**changes: object) -> str:
     with pytest.raises(ConfigError) as caught:
         recipe(**changes)
     return caught.value.details or ""
-
-
-def test_the_marked_flavour_is_the_default() -> None:
-    assert recipe().default_flavour == "plain"
 
 
 def test_without_a_mark_it_is_the_first() -> None:
@@ -146,13 +142,6 @@ def test_devices_are_matched_by_ids_and_classes() -> None:
     assert not any_display.matches(vendor="10de", device="20b0", device_class="0403")
     assert one.matches(vendor="1924", device="0a03", device_class="0200")
     assert not one.matches(vendor="1924", device="0b03", device_class="0200")
-
-
-def test_releases_are_what_a_pin_takes() -> None:
-    archive = ArchiveRelease(version="1", url="https://h.example/f", sha256="0" * 64, strip=2)
-    assert (archive.source().kind, archive.source().strip) == ("archive", 2)
-    git = GitRelease(version="1", url="https://h.example/f", commit="1" * 40, sha256="0" * 64)
-    assert (git.source().kind, git.source().commit) == ("git", "1" * 40)
 
 
 def test_a_driver_for_the_host_alone_has_no_container() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
 from kit.kept_host import have_kept_host
@@ -16,6 +17,10 @@ __all__ = ["EMPTIED", "STATES"]
 # Runs a command line on the host.
 Run = Callable[..., object]
 State = Callable[[HostTree, Run], object]
+
+
+def _want(host: HostTree, _run: Run) -> None:
+    host.want()
 
 
 def _wanted(host: HostTree, run: Run) -> None:
@@ -71,6 +76,13 @@ def _previous_library_altered(host: HostTree, run: Run) -> None:
     folder = host.store("previous").resolve() / "driver"
     library = next(path for path in folder.rglob("*") if path.is_file() and ".so" in path.name)
     library.write_bytes(bytes(byte ^ 1 for byte in library.read_bytes()))
+
+
+def _newest_altered_at_boot(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    module = next(host.store("current").resolve().rglob("demo.ko"))
+    module.write_bytes(module.read_bytes()[:-1] + b"x")
+    host.boot(KERNEL)
 
 
 def _nothing_whole_at_boot(host: HostTree, run: Run) -> None:
@@ -171,6 +183,37 @@ def _state_of_a_newer(host: HostTree, run: Run) -> None:
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
 
 
+def _with(state: State, old: str, new: str) -> State:
+    """A state whose settings have another text."""
+
+    def changed(host: HostTree, run: Run) -> None:
+        state(host, run)
+        _settings(host).write_text(_settings(host).read_text().replace(old, new))
+
+    return changed
+
+
+def _state_of_a_newer_at_boot(host: HostTree, run: Run) -> None:
+    _state_of_a_newer(host, run)
+    host.boot(KERNEL)
+
+
+def _settings(host: HostTree) -> Path:
+    return host.root / "etc/provision/provision.toml"
+
+
+def _named_and_newer_offered(host: HostTree, run: Run) -> None:
+    host.want(version="1.2")
+    host.offer()
+    run("apply")
+    host.offer("2.0")
+
+
+def _older_named(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    host.want(version="1.2")
+
+
 def _vendor_file_of_an_admin(host: HostTree, run: Run) -> None:
     _wanted(host, run)
     host.write(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", "{}\n")
@@ -197,13 +240,6 @@ def _dkms_too(host: HostTree, run: Run) -> None:
 def _immutable(host: HostTree, run: Run) -> None:
     _wanted(host, run)
     host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
-
-
-def _builds_without_engine(host: HostTree, run: Run) -> None:
-    del run
-    host.want()
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(path.read_text().replace('"never"', '"always"'))
 
 
 def _of_an_ended_branch(host: HostTree, run: Run) -> None:
@@ -252,18 +288,6 @@ def _next_not_made_before(host: HostTree, run: Run) -> None:
 def _carried_pulled(host: HostTree, run: Run) -> None:
     _carried("fleet")(host, run)
     run("registry", "pull", f"oci:{host.folder}/carried/{DRIVER}:1")
-
-
-def _no_keys(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(path.read_text().replace("keys =", "# keys ="))
-
-
-def _keeps_nothing(host: HostTree, run: Run) -> None:
-    _two_versions(host, run)
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(path.read_text().replace("[policy]", "[policy]\nkeep = 0"))
 
 
 def _no_os_release(host: HostTree, run: Run) -> None:
@@ -343,12 +367,6 @@ def _carried(signed: str) -> State:
     return state
 
 
-def _carried_not_named(host: HostTree, run: Run) -> None:
-    _carried("fleet")(host, run)
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", ""))
-
-
 def _carried_of_another_version(host: HostTree, run: Run) -> None:
     _carried("fleet")(host, run)
     host.want(version="2.0")
@@ -364,7 +382,7 @@ def _carried_for_the_next(host: HostTree, run: Run) -> None:
 
 def _carried_without_trust(host: HostTree, run: Run) -> None:
     _carried("fleet")(host, run)
-    (host.root / "etc/provision/provision.toml").unlink()
+    _settings(host).unlink()
 
 
 def _carried_installed(host: HostTree, run: Run) -> None:
@@ -432,21 +450,6 @@ def _unfinished_next(host: HostTree, run: Run) -> None:
     host.write(f"boot/vmlinuz-{NEXT}", "")
 
 
-def _no_network(host: HostTree, run: Run) -> None:
-    del run
-    host.want()
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(
-        path.read_text().replace('folders = ["/srv/images"]', 'address = "127.0.0.1:9"')
-    )
-
-
-def _misspelt(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    path = host.root / "etc/provision/provision.toml"
-    path.write_text(path.read_text().replace(f"[drivers.{DRIVER}]", f"[drivers.{DRIVER}o]"))
-
-
 def _ready_beside_a_misspelt(host: HostTree, run: Run) -> None:
     _ready(host, run)
     host.want(f"\n[drivers.{DRIVER}o]\n")
@@ -464,16 +467,17 @@ def _unreadable(host: HostTree, run: Run) -> None:
     host.store("kernels").write_text("")
 
 
+_NO_ENGINE = _with(_want, '"never"', '"always"')
 # Hosts that lack what most commands look at, each of one thing.
 EMPTIED: dict[str, State] = {
     "no kernel": _no_kernel,
     "kernel without modules.dep": _unfinished_kernel,
-    "no engine": _builds_without_engine,
-    "no network": _no_network,
+    "no engine": _NO_ENGINE,
+    "no network": _with(_want, 'folders = ["/srv/images"]', 'address = "127.0.0.1:9"'),
     "no driver": lambda host, _run: host.configure("# none\n"),
-    "misspelt driver": _misspelt,
+    "misspelt driver": _with(_wanted, f"[drivers.{DRIVER}]", f"[drivers.{DRIVER}o]"),
     "its recipe broken": _its_recipe_broken,
-    "nothing stored": lambda host, _run: host.want(),
+    "nothing stored": _want,
     "unreadable": _unreadable,
 }
 STATES: dict[str, State] = {
@@ -482,12 +486,12 @@ STATES: dict[str, State] = {
     "mistakes": lambda host, _run: host.configure('[policy]\nunload = "force"\nkeep = -1\n'),
     "no os-release": _no_os_release,
     "wanted": _wanted,
-    "wanted, offered by nobody": lambda host, _run: host.want(),
+    "wanted, offered by nobody": _want,
     "wanted, signed by a stranger": _signed_by("stranger"),
     "wanted, not signed": _signed_by("nobody"),
     "wanted, signed at last": _signed_at_last,
-    "wanted, no keys": _no_keys,
-    "wanted, to be built": _builds_without_engine,
+    "wanted, no keys": _with(_wanted, "keys =", "# keys ="),
+    "wanted, to be built": _NO_ENGINE,
     "wanted, of an ended branch": _of_an_ended_branch,
     "wanted, immutable": _immutable,
     "wanted, DKMS has it too": _dkms_too,
@@ -509,8 +513,9 @@ STATES: dict[str, State] = {
     "newer, in use": _newer_offered_while_in_use,
     "next kernel, unfinished": _unfinished_next,
     "two versions": _two_versions,
-    "two versions, keep none": _keeps_nothing,
+    "two versions, keep none": _with(_two_versions, "[policy]", "[policy]\nkeep = 0"),
     "two versions, not wanted any more": _two_versions_not_wanted,
+    "two versions, newest altered, booted": _newest_altered_at_boot,
     "rolled back": _rolled_back,
     "next kernel": _next_kernel,
     "next kernel, offered": _next_kernel_offered,
@@ -540,7 +545,7 @@ STATES: dict[str, State] = {
     "carried of a stranger": _carried("stranger"),
     "carried, not signed": _carried("nobody"),
     "carried, no trust": _carried_without_trust,
-    "carried, not named": _carried_not_named,
+    "carried, not named": _with(_carried("fleet"), f"[drivers.{DRIVER}]", ""),
     "carried, another version named": _carried_of_another_version,
     "carried, for the next kernel": _carried_for_the_next,
     "carried, installed": _carried_installed,
@@ -555,4 +560,10 @@ STATES: dict[str, State] = {
     "left by 0.1.0": lambda host, _run: have_kept_host(host, "0.1.0"),
     "broken state": _broken_state,
     "state of a newer provision": _state_of_a_newer,
+    "state of a newer provision, booted": _state_of_a_newer_at_boot,
+    "store gone": lambda host, run: (_ready(host, run), shutil.rmtree(host.store())),
+    "settings gone": lambda host, run: (_ready(host, run), _settings(host).unlink()),
+    "settings emptied": lambda host, run: (_ready(host, run), host.configure("\n \n")),
+    "older named": _older_named,
+    "named, newer offered": _named_and_newer_offered,
 }

@@ -35,6 +35,9 @@ _AREAS = {
 }
 _STORED = {"entry", "kernels", "state"}
 _ACTIVE = {"in use", "vendor file", "host"}
+_UNITS = {"units", "store"}
+# Another version that is in the store is put to use.
+_BACK = {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"}
 _READY = {*_STORED, *_ACTIVE, "modules", "status", "settings"}
 
 _DONE = {"changed": True}
@@ -224,6 +227,7 @@ _ROWS: list[Row] = [
     ("ready", "status --check", 0, _state("ready"), set()),
     ("ready", "plan", 0, _NO_ACTIONS | {"artifacts": [{"source": "store"}]}, set()),
     ("ready", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    ("ready", "apply --boot", 0, _applied("ready") | _UNCHANGED, {"status"}),
     ("ready", "apply --update", 0, _applied("ready", "prepare"), {"status"}),
     ("ready", "gc", 0, {"artifacts": []}, set()),
     ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
@@ -268,7 +272,7 @@ _ROWS: list[Row] = [
         "rollback demo",
         0,
         _applied("ready", "unload", "activate", "load"),
-        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"},
+        _BACK,
     ),
     ("two versions", "rollback other", 3, _error(3), set()),
     # Of the same size: only its checksum says so.
@@ -305,7 +309,27 @@ _ROWS: list[Row] = [
     ),
     ("two versions, not wanted any more", "rollback demo", 3, _error(3), set()),
     ("two versions, not wanted any more", "rollback demo --dry-run", 3, _error(3), set()),
+    (
+        "two versions, newest altered, booted",
+        "apply --boot",
+        0,
+        _applied("pending", "activate", "load"),
+        _BACK,
+    ),
     ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    ("rolled back", "apply --update --retry", 0, _applied("ready", *_SWITCH), _BACK),
+    ("older named", "apply", 0, _applied("ready", *_SWITCH), {*_BACK, "settings"}),
+    ("named, newer offered", "apply --update", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    (
+        "store gone",
+        "apply",
+        0,
+        _applied("ready", "prepare", "activate"),
+        {*_STORED, "in use", "status"},
+    ),
+    # Neither takes a driver out of use: a crash may have emptied the file.
+    ("settings gone", "apply", 0, {"actions": []}, {"status", "settings"}),
+    ("settings emptied", "apply", 0, {"actions": []}, {"status", "settings"}),
     # A version goes back only if that is asked for; what can't be had costs nothing.
     ("ready, older offered", "plan", 1, {"artifacts": [{"source": "missing"}]}, set()),
     ("ready, older offered", "apply", 1, _applied("failed", "prepare"), {"status", "state"}),
@@ -409,7 +433,7 @@ _ROWS: list[Row] = [
     ("ready", "uninstall", 0, _DONE | {"reboot_required": False}, _READY),
     ("ready", "uninstall --dry-run", 0, _UNCHANGED, set()),
     ("in use", "uninstall", 4, _DONE | {"reboot_required": True}, _READY - {"modules"}),
-    ("units", "uninstall", 0, _DONE, {"units", "store"}),
+    ("units", "uninstall", 0, _DONE, _UNITS),
     ("two versions, not wanted any more", "uninstall", 0, _DONE, _READY | {"previous"}),
     ("left by 0.1.0", "uninstall", 0, _DONE, _READY | {"previous"}),
     ("broken state", "uninstall", 0, _DONE, _READY),
@@ -457,7 +481,18 @@ _ROWS: list[Row] = [
     ("state of a newer provision", "plan", 1, {"blocked": [{"driver": DRIVER}]}, set()),
     ("state of a newer provision", "doctor", 1, {"states": {"fail": 1}}, set()),
     ("state of a newer provision", "apply", 1, _applied("failed") | _error(1), {"status"}),
+    ("state of a newer provision", "apply --retry", 1, _applied("failed"), {"status"}),
+    ("state of a newer provision", "apply --update", 1, _applied("failed"), {"status"}),
     ("state of a newer provision", "rollback demo", 1, _error(1), set()),
+    ("state of a newer provision", "gc", 0, {"artifacts": []}, set()),
+    # A boot follows the links, which every version understands.
+    (
+        "state of a newer provision, booted",
+        "apply --boot",
+        0,
+        _actions("load"),
+        {"modules", "status"},
+    ),
     # At boot, nothing is made, and nobody is asked.
     (
         "rebooted, the kernel refuses it",
@@ -642,11 +677,13 @@ _ROWS: list[Row] = [
     ),
     # Units and the vendor file.
     ("units", "units install", 0, _UNCHANGED, set()),
-    ("units", "units remove", 0, _DONE, {"units", "store"}),
+    ("units", "units remove", 0, _DONE, _UNITS),
     ("units", "doctor", 3, {"states": {"unknown": 1}}, set()),
-    ("units of a package", "units install", 0, _DONE, {"units", "store"}),
+    ("units of a package", "units install", 0, _DONE, _UNITS),
+    # Our own overrule none of them.
+    ("units of a package", "units install --program /opt/p/bin/provision", 0, _DONE, _UNITS),
     ("empty", "units install --dry-run", 0, _UNCHANGED, set()),
-    ("empty", "units install", 0, _DONE, {"units", "store"}),
+    ("empty", "units install", 0, _DONE, _UNITS),
     ("empty", "units install --program bin/provision", 2, _error(2), set()),
     ("empty", "units install --program /root/clone/.venv/bin/provision", 2, _error(2), set()),
 ]

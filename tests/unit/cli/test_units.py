@@ -77,24 +77,6 @@ def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
     assert not (host / "etc/systemd").exists()
 
 
-def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
-    call: Call, host: Path
-) -> None:
-    assert call("units", "install", "--root", host).code == 0
-    own = host / "etc/systemd/system/provision-boot.service"
-    packaged = host / "usr/lib/systemd/system/provision-boot.service"
-    packaged.parent.mkdir(parents=True)
-    packaged.write_text("[Service]\n")
-    outcome = call("units", "install", "--root", host)
-    assert outcome.code == 0
-    assert not own.exists()
-    assert call("units", "install", "--root", host).out == "Nothing to do.\n"
-    assert packaged.read_text() == "[Service]\n"
-    program = "/opt/provision/bin/provision"
-    assert call("units", "install", "--root", host, "--program", program).code == 0
-    assert f"ExecStart={program} apply --boot" in own.read_text()
-
-
 def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path) -> None:
     gate = host / "oem/bin/oem-postinst"
     config = host / "etc/provision/provision.toml"

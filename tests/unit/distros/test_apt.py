@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.process import run
-from provision.distros import Distro, Repository, Spec, Supply, distro_named, family_of
+from provision.distros import Distro, Spec, Supply, distro_named, family_of
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import answer, samples
 
@@ -145,23 +145,6 @@ def test_names_and_versions_survive_apts_way_of_naming_files(name: str, version:
     assert (package.pinned.name, package.pinned.version) == (name, version)
 
 
-def test_repositories_take_the_place_of_the_base_images_own() -> None:
-    repositories = (
-        Repository("noble", ("http://m.example/ubuntu",), keys={"site.gpg": b"\x99key"}),
-        Repository("noble-updates", ("http://m.example/ubuntu",), is_snapshot=True),
-    )
-    script = APT.solve(Supply(UBUNTU, NOBLE, repositories), (Spec("make"),))
-    first, second = (script.files[f"sources/0{n}.sources"].decode() for n in (0, 1))
-    assert "Suites: noble\nComponents: main universe\n" in first
-    assert "Signed-By: /provision/solve/keys/noble-site.gpg\n" in first
-    assert script.files["keys/noble-site.gpg"] == b"\x99key"
-    assert "Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n" in second
-    assert "Check-Valid-Until: no\n" in second
-    assert "Check-Valid-Until" not in first
-    assert "Dir::Etc::SourceList=/dev/null" in script.text
-    assert "Dir::Etc::SourceList" not in APT.solve(Supply(UBUNTU, NOBLE), (Spec("make"),)).text
-
-
 # An archive that has the packages b and c; apt-cache ends with 0 for a name that others mention.
 _ARCHIVE = 'apt_cache() { case $2 in b | c) echo "Package: $2";; esac; }'
 
@@ -177,12 +160,6 @@ def test_apt_gets_one_word_for_a_spec(spec: str, asked: str) -> None:
     )
     script = "\n".join([_ARCHIVE, *lines[begin : end + 1], "printf '%s\\n' \"$@\""])
     assert run(["sh", "-c", script]).stdout.splitlines() == ["x", asked]
-
-
-def test_a_folder_of_headers_is_one_word() -> None:
-    script = APT.solve(Supply(UBUNTU, NOBLE), (), config="/usr/src/a b/.config")
-    assert "'/usr/src/a b/.config'" in script.text
-    assert script.config == "config"
 
 
 def test_packaged_kernels_are_listed_newest_first() -> None:

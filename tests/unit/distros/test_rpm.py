@@ -13,7 +13,6 @@ from provision.distros import (
     Spec,
     Supply,
     distro_named,
-    family_of,
     find_distro,
     release_of,
 )
@@ -90,7 +89,6 @@ def test_a_line_that_is_none_is_a_defect_that_names_it(line: str) -> None:
     assert caught.value.details == line
 
 
-_WORD = st.text(alphabet="abcXYZ019._+~^-", min_size=1, max_size=12)
 _PACKAGE = st.tuples(
     st.from_regex(r"[A-Za-z][A-Za-z0-9+._-]{1,9}", fullmatch=True),
     st.sampled_from(["(none)", "0", "1", "32"]),
@@ -127,49 +125,6 @@ def test_whatever_a_container_writes_is_a_closure_or_an_error_of_ours(
     assert Dnf().parse(whole)
     with suppress(ProvisionError):
         Dnf().parse(whole[:start] + noise + whole[end:])
-
-
-@pytest.mark.parametrize("name", ["rocky:9", "opensuse-leap:15.6"])
-def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None:
-    distro, release = release_of(find_distro(name))
-    given_ = (Repository("own", ("http://m.example/a", "http://n.example/a"), {"k.asc": b"KEY"}),)
-    script = family_of(distro).solve(
-        Supply(distro, release, given_), (Spec("gcc"), Spec("a = b'c"))
-    )
-    assert script.files["keys/own-k.asc"] == b"KEY"
-    repo = script.files["repos/own.repo"].decode()
-    assert "skip_if_unavailable=0" in repo
-    assert "gpgcheck=1" in repo
-    assert "gpgkey=file:///provision/solve/keys/own-k.asc" in repo
-    assert "http://n.example/a" in repo
-    # Only the keys that were given count, and what is asked for is quoted.
-    assert "/provision/solve/keys/*" in script.text
-    assert distro.keys[0] not in script.text
-    assert "'a = b'\"'\"'c'" in script.text
-    own = family_of(distro).solve(Supply(distro, release), (Spec("gcc"),))
-    assert distro.keys[0] in own.text
-    assert not own.files
-
-
-def test_an_index_is_checked_by_the_solver_where_it_has_to_be_signed() -> None:
-    given_ = [
-        Repository("own", ("http://m.example/a",), {"k.asc": b"KEY"}, is_signed=signed)
-        for signed in (False, True)
-    ]
-    plain, signed = (rpm.repository_files((one,))["repos/own.repo"].decode() for one in given_)
-    assert "repo_gpgcheck=0" in plain
-    assert "repo_gpgcheck=1" in signed
-    distro, release = release_of(find_distro("sles:15.6"))
-    assert distro.signed_index
-    for text in (
-        Zypper().solve(Supply(distro, release, (given_[1],)), (Spec("gcc"),)).text,
-        Zypper().kernels(Supply(distro, release, (given_[1],))).text,
-    ):
-        trust, refresh = text.index("rpm --erase"), text.index("run refresh")
-        assert trust < text.index("for key in /provision/solve/keys/*", trust) < refresh
-        assert "--no-gpg-checks refresh" not in text
-        # Nothing is read between the check and the download.
-        assert "--no-refresh install" in text or "search" in text[refresh:]
 
 
 def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
@@ -325,13 +280,3 @@ def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
         text = Zypper().solve(Supply(distro, release), (Spec("gcc"),), config=config).text
         assert text.index("if [ ! -e refreshed ]") < text.index("run refresh")
         assert text.index("run refresh") < text.index(": > refreshed\nfi")
-
-
-def test_signatures_are_checked_before_anything_is_believed() -> None:
-    """What runs beside it is waited for after it."""
-    distro, release = release_of(find_distro("rocky:9"))
-    text = Dnf().solve(Supply(distro, release), (Spec("gcc"),), config="/usr/src/K/.config").text
-    checked = text.index("--checksig")
-    assert text.index("hashing=$!") < checked < text.index('wait "$hashing"')
-    assert text.index("locating=$!") < checked < text.index('wait "$locating"')
-    assert checked < text.index("rpm2archive")

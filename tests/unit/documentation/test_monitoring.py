@@ -93,25 +93,6 @@ def test_every_alert_has_a_scenario_and_a_row_that_says_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
-def test_the_dashboards_panels_stand_beside_each_other() -> None:
-    document = _dashboard()
-    panels = document["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        grid = panel["gridPos"]
-        assert grid["x"] + grid["w"] <= 24
-        cells = {
-            (x, y)
-            for x in range(grid["x"], grid["x"] + grid["w"])
-            for y in range(grid["y"], grid["y"] + grid["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
-        assert panel["title"]
-        assert panel["description"]
-
-
 def test_the_dashboard_is_of_no_one_prometheus() -> None:
     document = _dashboard()
     variables = {one["name"] for one in document["templating"]["list"]}

@@ -7,11 +7,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
-from kit.pages import anchors, blocks, foreign, links, pages, problems, stage
+from kit.pages import anchors, foreign, pages, problems, stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,14 +44,6 @@ def test_the_pages_are_those_of_the_repository() -> None:
     assert not [name for name in names if name.startswith((".venv", "build", "hooks/target"))]
 
 
-def test_links_in_code_are_none() -> None:
-    text = (
-        "[a](b.md) `[c](d.md)`\n\n```\n[e](f.md)\n```\n\n[g]: h.md\n![i](j.svg)\n[k `l`](m.md#n)\n"
-    )
-    assert links(text) == ["b.md", "j.svg", "m.md#n", "h.md"]
-    assert blocks(text) == [("", "[e](f.md)\n")]
-
-
 def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# One `two` (three)\n\n# One `two` (three)\n")
     page = tmp_path / "page.md"
@@ -66,16 +56,6 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
         "other.md#gone names an anchor that the page does not have",
         "../outside.md leads out of the repository",
     ]
-
-
-# Without code, whose marks may lie in the middle of a link.
-_texts = st.text(st.characters(exclude_characters="`"))
-
-
-@given(_texts | st.from_regex(r"([\[\]()!\n]|a)*\[a\]\([a-z]+\)\n*"))
-def test_any_text_is_a_page(text: str) -> None:
-    assert all(link in text for link in links(text))
-    assert blocks(text) == [] or "```" in text or "~~~" in text
 
 
 def test_the_copy_for_the_site_has_the_same_links(tmp_path: Path) -> None:

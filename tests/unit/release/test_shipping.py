@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
 from provision.errors import ProvisionError
-from provision.run import Completed
 from provision.store.layout import UNITS
 from provision.store.units import WATCHERS, UnitFile, enabling_links
-from shipping import bundled, contents, deb, image, release, rpm, source, tree
+from shipping import bundled, contents, release, rpm, source, tree
 
 _EPOCH = 1_700_000_000
 _MACHINE = "x86_64"
@@ -185,19 +184,6 @@ def test_what_debian_has_is_depended_on_and_all_else_bundled(
             assert minimums[name] == version.rstrip(")"), word
 
 
-def test_a_control_file_names_what_dpkg_wants(checkout: source.Source, wheels: list[Path]) -> None:
-    for package in release.debian_packages(checkout, wheels, _MACHINE):
-        files = deb._control(package, checkout, package.tree)  # noqa: SLF001 - no process is started
-        control = _text(files["DEBIAN/control"])
-        assert f"Package: {package.name}\nSource: provision\nVersion: 1.2.3\n" in control
-        assert "\n\n" not in control
-        scripts = [
-            name for name in files if name.partition("/")[2] in {"postinst", "prerm", "postrm"}
-        ]
-        assert not [name for name in scripts if "@" in _text(files[name]).replace("$@", "")]
-        assert all(f"/{name}\n" in _text(files["DEBIAN/conffiles"]) for name in package.conffiles)
-
-
 def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path: Path) -> None:
     files = {"usr/bin/a": tree.File(b"", 0o755), "etc/oci-decorator/config.toml": tree.File(b"")}
     path = rpm.archive({"oci-decorator": files}, checkout, tmp_path, "x86_64")
@@ -211,28 +197,6 @@ def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path:
         "%dir /etc/oci-decorator",
     ]
     assert "@" not in rpm.spec_text().replace("$@", "")
-
-
-def test_the_image_is_built_in_a_folder_with_all_that_its_dockerfile_copies(
-    checkout: source.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("oci-decorator_1.2.3_arm64.deb", "provision_1.2.3_arm64.deb"):
-        (tmp_path / name).write_bytes(b"")
-    copied: list[str] = []
-
-    def run(_program: str, *words: str, **_: object) -> Completed:
-        if words[0] == "build":
-            # Where an engine looks for it, since no other name is given.
-            text = (Path(words[-1]) / "Dockerfile").read_text()
-            for pattern in re.findall(r"(?m)^COPY (\S+) ", text):
-                assert list(Path(words[-1]).glob(pattern)), pattern
-                copied.append(pattern)
-        return Completed((), 0, "", "")
-
-    monkeypatch.setattr(image, "_run", run)
-    assert image.make(checkout, tmp_path, "docker", image.BASE, "aarch64") is None
-    # The script that the pods of `export daemonset` run.
-    assert "agent.sh" in copied
 
 
 def _text(entry: tree.Entry) -> str:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
 from provision.agent.desired import load_desired
@@ -109,18 +106,3 @@ def test_every_single_operation_may_be_the_last(
         world.check_consistent()
         world.install(int(update))
         world.check_installed(int(update), before=0 if update else None)
-
-
-@settings(max_examples=60, deadline=None)
-# A loader's draft lies in the entry that was used before.
-@example([(21, 0), (54, 0), (14, 0)])
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1)), max_size=4))
-def test_any_series_of_killed_runs_is_finished_by_the_next(runs: list[tuple[int, int]]) -> None:
-    with TemporaryDirectory() as folder:
-        world = _World(Path(folder))
-        for number, version in runs:
-            with KILLER.at(number):
-                world.install(version)
-            world.check_consistent()
-        world.install(1)
-        world.check_installed(1, before=None)

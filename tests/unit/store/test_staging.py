@@ -28,7 +28,6 @@ from provision.kmod.verify import verify_artifact
 from provision.progress import listening
 from provision.registry.artifact_images import find
 from provision.registry.find import TrustOverride
-from provision.store import staging
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.obtain import Stored, store_pulled
@@ -169,16 +168,6 @@ def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
     assert verify_artifact(second.entry).findings == ()
 
 
-def test_other_content_is_pulled(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.have(OLD)
-    site.have(NEW, library=os.urandom(len(LARGE)))
-    site.pull(OLD)
-    second = site.pull(NEW)
-    assert site.blobs() == 2
-    assert verify_artifact(second.entry).findings == ()
-
-
 def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
     """Its kind decides its label under SELinux, and a linked file has one label for both."""
     entry = site.pull(OLD).entry
@@ -212,15 +201,3 @@ def test_a_file_system_without_links_has_copies(
     assert site.blobs() == 1
     assert verify_artifact(second.entry).findings == ()
     assert (second.entry / f"driver{LIBRARY}").stat().st_nlink == 1
-
-
-def test_nothing_is_added_unless_all_is_there(site: Site, tmp_path: Path) -> None:
-    draft = tmp_path / "draft"
-    layout = Layout(site.settings.root, "demo")
-    assert not staging.complete_from_store(layout, "0" * 12, draft), "no manifest yet"
-    make_artifact(draft)
-    assert staging.complete_from_store(layout, "0" * 12, draft), "nothing is missing"
-    (draft / f"driver{LIBRARY}").unlink()
-    layout.folder.mkdir(parents=True)
-    assert not staging.complete_from_store(layout, "0" * 12, draft)
-    assert not (draft / f"driver{LIBRARY}").exists()

@@ -93,29 +93,6 @@ def test_a_program_that_systemd_would_misread_is_refused() -> None:
             _files(program=program)
 
 
-def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> None:
-    _install(tmp_path, _files())
-    folder = tmp_path / "etc/systemd/system"
-    links = {
-        str(path.relative_to(folder)): str(path.readlink())
-        for path in folder.rglob("*")
-        if path.is_symlink()
-    }
-    assert links == {
-        f"{wants}/{name}": f"/etc/systemd/system/{name}"
-        for wants, name in [
-            ("multi-user.target.wants", "provision-boot.service"),
-            ("multi-user.target.wants", "provision-cdi.service"),
-            ("multi-user.target.wants", "provision-devices.service"),
-            ("paths.target.wants", "provision-cdi.path"),
-            ("paths.target.wants", "provision-devices.path"),
-            ("paths.target.wants", "provision-kernel.path"),
-            ("timers.target.wants", "provision-apply.timer"),
-            ("timers.target.wants", "provision-repeat.timer"),
-        ]
-    }
-
-
 _STARTS_CONTAINERS = (
     *("docker", "containerd", "crio", "podman", "kubelet", "k3s", "k3s-agent"),
     *("rke2-server", "rke2-agent", "k0sworker", "snap.microk8s.daemon-kubelite", "slurmd"),
@@ -221,11 +198,6 @@ def test_what_a_host_asks_for_comes_and_goes(tmp_path: Path) -> None:
     _install(tmp_path, _files(with_cdi=False))
     assert not gate.exists()
     assert not list(units.rglob("provision-cdi.*"))
-
-
-def test_the_second_time_nothing_changes(tmp_path: Path) -> None:
-    assert _install(tmp_path, _files())
-    assert _install(tmp_path, _files()) == []
 
 
 def test_a_newer_provision_replaces_its_own_units(tmp_path: Path) -> None:

@@ -113,26 +113,6 @@ def test_every_cell_has_colour_symbol_and_words() -> None:
         assert words in read.text, words
 
 
-def test_the_table_is_one_that_screen_readers_understand() -> None:
-    read = _Page(page(failed(cell())))
-    heads = read.of("th")
-    assert [h.get("colspan") for h in heads if h["scope"] == "colgroup"] == ["2", "1"]
-    assert sum(h["scope"] == "row" for h in heads) == 2
-    assert sum(h["scope"] == "col" for h in heads) == 4
-    assert read.of("html") == [{"lang": "en"}]
-    assert read.of("caption")
-    labelled = list(read.of("dialog") + read.of("section"))
-    assert all("aria-labelledby" in one for one in labelled)
-
-
-def test_a_link_of_the_table_leads_to_the_details() -> None:
-    read = _Page(page(failed(cell()), result_of(cell(OTHER), "built")))
-    links = {one["href"] for one in read.of("a")} - {"#matrix"}
-    assert links == {f"#{one['id']}" for one in read.of("article")}
-    identities = [one["id"] for _, one in read.elements if "id" in one]
-    assert len(identities) == len(set(identities))
-
-
 def test_nothing_is_loaded_and_only_our_own_script_runs() -> None:
     text = page(failed(cell()))
     read = _Page(text)

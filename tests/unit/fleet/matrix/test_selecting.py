@@ -25,7 +25,6 @@ from provision.fleet.matrix.cells import (
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
 from provision.fleet.matrix.results import (
     Result,
-    read_result,
     read_results,
     result_of,
     result_path,
@@ -221,14 +220,6 @@ def failed(where: Cell, *, message: str = "it does not compile") -> Result:
         first_error=error,
         errors=1,
     )
-
-
-def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_result(tmp_path, cell()) is None
-    result = failed(cell())
-    write_result(tmp_path, result)
-    assert read_result(tmp_path, cell()) == result
-    assert read_results(tmp_path) == ([result], [])
 
 
 @given(
