@@ -25,6 +25,7 @@ from kit.artifact import (
 from kit.files import BOOKWORM, HostFiles, write, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
+from kit.upstream import demo_recipe
 from provision.manifest import HostNeeds, PciMatch
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import writable_layout
@@ -43,31 +44,6 @@ NEXT = "6.1.0-56-amd64"
 _IMAGES = "srv/images"
 _KEY, _STRANGER = new_key(), new_key()
 _SERIAL = 1_790_000_000
-_RECIPE = """\
-schema = 1
-name = "demo"
-summary = "A driver for tests"
-vendor = "No one"
-homepage = "https://example.org"
-
-[source]
-kind = "deb"
-
-[[kernels]]
-works = ">=6.1"
-
-[flavours.open]
-licences = ["GPL-2.0-only"]
-package = "demo-dkms"
-[flavours.open.build]
-command = ["make"]
-modules = ["demo.ko"]
-
-[container]
-activation_flag = "OCI_DEMO"
-driver_feature = ["compute"]
-[container.features.compute]
-"""
 _SETTINGS = """\
 catalogue = ["/srv/drivers"]
 
@@ -272,7 +248,7 @@ class HostTree(HostFiles):
             vendor: PCI vendor of the devices that the driver is for; None: it needs no hardware.
         """
         cards = f'[[hardware.pci]]\nvendor = "{vendor}"\n\n' if vendor else ""
-        recipe = _RECIPE.replace("[source]", f"{cards}[source]", 1)
+        recipe = demo_recipe(f'{cards}[source]\nkind = "deb"\n', flavour='package = "demo-dkms"\n')
         self.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
         self.write("etc/provision/trust.d/fleet.pub", public_pem(_KEY).decode())
         named = f'version = "{version}"\n' if version else ""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["releases_of", "write_recipe", "write_tarball"]
+__all__ = ["demo_recipe", "releases_of", "write_recipe", "write_tarball"]
 
 # What all recipes begin with.
 _RECIPE = """\
@@ -37,6 +37,42 @@ version = "{version}"
 url = "{url}/{file}"
 sha256 = "{sha256}"
 """
+
+_DEMO = """\
+schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "No one"
+homepage = "https://example.org"
+
+{source}
+[[kernels]]
+{kernels}
+
+[flavours.open]
+licences = ["GPL-2.0-only"]
+{flavour}
+[flavours.open.build]
+command = ["make"]
+modules = ["demo.ko"]
+{build}
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+[container.features.compute]
+{more}"""
+
+
+def demo_recipe(
+    source: str,
+    *,
+    kernels: str = 'works = ">=6.1"',
+    flavour: str = "",
+    build: str = "",
+    more: str = "",
+) -> str:
+    """The driver.toml of a driver `demo` from this source; with more keys, and more tables."""
+    return _DEMO.format(source=source, kernels=kernels, flavour=flavour, build=build, more=more)
 
 
 def write_tarball(folder: Path, name: str, files: Mapping[str, str]) -> Path:

@@ -12,6 +12,7 @@ import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write
 from kit.fileserver import Mirror
+from kit.upstream import demo_recipe
 from provision.build import versions
 from provision.build.request import DriverRequest
 from provision.build.versions import follow, suitable_versions, version_context
@@ -28,30 +29,7 @@ Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)
 DEBIAN = find_distro("debian:12")
-RECIPE = """
-schema = 1
-name = "demo"
-summary = "A driver for tests"
-vendor = "Vendor"
-homepage = "https://example.org"
-
-SOURCE
-
-[[kernels]]
-versions = "<590"
-works = ">=6.1"
-
-[flavours.open]
-licences = ["MIT"]
-[flavours.open.build]
-command = ["make"]
-modules = ["demo.ko"]
-
-[container]
-activation_flag = "OCI_DEMO"
-driver_feature = ["compute"]
-[container.features.compute]
-
+_UPSTREAM = """
 [[upstream.sources]]
 kind = "nvidia-releases-json"
 url = "VENDOR/releases.json"
@@ -112,12 +90,13 @@ class Site:
 
     def offer(self, source: str) -> None:
         """Have a driver whose versions come from there."""
-        text = RECIPE.replace("VENDOR", self.vendor.url).replace("SOURCE", source)
-        if 'kind = "deb"' in source:
-            text = text.replace("[flavours.open]", '[flavours.open]\npackage = "demo-source"')
-        if 'kind = "runfile"' in source:
-            build = "[flavours.open.build]"
-            text = text.replace(build, f'{build}\ndirectory = "kernel-open"')
+        text = demo_recipe(
+            source,
+            kernels='versions = "<590"\nworks = ">=6.1"',
+            flavour='package = "demo-source"' if 'kind = "deb"' in source else "",
+            build='directory = "kernel-open"' if 'kind = "runfile"' in source else "",
+            more=_UPSTREAM.replace("VENDOR", self.vendor.url),
+        )
         write(self.tmp_path / "catalogue/demo/driver.toml", text.encode())
 
     def ask_for(self, version: str) -> None:

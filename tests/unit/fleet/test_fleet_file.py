@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.files import write
+from kit.upstream import demo_recipe
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, catalogue_folders
@@ -129,31 +130,14 @@ def plan(folder: Path, text: str) -> list[str]:
     return [cell_id(one.cell) for one in planned if one.refusal is None]
 
 
-_RELEASE = """[[source.releases]]
-version = "{}"
-url = "https://driver.example/{}.tar.xz"
-sha256 = "{}"
-"""
-_DRIVER = f"""schema = 1
-name = "demo"
-summary = "A driver for tests"
-vendor = "No one"
-homepage = "https://driver.example"
-[source]
-kind = "archive"
-{_RELEASE.format("2.0", "2.0", "0" * 64)}{_RELEASE.format("1.2", "1.2", "0" * 64)}
-[[kernels]]
-works = ">=6.1"
-[flavours.open]
-licences = ["MIT"]
-[flavours.open.build]
-command = ["make"]
-modules = ["demo.ko"]
-[container]
-activation_flag = "OCI_DEMO"
-driver_feature = ["compute"]
-[container.features.compute]
-"""
+_DRIVER = demo_recipe(
+    '[source]\nkind = "archive"\n'
+    + "".join(
+        f'[[source.releases]]\nversion = "{version}"\nsha256 = "{"0" * 64}"\n'
+        f'url = "https://driver.example/{version}.tar.xz"\n'
+        for version in ("2.0", "1.2")
+    )
+)
 
 
 def test_each_cell_is_there_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date
@@ -12,6 +13,7 @@ import pytest
 
 from kit.artifact import write
 from kit.fileserver import Mirror
+from kit.upstream import demo_recipe
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.engine.docker_api import Image
@@ -29,40 +31,19 @@ from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources
 
 _HEADERS = stanza("linux-headers-6.1.0-47-amd64", "6.1.170-3")
-RECIPE = """
-schema = 1
-name = "demo"
-summary = "A driver for tests"
-vendor = "Vendor"
-homepage = "https://example.org"
-
-[source]
+_RUNFILE = """[source]
 kind = "runfile"
 url = "https://vendor.example/{version}.run"
 checksums = "https://vendor.example/{version}.run.sha256sum"
 releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
-
-[[kernels]]
-versions = "<600"
-works = ">=5.14"
-
-[flavours.open]
-licences = ["MIT"]
-[flavours.open.build]
-directory = "kernel-open"
-command = ["make"]
-modules = ["demo.ko"]
-
-[container]
-activation_flag = "OCI_DEMO"
-driver_feature = ["compute"]
-[container.features.compute]
-
+"""
+_BRANCHES = """
 [upstream.branches]
 535 = { maturity = "lts", end_of_life = "2026-06" }
 580 = { maturity = "lts", end_of_life = "2028-06" }
 595 = { maturity = "production" }
-
+"""
+_LISTED = """
 [[upstream.sources]]
 kind = "nvidia-releases-json"
 url = "VENDOR/files.json"
@@ -93,7 +74,13 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     write(tmp_path / "vendor/files.json", json.dumps(listed).encode())
     vendor = Mirror(tmp_path / "vendor")
     with vendor.serving():
-        yield _host(tmp_path, RECIPE.replace("VENDOR", vendor.url))
+        recipe = demo_recipe(
+            _RUNFILE,
+            kernels='versions = "<600"\nworks = ">=5.14"',
+            build='directory = "kernel-open"',
+            more=_BRANCHES + _LISTED.replace("VENDOR", vendor.url),
+        )
+        yield _host(tmp_path, recipe)
 
 
 @pytest.mark.parametrize(
@@ -128,15 +115,16 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
-    head, _, rest = RECIPE.partition("[source]")
     releases = "".join(
         f'[[source.releases]]\nversion = "{version}"\nurl = "https://x.example/a.tar"\n'
         f'sha256 = "{"0" * 64}"\n'
         for version in ("595.84", "535.261.03")
     )
-    end = rest[rest.index("[container]") : rest.index("[[upstream.sources]]")]
-    flavours = '[flavours.open]\nlicences = ["MIT"]\n'
-    host = _host(tmp_path, f'{head}[source]\nkind = "dkms"\n{releases}{flavours}{end}')
+    recipe = demo_recipe(f'[source]\nkind = "dkms"\n{releases}', more=_BRANCHES)
+    # What its dkms.conf says.
+    for table in ("[[kernels]]", "[flavours.open.build]"):
+        recipe = re.sub(rf"(?ms)^{re.escape(table)}.*?(?=^\[)", "", recipe)
+    host = _host(tmp_path, recipe)
     selection = Selection(
         drivers=("demo",), distros=("debian:12",), kernels=("all",), versions=("lts",)
     )
