@@ -45,30 +45,15 @@ def _kernel_built_again(host: HostTree, run: Run) -> None:
     host.write(f"lib/modules/{KERNEL}/build/Module.symvers", "0x22222222\tmodule_layout\tvmlinux\n")
 
 
-def _in_use(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    host.use()
-
-
 def _newer_offered(host: HostTree, run: Run) -> None:
     _ready(host, run)
     host.offer("2.0")
     host.want(version="2.0")
 
 
-def _newer_offered_while_in_use(host: HostTree, run: Run) -> None:
-    _newer_offered(host, run)
-    host.use()
-
-
 def _two_versions(host: HostTree, run: Run) -> None:
     _newer_offered(host, run)
     run("apply")
-
-
-def _two_versions_not_wanted(host: HostTree, run: Run) -> None:
-    _two_versions(host, run)
-    host.configure("# none\n")
 
 
 def _previous_library_altered(host: HostTree, run: Run) -> None:
@@ -129,31 +114,6 @@ def _next_kernel_refused(host: HostTree, run: Run) -> None:
     run("apply")
 
 
-def _refused_and_not_tried(host: HostTree, run: Run) -> None:
-    _next_kernel_refused(host, run)
-    host.want("trial = false\n")
-
-
-def _booted_into_the_next(host: HostTree, run: Run) -> None:
-    _next_kernel_ready(host, run)
-    host.boot(NEXT)
-
-
-def _booted_into_an_unprepared(host: HostTree, run: Run) -> None:
-    _next_kernel(host, run)
-    host.boot(NEXT)
-
-
-def _refused_by_the_kernel(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    host.refuse()
-
-
-def _stopped_being_wanted(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    host.configure("# none\n")
-
-
 def _damaged(host: HostTree, run: Run) -> None:
     _ready(host, run)
     module = next(host.store("current").resolve().rglob("demo.ko"))
@@ -172,30 +132,28 @@ def _entry_gone(host: HostTree, run: Run) -> None:
     entry.rename(host.folder / "gone")
 
 
-def _broken_state(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    host.store("state.json").write_text("{")
-
-
 def _state_of_a_newer(host: HostTree, run: Run) -> None:
     _ready(host, run)
     path = host.store("state.json")
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
 
 
-def _with(state: State, old: str, new: str) -> State:
-    """A state whose settings have another text."""
+def _then(state: State, change: Callable[[HostTree], object]) -> State:
+    """A state to whose host something happens."""
 
     def changed(host: HostTree, run: Run) -> None:
         state(host, run)
-        _settings(host).write_text(_settings(host).read_text().replace(old, new))
+        change(host)
 
     return changed
 
 
-def _state_of_a_newer_at_boot(host: HostTree, run: Run) -> None:
-    _state_of_a_newer(host, run)
-    host.boot(KERNEL)
+def _with(state: State, old: str, new: str) -> State:
+    """A state whose settings have another text."""
+    return _then(
+        state,
+        lambda host: _settings(host).write_text(_settings(host).read_text().replace(old, new)),
+    )
 
 
 def _settings(host: HostTree) -> Path:
@@ -209,16 +167,6 @@ def _named_and_newer_offered(host: HostTree, run: Run) -> None:
     host.offer("2.0")
 
 
-def _older_named(host: HostTree, run: Run) -> None:
-    _two_versions(host, run)
-    host.want(version="1.2")
-
-
-def _vendor_file_of_an_admin(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    host.write(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", "{}\n")
-
-
 def _conflict_in_use(host: HostTree, run: Run) -> None:
     del run
     host.want()
@@ -230,16 +178,6 @@ def _conflict(host: HostTree, run: Run) -> None:
     _conflict_in_use(host, run)
     host.write("proc/modules", "nouveau 16384 0 - Live 0x0000000000000000\n")
     host.write("sys/module/nouveau/version", "1\n")
-
-
-def _dkms_too(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    host.write(f"lib/modules/{KERNEL}/updates/dkms/{DRIVER}.ko", "")
-
-
-def _immutable(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
 
 
 def _of_an_ended_branch(host: HostTree, run: Run) -> None:
@@ -275,16 +213,6 @@ def _older_offered(host: HostTree, run: Run) -> None:
     recipe.write_text(f"{recipe.read_text()}# changed\n")
 
 
-def _newest_of_a_stranger(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    host.offer("2.0", signed="stranger")
-
-
-def _next_not_made_before(host: HostTree, run: Run) -> None:
-    _next_kernel_offered(host, run)
-    host.want("prebuild = false\n")
-
-
 def _carried_pulled(host: HostTree, run: Run) -> None:
     _carried("fleet")(host, run)
     run("registry", "pull", f"oci:{host.folder}/carried/{DRIVER}:1")
@@ -293,11 +221,6 @@ def _carried_pulled(host: HostTree, run: Run) -> None:
 def _no_os_release(host: HostTree, run: Run) -> None:
     del run
     (host.root / "etc/os-release").unlink()
-
-
-def _rebooted_and_refused(host: HostTree, run: Run) -> None:
-    _rebooted(host, run)
-    host.refuse()
 
 
 def _rebooted_with_conflict(host: HostTree, run: Run) -> None:
@@ -367,11 +290,6 @@ def _carried(signed: str) -> State:
     return state
 
 
-def _carried_of_another_version(host: HostTree, run: Run) -> None:
-    _carried("fleet")(host, run)
-    host.want(version="2.0")
-
-
 def _carried_for_the_next(host: HostTree, run: Run) -> None:
     del run
     host.want()
@@ -380,19 +298,9 @@ def _carried_for_the_next(host: HostTree, run: Run) -> None:
     host.carry()
 
 
-def _carried_without_trust(host: HostTree, run: Run) -> None:
-    _carried("fleet")(host, run)
-    _settings(host).unlink()
-
-
 def _carried_installed(host: HostTree, run: Run) -> None:
     _carried("fleet")(host, run)
     run("install", f"oci:{host.folder}/carried/{DRIVER}:1")
-
-
-def _carried_installed_and_damaged(host: HostTree, run: Run) -> None:
-    _carried_installed(host, run)
-    (host.store("current").resolve() / "driver/usr/bin/democtl").unlink()
 
 
 def _device(host: HostTree, run: Run) -> None:
@@ -411,11 +319,6 @@ def _for_other_cards(host: HostTree, run: Run) -> None:
 def _with_other_cards(host: HostTree, run: Run) -> None:
     _for_other_cards(host, run)
     run("install", f"oci:{host.folder}/carried/{DRIVER}:1", "--force")
-
-
-def _for_one_of_the_cards(host: HostTree, run: Run) -> None:
-    _for_other_cards(host, run)
-    host.plug_in("0001", "0002")
 
 
 def _broken_recipe(host: HostTree, run: Run) -> None:
@@ -450,16 +353,6 @@ def _unfinished_next(host: HostTree, run: Run) -> None:
     host.write(f"boot/vmlinuz-{NEXT}", "")
 
 
-def _ready_beside_a_misspelt(host: HostTree, run: Run) -> None:
-    _ready(host, run)
-    host.want(f"\n[drivers.{DRIVER}o]\n")
-
-
-def _its_recipe_broken(host: HostTree, run: Run) -> None:
-    _wanted(host, run)
-    host.write(f"srv/drivers/{DRIVER}/driver.toml", 'schema = 2\nname = "other"\n')
-
-
 def _unreadable(host: HostTree, run: Run) -> None:
     _ready(host, run)
     # As for a user who may not look into the folder.
@@ -476,7 +369,12 @@ EMPTIED: dict[str, State] = {
     "no network": _with(_want, 'folders = ["/srv/images"]', 'address = "127.0.0.1:9"'),
     "no driver": lambda host, _run: host.configure("# none\n"),
     "misspelt driver": _with(_wanted, f"[drivers.{DRIVER}]", f"[drivers.{DRIVER}o]"),
-    "its recipe broken": _its_recipe_broken,
+    "its recipe broken": _then(
+        _wanted,
+        lambda host: host.write(
+            f"srv/drivers/{DRIVER}/driver.toml", 'schema = 2\nname = "other"\n'
+        ),
+    ),
     "nothing stored": _want,
     "unreadable": _unreadable,
 }
@@ -493,44 +391,61 @@ STATES: dict[str, State] = {
     "wanted, no keys": _with(_wanted, "keys =", "# keys ="),
     "wanted, to be built": _NO_ENGINE,
     "wanted, of an ended branch": _of_an_ended_branch,
-    "wanted, immutable": _immutable,
-    "wanted, DKMS has it too": _dkms_too,
-    "wanted, vendor file of an admin": _vendor_file_of_an_admin,
-    "wanted, the kernel refuses it": _refused_by_the_kernel,
+    "wanted, immutable": _then(
+        _wanted,
+        lambda host: host.write(
+            "proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n"
+        ),
+    ),
+    "wanted, DKMS has it too": _then(
+        _wanted, lambda host: host.write(f"lib/modules/{KERNEL}/updates/dkms/{DRIVER}.ko", "")
+    ),
+    "wanted, vendor file of an admin": _then(
+        _wanted, lambda host: host.write(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", "{}\n")
+    ),
+    "wanted, the kernel refuses it": _then(_wanted, lambda host: host.refuse()),
     "wanted, conflict": _conflict,
     "wanted, conflict in use": _conflict_in_use,
     "ready": _ready,
-    "ready, beside a misspelt": _ready_beside_a_misspelt,
+    "ready, beside a misspelt": _then(_ready, lambda host: host.want(f"\n[drivers.{DRIVER}o]\n")),
     "rebooted": _rebooted,
     "kernel built again": _kernel_built_again,
-    "in use": _in_use,
+    "in use": _then(_ready, lambda host: host.use()),
     "newer": _newer_offered,
     "ready, older offered": _older_offered,
-    "newest, signed by a stranger": _newest_of_a_stranger,
+    "newest, signed by a stranger": _then(
+        _ready, lambda host: host.offer("2.0", signed="stranger")
+    ),
     "two versions, previous library altered": _previous_library_altered,
     "two versions, none whole, booted": _nothing_whole_at_boot,
     "two versions, a third while in use": _third_version_while_in_use,
-    "newer, in use": _newer_offered_while_in_use,
+    "newer, in use": _then(_newer_offered, lambda host: host.use()),
     "next kernel, unfinished": _unfinished_next,
     "two versions": _two_versions,
     "two versions, keep none": _with(_two_versions, "[policy]", "[policy]\nkeep = 0"),
-    "two versions, not wanted any more": _two_versions_not_wanted,
+    "two versions, not wanted any more": _then(
+        _two_versions, lambda host: host.configure("# none\n")
+    ),
     "two versions, newest altered, booted": _newest_altered_at_boot,
     "rolled back": _rolled_back,
     "next kernel": _next_kernel,
     "next kernel, offered": _next_kernel_offered,
-    "next kernel, not made before": _next_not_made_before,
+    "next kernel, not made before": _then(
+        _next_kernel_offered, lambda host: host.want("prebuild = false\n")
+    ),
     "next kernel, ready": _next_kernel_ready,
     "next kernel, refuses": _next_kernel_refuses,
     "next kernel, refused": _next_kernel_refused,
-    "next kernel, refused, trials off": _refused_and_not_tried,
-    "next kernel runs": _booted_into_the_next,
-    "unprepared kernel runs": _booted_into_an_unprepared,
-    "not wanted any more": _stopped_being_wanted,
+    "next kernel, refused, trials off": _then(
+        _next_kernel_refused, lambda host: host.want("trial = false\n")
+    ),
+    "next kernel runs": _then(_next_kernel_ready, lambda host: host.boot(NEXT)),
+    "unprepared kernel runs": _then(_next_kernel, lambda host: host.boot(NEXT)),
+    "not wanted any more": _then(_ready, lambda host: host.configure("# none\n")),
     "damaged": _damaged,
     "rebooted, altered": _unloaded_and_altered,
     "rebooted, entry gone": _entry_gone,
-    "rebooted, the kernel refuses it": _rebooted_and_refused,
+    "rebooted, the kernel refuses it": _then(_rebooted, lambda host: host.refuse()),
     "rebooted, conflict in use": _rebooted_with_conflict,
     "newest, not followed": _newest_offered("never"),
     "newest, followed": _newest_offered("timer"),
@@ -544,26 +459,31 @@ STATES: dict[str, State] = {
     "carried, pulled": _carried_pulled,
     "carried of a stranger": _carried("stranger"),
     "carried, not signed": _carried("nobody"),
-    "carried, no trust": _carried_without_trust,
+    "carried, no trust": _then(_carried("fleet"), lambda host: _settings(host).unlink()),
     "carried, not named": _with(_carried("fleet"), f"[drivers.{DRIVER}]", ""),
-    "carried, another version named": _carried_of_another_version,
+    "carried, another version named": _then(
+        _carried("fleet"), lambda host: host.want(version="2.0")
+    ),
     "carried, for the next kernel": _carried_for_the_next,
     "carried, installed": _carried_installed,
-    "carried, installed, damaged": _carried_installed_and_damaged,
+    "carried, installed, damaged": _then(
+        _carried_installed,
+        lambda host: (host.store("current").resolve() / "driver/usr/bin/democtl").unlink(),
+    ),
     "device": _device,
     "device, driver for others": _for_other_cards,
-    "devices, driver for one": _for_one_of_the_cards,
+    "devices, driver for one": _then(_for_other_cards, lambda host: host.plug_in("0001", "0002")),
     "device, driver for others in use": _with_other_cards,
     "broken recipe": _broken_recipe,
     "units": lambda _host, run: run("units", "install"),
     "units of a package": _packaged_units,
     "left by 0.1.0": lambda host, _run: have_kept_host(host, "0.1.0"),
-    "broken state": _broken_state,
+    "broken state": _then(_ready, lambda host: host.store("state.json").write_text("{")),
     "state of a newer provision": _state_of_a_newer,
-    "state of a newer provision, booted": _state_of_a_newer_at_boot,
-    "store gone": lambda host, run: (_ready(host, run), shutil.rmtree(host.store())),
-    "settings gone": lambda host, run: (_ready(host, run), _settings(host).unlink()),
-    "settings emptied": lambda host, run: (_ready(host, run), host.configure("\n \n")),
-    "older named": _older_named,
+    "state of a newer provision, booted": _then(_state_of_a_newer, lambda host: host.boot(KERNEL)),
+    "store gone": _then(_ready, lambda host: shutil.rmtree(host.store())),
+    "settings gone": _then(_ready, lambda host: _settings(host).unlink()),
+    "settings emptied": _then(_ready, lambda host: host.configure("\n \n")),
+    "older named": _then(_two_versions, lambda host: host.want(version="1.2")),
     "named, newer offered": _named_and_newer_offered,
 }
