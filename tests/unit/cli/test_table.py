@@ -484,7 +484,6 @@ _ROWS: list[Row] = [
     ("state of a newer provision", "apply --retry", 1, _applied("failed"), {"status"}),
     ("state of a newer provision", "apply --update", 1, _applied("failed"), {"status"}),
     ("state of a newer provision", "rollback demo", 1, _error(1), set()),
-    ("state of a newer provision", "gc", 0, {"artifacts": []}, set()),
     # A boot follows the links, which every version understands.
     (
         "state of a newer provision, booted",

@@ -168,6 +168,16 @@ def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
     assert verify_artifact(second.entry).findings == ()
 
 
+def test_other_content_is_pulled(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.have(OLD)
+    site.have(NEW, library=os.urandom(len(LARGE)))
+    site.pull(OLD)
+    second = site.pull(NEW)
+    assert site.blobs() == 2
+    assert verify_artifact(second.entry).findings == ()
+
+
 def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
     """Its kind decides its label under SELinux, and a linked file has one label for both."""
     entry = site.pull(OLD).entry
