@@ -18,6 +18,8 @@ BASE = "debian:13"
 FOREIGN_BASES = {"x86_64": "amd64/debian:13", "aarch64": "arm64v8/debian:13"}
 SUFFIX = ".image.tar"
 _FILES = ("templates/agent/Dockerfile", "templates/agent/agent.sh")
+# It runs in the build.
+_TREE = Path(__file__).with_name("agent_tree.py")
 _ENGINES = ("docker", "podman")
 _VARIABLES = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 
@@ -67,6 +69,7 @@ def make(source: Source, folder: Path, program: str, base: str, machine: str) ->
             shutil.copy(folder / f"{package}_{source.version}_{architecture}.deb", name)
         for file in _FILES:
             shutil.copy(source.root / file, name)
+        shutil.copy(_TREE, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]
         _run(program, *words, linux, name, timeout=LONG_LIMIT_S)
     try:

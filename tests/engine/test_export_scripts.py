@@ -12,10 +12,11 @@ from kit.cache import REPOSITORY
 from kit.files import write_all
 from kit.probe import is_root, need, need_programs
 from kit.process import Completed, run, start, wait_for
+from provision.build.dockerfile import fill_shipped
 from provision.export.sysext import Artifact, Hosts, lay_out
 
-_FIRST_BOOT = REPOSITORY / "templates/ignition/first-boot.sh"
 _AGENT = REPOSITORY / "templates/agent/agent.sh"
+_TREE = REPOSITORY / "templates/agent/agent-tree.sh"
 _HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "ln", "mv", "rm")
 _PROVISION = '#!/bin/sh\necho "provision $*" >>"$ASKED"\n[ "$1" != apply ] || exit 4\n'
 # It takes a while to clean up, as 'provision apply' may.
@@ -33,7 +34,18 @@ def test_shellcheck_finds_nothing_wrong(tmp_path: Path) -> None:
     need_programs("shellcheck")
     lay_out(tmp_path / "tree", [Artifact(tmp_path / "a", make_artifact(tmp_path / "a"))], Hosts())
     script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load"
-    run(["shellcheck", _AGENT, _FIRST_BOOT, script])
+    first_boot = tmp_path / "first-boot.sh"
+    first_boot.write_text(
+        fill_shipped(
+            "ignition/first-boot.sh.j2",
+            staged="/opt/staged",
+            image="agent@sha256:0",
+            engines=["docker", "podman"],
+            hooks="/etc/hooks",
+            docker_default=True,
+        )
+    )
+    run(["shellcheck", _AGENT, _TREE, first_boot, script])
 
 
 @pytest.fixture

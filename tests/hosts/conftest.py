@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.debian import mirror, security_mirror
 from kit.probe import need_programs
+from kit.registry import serving_registry
+from kit.released import agent_image
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
@@ -57,4 +61,34 @@ def config() -> dict[str, Any]:
     return {
         "engine": {"host": f"unix://{ENGINE}/docker.sock", "network": "host"},
         "distros": {"debian": {"archive": archive}},
+    }
+
+
+def pushed(engine: Engine, image: str, name: str) -> str:
+    """Push an image under a name of a registry; how hosts name it by its digest."""
+    engine.docker("tag", image, name)
+    found = re.search(r"digest: (sha256:[0-9a-f]{64})", engine.docker("push", name).stdout)
+    assert found is not None
+    return f"{name.rpartition(':')[0]}@{found[1]}"
+
+
+@pytest.fixture(scope="session")
+def agent(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The agent's image by its digest, in a registry that hosts reach."""
+    need_programs("docker-registry")
+    folder = tmp_path_factory.mktemp("agent")
+    archive = agent_image(engine, folder)
+    loaded = engine.docker("load", "--quiet", "--input", archive).stdout.split()[-1]
+    with serving_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield pushed(engine, loaded, f"{address}/agent:1")
+
+
+def podman_files(agent: str) -> dict[str, str]:
+    """What a host's podman needs to fetch an image of that registry, by path."""
+    return {
+        # Its own files lie in an overlay already.
+        "/etc/containers/storage.conf": '[storage]\ndriver = "vfs"\n'
+        'graphroot = "/var/lib/containers/storage"\nrunroot = "/run/containers/storage"\n',
+        "/etc/containers/registries.conf.d/kit.conf": "[[registry]]\n"
+        f'location = "{agent.partition("/")[0]}"\ninsecure = true\n',
     }

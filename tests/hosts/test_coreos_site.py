@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hosts.conftest import ENGINE
+from hosts.conftest import ENGINE, podman_files
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
-from kit.host_python import host_python
 from kit.hosts import DISTRO, NEW_KERNEL, SMALL_DRIVER
 from kit.playbooks import REMOVE, SITE, Ansible, Played
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-# A Python for hosts is compiled. With each change, tests/unit/ansible/test_modules.py runs the
-# scripts for hosts without one, and tests/hosts/test_decisions.py has the paths.
+# The agent's image is made. With each change, tests/hosts/test_decisions.py has the paths.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _PROGRAM = "/opt/provision/bin/provision"
@@ -40,7 +38,7 @@ _LAYOUTS = {
     "flatcar_3227.2.4": "mkdir /opt",
 }
 # Not ours, and written by whatever runs.
-_NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers/storage")
+_NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers")
 
 
 @dataclass
@@ -74,13 +72,14 @@ def scenario(
     engine: Engine,
     config: dict[str, Any],
     settings: dict[str, Any],
+    agent: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scenario]:
     """A host of each kind, up to where it has everything."""
     distro: str = request.param
     variables = {
         **settings,
-        "provision_host_python_archive": str(host_python(engine)),
+        "provision_host_agent_image": agent,
         "provision_driver_config": {
             **config,
             "kernel_distro": DISTRO,
@@ -93,6 +92,8 @@ def scenario(
     with SshHost(DEBIAN_12, binds={engine.folder: ENGINE}) as machine:
         os_release = REPOSITORY / "tests/data/os-release" / distro
         machine.write("/usr/lib/os-release", os_release.read_text())
+        for path, text in podman_files(agent).items():
+            machine.write(path, text)
         machine.sh(f"rm -rf {_FOREIGN}; mkdir -p /oem; {_LAYOUTS[distro]}; {_READ_ONLY}")
         before = _files(machine)
         ansible = Ansible(tmp_path_factory.mktemp("site"), [machine], variables)

@@ -45,11 +45,6 @@ def _driver(key: str, value: object) -> dict[str, Any]:
     return {f"provision_driver_{key}": value}
 
 
-def _python(sha256: str, archive: str = "FILES/text.pub") -> dict[str, Any]:
-    name = "provision_host_python_archive"
-    return {name: archive, f"{name}_sha256": sha256}
-
-
 # What is wrong with variables, and what is named then; a row a host, a list a task that finds it.
 _REFUSED: dict[str, list[Row]] = {
     "host": [({"provision_host_engine": ["docker"]}, "provision_host_engine")],
@@ -68,9 +63,7 @@ _REFUSED: dict[str, list[Row]] = {
             "has no wheel of rich 14.0.",
         ),
         (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
-        (_python("", "/nowhere/p.tar.gz"), "provision export host-python"),
-        (_python("abc"), "which is no checksum"),
-        (_python("0" * 64), "provision_host_python_archive_sha256"),
+        ({"provision_host_agent_image": "registry.example/agent:1"}, "provision_host_agent_image"),
         (_driver("config", {"colour": "red"}), "colour"),
         (_driver("config", {"policy": {"unload": "always"}}), "unload"),
         (_driver("config", {"drivers": {"nvidea": {}}}), "Did you mean 'nvidia'?"),

@@ -29,7 +29,7 @@ from kit.probe import find_program
 from kit.process import run
 from kit.product import DECORATOR, SOURCE, make_wheel
 from kit.repackaged import download
-from provision.export.python_tree import UNWANTED
+from shipping.agent_tree import UNWANTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -28,9 +26,7 @@ from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, UntrustedError
-from provision.export import host_python
 from provision.export.artifact_source import ArtifactSource
-from provision.export.host_python import PythonPin
 from provision.kmod.module_signatures import is_signed
 from provision.manifest import ADMISSION
 from provision.registry.artifact_images import facts_of
@@ -141,17 +137,6 @@ def test_with_consent_such_an_image_counts_as_unsigned(
     done = store_image(using(settings, engine), PIN.image, DEFAULT)
     assert unsigned_image(done.entry) is None
     assert is_signed(done.entry / MODULE)
-
-
-def test_a_python_for_hosts_is_one_that_was_assembled_here(
-    settings: Settings, engine: FakeEngine
-) -> None:
-    pin = cast("PythonPin", SimpleNamespace(image="provision/python:3", digest="sha256:1"))
-    labels = {host_python.DIGEST_LABEL: pin.digest}
-    engine.have(Image("sha256:python", (pin.image,), labels=labels))
-    assert host_python.find_image(using(settings, engine), pin) is None
-    record_built(settings.state, "sha256:python", pin.image)
-    assert host_python.find_image(using(settings, engine), pin) is not None
 
 
 def test_a_record_that_others_may_write_says_nothing(

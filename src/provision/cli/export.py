@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,30 +14,12 @@ from provision.build.request import DriverRequest
 from provision.cli import options
 from provision.cli.job import job, trust_options
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, megabytes, progress, size_of
+from provision.cli.output import emit, fields, progress, size_of
 from provision.errors import UsageError
 from provision.export.artifact_source import ArtifactSource, Choice
 from provision.export.daemonset import Agent, documents, read_config, read_keys
 from provision.export.driver_pod import PodOptions, pod_files
-from provision.export.host_python import (
-    DEFAULT_PREFIX,
-    PythonPin,
-    PythonRequest,
-    find_image,
-    make_python,
-    resolve_python,
-)
-from provision.export.ignition.served_folder import (
-    BUTANE_FILE,
-    CONFIG,
-    Engine,
-    Options,
-    Variant,
-    Written,
-    prepare,
-    write,
-)
-from provision.export.ignition.served_folder import check_output as check_served
+from provision.export.ignition import Engine, Options, Variant, configuration
 from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import (
     Document,
@@ -46,14 +29,12 @@ from provision.export.kubernetes import (
     write_files,
 )
 from provision.export.sysext import Hosts, export_sysext, need_mksquashfs
-from provision.files import sha256_file
+from provision.files import sha256_file, write_atomic
 from provision.registry.find import TrustOverride
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
-# By default, machines get the checkout that this provision runs from.
-_CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @click.group("export", cls=options.Group)
@@ -387,156 +368,53 @@ def sysext(
     )
 
 
-@command("host-python", export)
-def host_python(
-    *,
-    output: Path = option(
-        "--output PATH",
-        "Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
-        type=options.OUTPUT,
-        default=Path(),
-    ),
-    distro: str = option(
-        "--distro ID:VERSION",
-        "Distro of the packages; hosts may run any other.",
-        default="debian:12",
-    ),
-    prefix: str = option(
-        "--prefix DIR",
-        "Folder of this Python on hosts; it runs nowhere else.",
-        default=DEFAULT_PREFIX,
-    ),
-    network: str | None = option(
-        "--network MODE", "Network of the container that downloads, as 'docker run' takes it."
-    ),
-    root: Path = options.root,
-    dry_run: bool = options.dry_run,
-) -> None:
-    """Make a Python for hosts that have none, such as Fedora CoreOS and Flatcar.
-
-    The command takes Python from the distro's packages and packs it with the C library and
-    everything else that it needs into one archive. Unpack it at /.
-    """
-    request = PythonRequest(distro, prefix, output)
-    with job(root, network=network) as settings:
-        if dry_run:
-            pin = resolve_python(settings, request)
-            would_build = find_image(settings, pin) is None
-            done = {"path": request.path(pin), "dry_run": True, "would_build": would_build}
-        else:
-            made = make_python(settings, request)
-            pin = made.pin
-            done = {"path": made.path, "sha256": made.sha256, "size": made.size}
-            done["built"] = made.built
-    document = {**_python(pin), **done}
-    shown = {name.replace("_", " "): name for name in document}
-    emit(document, fields({**shown, "size": size_of("size")} if "size" in done else shown))
-
-
-def _python(pin: PythonPin) -> dict[str, Any]:
-    return {
-        "version": pin.version,
-        "package": pin.package,
-        "distro": pin.distro.name,
-        "machine": pin.architecture,
-        "prefix": pin.prefix,
-        "digest": pin.digest,
-        "image": pin.image,
-    }
-
-
-# Options for the content of a machine.
-_machine = options.group(
-    Options,
-    config=option("--config", "provision.toml of the machine.", type=options.FILE, required=True),
-    url=option(
-        "--url BASE", "Address under which machines reach the output folder.", required=True
-    ),
-    variant=option(
-        "--variant",
-        "Distro of the machine.",
-        type=click.Choice(get_args(Variant)),
-        default="fcos",
-    ),
-    python=option(
-        "--python",
-        "Archive of 'provision export host-python'.",
-        type=options.FILE,
-        required=True,
-    ),
-    hook=option("--hook", "Program oci-decorator.  [containers get no drivers]", type=options.FILE),
-    engines=option(
-        "--engine",
-        "Engine to configure for it; may be given more than once.  [the distro's]",
-        type=click.Choice(get_args(Engine)),
-        multiple=True,
-    ),
-    docker_config=option(
-        "--docker-config", "Your daemon.json, to which the runtime is added.", type=options.FILE
-    ),
-    docker_default=option(
-        "--docker-default", "Make the runtime the default for all of Docker's containers."
-    ),
-    bundle=option(
-        "--bundle", "Archive of wheels that Ansible made.  [a new one]", type=options.FILE
-    ),
-    source=option(
-        "--source PATH",
-        "Checkout or wheel of provision, to make the archive from.  [this checkout]",
-        type=click.Path(path_type=Path),
-        default=_CHECKOUT,
-    ),
-    wheelhouse=option(
-        "--wheelhouse", "Folder of wheels.  [the package index]", type=options.FOLDER
-    ),
-    expect=option(
-        "--expect PATH",
-        "File that provision.toml names and that your own configuration writes; may be"
-        " given more than once.",
-        multiple=True,
-    ),
-)
-
-
 @command("ignition", export)
 def ignition(
     *,
-    machine: Options = _machine,
-    output: Path = option(
-        "--output DIR", "Folder to write, which you then serve.", type=options.FOLDER, required=True
+    machine: Options = options.group(
+        Options,
+        config=option(
+            "--config", "provision.toml of the machine.", type=options.FILE, required=True
+        ),
+        image=option("--image IMAGE@DIGEST", "Image of the agent, by its digest.", required=True),
+        variant=option(
+            "--variant",
+            "Distro of the machine.",
+            type=click.Choice(get_args(Variant)),
+            default="fcos",
+        ),
+        engines=option(
+            "--engine",
+            "Engine that gives containers the drivers; may be given more than once."
+            "  [the distro's]",
+            type=click.Choice(get_args(Engine)),
+            multiple=True,
+        ),
+        docker_default=option(
+            "--docker-default", "Make the runtime the default for all of Docker's containers."
+        ),
+        expect=option(
+            "--expect PATH",
+            "File that provision.toml names and that your own configuration writes; may be"
+            " given more than once.",
+            multiple=True,
+        ),
+        keys=_keys,
     ),
-    dry_run: bool = options.dry_run,
+    output: Path | None = option(
+        "--output FILE", "File to write.  [standard output]", type=options.OUTPUT
+    ),
 ) -> None:
-    """Make the files that give Fedora CoreOS or Flatcar its drivers at the first boot.
+    """Write what gives Fedora CoreOS or Flatcar its drivers at the first boot, for Ignition.
 
-    The command writes config.ign to DIR, the files that machines fetch from BASE, and provision.bu,
-    which merges config.ign into your own configuration.
+    The machine takes the agent with its own Python out of the image. Merge the file into your own
+    configuration.
     """
-    check_served(output)
-    prepared = prepare(machine)
-    written: Written | None = None
-    if not dry_run:
-        with progress():
-            written = write(prepared, output)
-    would = f"would write {output / CONFIG}, {output / BUTANE_FILE} and the files they name"
+    document = configuration(machine)
+    text = json.dumps(document, indent=2)
+    if output is not None:
+        write_atomic(output, f"{text}\n")
     emit(
-        {
-            "output": output,
-            "variant": prepared.variant,
-            "python": ".".join(map(str, prepared.python.version)),
-            "machine": prepared.python.machine,
-            "environment": written.environment if written else None,
-            "config": written.config if written else None,
-            "files": written.files if written else [],
-            "changed": written is not None and written.changed,
-            "dry_run": dry_run,
-        },
-        lambda one: _served(one, output) if written else [would],
+        {"output": output, "variant": machine.variant, "config": document},
+        str(output) if output else text,
     )
-
-
-def _served(written: Mapping[str, Any], output: Path) -> Iterator[str]:
-    for served in written["files"]:
-        yield f"{output / served['name']}  {megabytes(served['size'])}"
-    yield from (str(output / name) for name in (CONFIG, BUTANE_FILE))
-    yield f"Serve them at {written['config']['url'].rpartition('/')[0]}."

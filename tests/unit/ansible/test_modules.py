@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.oci_decorator.drivers.plugins.module_utils import host_python
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import (
     ManagedFiles,
 )
 
-from kit.process import Completed, run
 from provision.config import Config, RepositoryConfig
 from provision.documents import load_toml
 
@@ -232,47 +229,3 @@ def test_all_mistakes_of_a_configuration_are_named_and_nothing_is_written(toml: 
     for named in ("colour", "unload", "nvidia: verzion", "drivers.onload", "rocky: ", "gpg"):
         assert named in text
     assert not toml.path.exists()
-
-
-def test_a_host_without_python_gets_one_and_keeps_it_where_another_does_not_run(
-    tmp_path: Path,
-) -> None:
-    """A script in place of a Python, as what it has to load matters only to the archive's maker."""
-    prefix = str(tmp_path / "it's here/python")
-
-    def archive(name: str, code: int) -> tuple[str, str]:
-        program = tmp_path / f"{name}.d{prefix}/bin/python3"
-        program.parent.mkdir(parents=True)
-        program.write_text(f"#!/bin/sh\nexit {code}\n")
-        program.chmod(0o755)
-        path = tmp_path / f"{name} a.tar.gz"
-        _sh(f'tar -C "{tmp_path}/{name}.d" -czf "{path}" .')
-        return str(path), _sh(f'sha256sum "{path}"').stdout.split()[0]
-
-    def there() -> host_python.There:
-        # Through a terminal, lines end otherwise.
-        printed = _sh(host_python.look_script(prefix)).stdout
-        return host_python.parse_look(printed.replace("\n", "\r\n"))
-
-    assert there() == host_python.There(None, works=False)
-    good, digest = archive("good", 0)
-    damaged = _sh(host_python.install_script(good, "0" * 64, prefix), check=False)
-    assert damaged.returncode != 0
-    assert there() == host_python.There(None, works=False)
-    _sh(host_python.install_script(good, digest, prefix))
-    assert there() == host_python.There(digest, works=True)
-    refused = _sh(host_python.install_script(*archive("foreign", 1), prefix), check=False)
-    assert refused.returncode != 0
-    assert there() == host_python.There(digest, works=True)
-    # A run that was cut short between two renames.
-    former = Path(prefix).parent / ".python.draft/former"
-    former.parent.mkdir()
-    shutil.move(prefix, former)
-    _sh(host_python.install_script(*archive("other", 1), prefix), check=False)
-    assert there() == host_python.There(digest, works=True)
-    _sh(host_python.remove_script(prefix))
-    assert not Path(prefix).parent.exists()
-
-
-def _sh(script: str, *, check: bool = True) -> Completed:
-    return run(["sh", "-ec", script], check=check)

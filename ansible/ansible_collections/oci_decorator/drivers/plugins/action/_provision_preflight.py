@@ -29,7 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, given = self.validate_argument_spec(
             argument_spec={
-                "host": _part({"python_archive": _TEXT, "python_archive_sha256": _TEXT}),
+                "host": _part({"agent_image": _TEXT}),
                 "driver": _part(
                     {
                         "config": {"type": "dict", "default": {}},
@@ -49,9 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             self._refuse_tags()
         mistakes: list[str] = []
         if given["host"] is not None:
-            archive = self._path(given["host"]["python_archive"])
-            digest = given["host"]["python_archive_sha256"]
-            mistakes += preflight.python_mistakes(archive, digest)
+            mistakes += preflight.image_mistakes(given["host"]["agent_image"])
         if given["driver"] is not None:
             result["source"], wrong = self._driver(given["driver"])
             mistakes += wrong

@@ -6,7 +6,6 @@ Each function returns lines that say what is missing or wrong, and what to do; n
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib.util
 import re
 import struct
@@ -18,7 +17,6 @@ from typing import Any
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles import (
     BundleError,
     constraints_of,
-    sha256_of,
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import parsed
 
@@ -27,6 +25,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_to
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 22: "s390x"}
 _ELF = struct.Struct("<4s14xH")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+_BY_DIGEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:\[\]-]*@sha256:[0-9a-f]{64}")
 _RECIPE = re.compile(r"(?:.*/share/provision/)?driver_images/([^/]+)/driver\.toml")
 _KEY_SUFFIXES = (".pub", ".pem")
 _LONGEST_KEY = 64 << 10
@@ -248,24 +247,13 @@ def folder_mistakes(folder: str, drivers: list[str]) -> list[str]:
     ]
 
 
-def python_mistakes(archive: str, sha256: str) -> list[str]:
-    """Return the mistakes of the archive of a Python for hosts without one."""
-    if not archive:
+def image_mistakes(image: str) -> list[str]:
+    """Return the mistakes of the agent's image for hosts without Python."""
+    if not image or _BY_DIGEST.fullmatch(image):
         return []
-    if not Path(archive).is_file():
-        line = (
-            f"The archive '{archive}' (provision_host_python_archive) is not there:"
-            " 'provision export host-python' makes one, in a container."
-        )
-        return [line]
-    digest = sha256_of(Path(archive))
-    if not sha256 or sha256.lower() == digest:
-        return []
-    is_checksum = len(sha256) == hashlib.sha256().digest_size * 2
-    wrong = "" if is_checksum else ", which is no checksum"
     line = (
-        f"The archive '{archive}' has the sha256 {digest}, not {sha256}{wrong}"
-        " (provision_host_python_archive_sha256)."
+        f"'{image}' (provision_host_agent_image) does not name an image by its digest:"
+        " registry.example/agent@sha256:…"
     )
     return [line]
 

@@ -18,12 +18,8 @@ options:
       left out is not checked.
     type: dict
     suboptions:
-      python_archive:
-        description: An archive of C(provision export host-python), or empty.
-        type: str
-        default: ""
-      python_archive_sha256:
-        description: The archive's checksum, or empty.
+      agent_image:
+        description: The agent's image by its digest, or empty.
         type: str
         default: ""
   driver:

@@ -181,7 +181,13 @@ def _present(module: AnsibleModule, folder: Path) -> bool:
 
 
 def _absent(module: AnsibleModule, folder: Path) -> bool:
-    found = [*folder.glob(_OURS), *(p for p in _links(folder, folder) if p.is_symlink())]
+    # The link into the tree of a host without Python goes with that tree.
+    links = [
+        path
+        for path in _links(folder, folder)
+        if path.is_symlink() and not str(path.readlink()).startswith("../python/")
+    ]
+    found = [*folder.glob(_OURS), *links]
     if module.check_mode or not found:
         return bool(found)
     for path in found:

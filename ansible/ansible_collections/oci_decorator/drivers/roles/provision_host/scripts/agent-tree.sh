@@ -1,0 +1,1 @@
+../../../../../../../templates/agent/agent-tree.sh
