@@ -50,8 +50,6 @@ for name in podman docker; do
 done
 [ -n "$engine" ] || fail "neither podman nor docker answers, so $image can't be fetched"
 
-mkdir -p "$folder/bin"
-mkdir -m 700 "$draft"
 if "$engine" image inspect "$image" > /dev/null 2>&1; then was_here=yes; else was_here=; fi
 # It never runs: only its files are wanted.
 container=
@@ -62,6 +60,8 @@ end() {
 }
 trap end EXIT
 container=$("$engine" create "$image" none) || fail "$engine could not fetch $image"
+mkdir -p "$folder/bin"
+mkdir -m 700 "$draft"
 "$engine" cp "$container:$python" "$draft/new" || fail "$image has no $python"
 chown -R 0:0 "$draft/new"
 : > "$draft/new/$mark"

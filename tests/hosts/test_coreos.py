@@ -115,7 +115,7 @@ def test_it_gets_ours_and_modules_run_with_it(
 def test_it_runs_only_from_its_own_files(machine: SshHost) -> None:
     loaded = machine.sh(
         f"{_PYTHON}/bin/python3 -I -c 'import ctypes, lzma, sqlite3, ssl, pydantic_core;"
-        ' print(*{l.split()[5] for l in open("/proc/self/maps") if ".so" in l}, sep="\n")\''
+        ' print(*{l.split()[5] for l in open("/proc/self/maps") if ".so" in l}, sep="\\n")\''
     ).split()
     assert loaded
     assert [path for path in loaded if "/opt/provision/python/" not in path] == []
