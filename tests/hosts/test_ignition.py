@@ -188,6 +188,8 @@ def test_engines_know_the_runtime(coreos: Booted) -> None:
     document = json.loads(coreos("cat", "/etc/docker/daemon.json"))
     assert document["runtimes"]["oci-decorator"]["path"] == _RUNTIME
     assert coreos("readlink", _RUNTIME).strip() == "oci-decorator"
+    hook = json.loads(coreos("cat", "/etc/containers/oci/hooks.d/20-oci-decorator-prestart.json"))
+    assert hook["hook"]["path"] == "/opt/provision/bin/oci-decorator"
     # With a storage of its own, which does not ask for overlays on overlays.
     podman = "podman --root /run/kit/a --runroot /run/kit/b --tmpdir /run/kit/c"
     asked = "--storage-driver vfs --runtime oci-decorator info --format '{{.Host.OCIRuntime.Path}}'"

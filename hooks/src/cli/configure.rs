@@ -67,23 +67,23 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
         None => beside_us("oci-decorator-runtime")?,
     };
     let folder = args.path("hook-folder")?.unwrap_or_else(|| hooks_d::FOLDER.into());
-    let hooks = || -> Result<Vec<Hook>> {
-        let program = beside_us("oci-decorator")?;
+    let hooks = || {
+        let program = Path::new(&program).with_file_name("oci-decorator").display().to_string();
         let stages = [(10, "precreate"), (20, "prestart")];
-        let hook = stages.map(|(number, stage)| Hook {
+        let hook = |(number, stage)| Hook {
             file: folder.join(format!("{number}-oci-decorator-{stage}.json")),
             program: program.clone(),
             stage,
-        });
-        Ok(hook.into())
+        };
+        stages.map(hook).into()
     };
     let name = args.value("runtime-name").unwrap_or("oci-decorator");
     Order {
         engine,
+        hooks: is_hook_mode(args, engine)?.then(hooks),
         runtime: runtime(args, engine, name, program, ["set-as-default", "cdi"])?,
         config: args.path("config")?,
         drop_in: args.path("drop-in-config")?,
-        hooks: is_hook_mode(args, engine)?.then(hooks).transpose()?,
         is_given: args.value("runtime-path").is_some(),
         is_removed: args.is_set("remove"),
         is_replacing: args.is_set("replace"),
