@@ -8,6 +8,7 @@ import pytest
 
 from kit.gpt import partitioned_disk
 from kit.probe import need_programs
+from kit.process import run
 from provision.build.bootstrap import copy_root
 from provision.errors import ProvisionError
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("_programs")
 
 @pytest.fixture
 def _programs() -> None:
-    need_programs("sfdisk", "mke2fs", "debugfs")
+    need_programs("sfdisk", "mke2fs", "debugfs", "bzip2")
 
 
 @pytest.fixture
@@ -26,30 +27,25 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        (("EFI-SYSTEM", 20, False), ("ROOT", 9, True), ("USR-A", 12, False)),
-        (("EFI-SYSTEM", 4, False), ("data", 9, True)),
-    ],
-    ids=["by its name", "the largest"],
-)
-def test_the_root_is_found(
-    root: Path, tmp_path: Path, layout: tuple[tuple[str, int, bool], ...]
-) -> None:
+def _packed(disk: Path) -> Path:
+    run(["bzip2", disk])
+    return disk.with_name(f"{disk.name}.bz2")
+
+
+def test_the_root_is_the_largest_partition(root: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    partitioned_disk(
-        disk, [(name, size, root if is_root else None) for name, size, is_root in layout]
-    )
-    copy_root(disk, tmp_path / "copy")
+    partitioned_disk(disk, [("EFI-SYSTEM", 4, None), ("ROOT", 9, root), ("OEM", 5, None)])
+    copy_root(_packed(disk), tmp_path / "copy")
     assert (tmp_path / "copy/usr/bin/gcc").read_text() == "#!/bin/sh\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "disk.bz2", "root"]
 
 
 def test_what_is_no_container_is_refused(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.write_bytes(bytes(1 << 20))
     with pytest.raises(ProvisionError):
-        copy_root(disk, tmp_path / "a")
+        copy_root(_packed(disk), tmp_path / "a")
     partitioned_disk(disk, [("ROOT", 9, None)])
+    disk.with_name("disk.bz2").unlink()
     with pytest.raises(ProvisionError):
-        copy_root(disk, tmp_path / "b")
+        copy_root(_packed(disk), tmp_path / "b")

@@ -6,13 +6,10 @@ passes the address of its mirror on to wget, and writes it into the image.
 
 from __future__ import annotations
 
-import bz2
 import hashlib
-import json
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -32,7 +29,7 @@ from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, settled_path, write_atomic
 from provision.pin import BasePin
@@ -40,61 +37,34 @@ from provision.pin.architectures import names_of
 from provision.progress import Note, Output, report
 from provision.run import run, stream
 
-_ROOT = "ROOT"
-_CHUNK = 1 << 20
-_COPY_SECONDS = 3600.0
-_AGAIN = "It may be damaged: remove it from provision's cache and try again."
-
-
-def _unpack(packed: Path, disk: Path) -> None:
-    """Unpack a disk; write blocks of zeros as holes."""
-    with bz2.open(packed) as source, disk.open("wb") as target:
-        while block := source.read(_CHUNK):
-            if any(block):
-                target.write(block)
-            else:
-                target.seek(len(block), 1)
-        target.truncate()
-
-
-def copy_root(disk: Path, tree: Path) -> None:
-    """Copy the files of a disk's root partition into a new folder.
-
-    It is the partition called ROOT, else the largest.
-    """
-    why = "read the developer container's disk"
-    table = json.loads(run(["sfdisk", "--json", disk], why=why).stdout)["partitiontable"]
-    found = sorted(table.get("partitions", []), key=lambda each: each["size"])
-    roots = [each for each in found if each.get("name") == _ROOT] or found
-    if not roots:
-        raise ProvisionError("The developer container has no partition.", resolution=_AGAIN)
-    offset = roots[-1]["start"] * table["sectorsize"]
-    tree.mkdir()
-    # unix_io of e2fsprogs takes options behind the name.
-    argv = ["debugfs", "-R", f"rdump / {tree}", f"{disk}?offset={offset}"]
-    done = run(argv, why=why, timeout=_COPY_SECONDS)
-    if not (tree / "usr").is_dir():
-        raise ProvisionError(
-            "The file system of the developer container could not be read.",
-            resolution=_AGAIN,
-            details=done.stderr.strip() or None,
-        )
-
-
 FLATCAR = "flatcar"
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){0,3}")
 _FILE = "flatcar_developer_container.bin.bz2"
 _KEYRING = "/etc/provision/keys/flatcar.asc"
 # Source: https://www.flatcar.org/security/image-signing-key/
 _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
+# Nothing is mounted, and no loop device is needed. The root is the largest partition; the disk has
+# some 6 GB, mostly holes.
+_COPY_ROOT = """\
+set -eu
+bzip2 -dc "$1" | cp --sparse=always /dev/stdin "$2.disk"
+start=$(partx --bytes --raw --noheadings --output SIZE,START "$2.disk" \\
+    | sort -n | tail -n 1 | cut -d ' ' -f 2)
+mkdir "$2"
+debugfs -R "rdump / $2" "$2.disk?offset=$((start * 512))" >&2
+rm "$2.disk"
+[ -d "$2/usr" ]"""
+_COPY_SECONDS = 3600.0
+
+
+def copy_root(packed: Path, tree: Path) -> None:
+    """Copy the files of a packed disk's root partition into a new folder."""
+    argv = ["sh", "-c", _COPY_ROOT, "sh", packed, tree]
+    run(argv, why="copy the files of the developer container", timeout=_COPY_SECONDS)
 
 
 def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
-    """Return Flatcar's developer container of a release as an image; it is made if it is missing.
-
-    Nothing is mounted, and no loop device is needed: sfdisk reads the partition table, and debugfs
-    copies the files.
-    """
+    """Return the image of the developer container of a release of Flatcar; made if missing."""
     version = request.distro.version
     if not _VERSION.fullmatch(version):
         raise UsageError(
@@ -106,13 +76,18 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
     packed = settings.state / "developer-containers" / f"{version}.bin.bz2"
 
     def fill(tree: Path) -> None:
-        keyring = _keyring(settings, archive.keyring or _KEYRING)
+        key = settled_path(settings.root, archive.keyring or _KEYRING)
+        if not key.is_file():
+            raise NotFoundError(
+                f"The key that signs Flatcar's releases is not there: '{key}'.",
+                resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
+                f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
+                f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
+                " [distros.flatcar.archive] in /etc/provision/provision.toml.",
+            )
+        keyring = _binary_keyring(settings, {str(key): key.read_bytes()})
         download_signed(f"{url}/{_FILE}", keyring=keyring, destination=packed)
-        # Some 6 GB.
-        disk = tree.with_name("disk")
-        _unpack(packed, disk)
-        copy_root(disk, tree)
-        disk.unlink()
+        copy_root(packed, tree)
 
     maker = "Flatcar's developer container"
     pin = _make_image(settings.engine(), request, maker, url, fill, state=settings.state)
@@ -121,20 +96,15 @@ def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
     return pin
 
 
-def _keyring(settings: Settings, name: str) -> Path:
-    path = settled_path(settings.root, name)
-    if not path.is_file():
-        raise NotFoundError(
-            f"The key that signs Flatcar's releases is not there: '{path}'.",
-            resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
-            f" compare its fingerprint, and put it there: gpg --show-keys {path} has to say"
-            f" {_FINGERPRINT}. Another file can be named as 'keyring' of [distros.flatcar.archive]"
-            " in /etc/provision/provision.toml.",
-        )
-    key = binary_key(path.read_bytes(), name=str(path))
-    keyring = settings.state / "archive/keys" / f"{hashlib.sha256(key).hexdigest()}.gpg"
-    write_atomic(keyring, key)
-    return keyring
+def _binary_keyring(settings: Settings, keys: Mapping[str, bytes]) -> Path:
+    """Return a file with keys in OpenPGP's binary form, in which a keyring is a sequence of them.
+
+    Source: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    content = b"".join(binary_key(key, name=name) for name, key in keys.items())
+    path = settings.state / "archive/keys" / f"{hashlib.sha256(content).hexdigest()}.gpg"
+    write_atomic(path, content)
+    return path
 
 
 # debootstrap's own scripts, one for each release.
@@ -193,13 +163,7 @@ def _from_archive(settings: Settings, request: BaseRequest) -> BasePin:
     suites = [one for one in repositories_of(settings, distro) if one.id == distro.codename]
     # Rather not one that may be another's archive.
     suite = min(suites, key=lambda one: one.origin is not None)
-    keyring = None
-    if suite.keys:
-        # Binary keyrings are sequences of keys, so that several become one file:
-        # https://www.rfc-editor.org/rfc/rfc9580#section-10.1
-        keys = b"".join(binary_key(key, name=name) for name, key in suite.keys.items())
-        keyring = settings.state / "archive/keys" / f"{hashlib.sha256(keys).hexdigest()}.gpg"
-        write_atomic(keyring, keys)
+    keyring = _binary_keyring(settings, suite.keys) if suite.keys else None
     return make_apt_base(settings.engine(), request, suite.urls[0], keyring, state=settings.state)
 
 
@@ -323,15 +287,6 @@ def make_rpm_base(
             ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
             why="have the distro's own rpm keep the package database",
         )
-        # Package managers make folders in the tree at the paths of their settings.
-        inside = folder.resolve().relative_to("/")
-        shutil.rmtree(tree / inside, ignore_errors=True)
-        for path in inside.parents:
-            if path in {Path("var/cache"), Path(path.parts[0])}:
-                break
-            # A folder that is not empty belongs to the distro, like these.
-            with suppress(OSError):
-                (tree / path).rmdir()
         _tidy(tree)
 
     if isinstance(repositories, Path):
@@ -342,14 +297,11 @@ def make_rpm_base(
 
 
 def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequence[str | Path]:
-    cache = tree.parent / "cache"
     return [
         "dnf",
         f"--installroot={tree}",
         f"--releasever={version}",
         f"--setopt=reposdir={repositories}",
-        f"--setopt=cachedir={cache}",
-        f"--setopt=system_cachedir={cache}",
         "--setopt=install_weak_deps=False",
         "--setopt=tsflags=nodocs",
         "--assumeyes",
@@ -359,18 +311,14 @@ def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequen
 
 
 def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str | Path]]:
-    folder = tree.parent
-    zypper: list[str | Path] = ["zypper", "--root", tree, "--non-interactive"]
-    zypper += ["--reposd-dir", repositories, "--cache-dir", folder / "cache"]
-    zypper += ["--pkg-cache-dir", folder / "packages"]
+    zypper = ["zypper", "--root", tree, "--non-interactive", "--reposd-dir", repositories]
     install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
-    # zypper trusts the keys in the tree's database and refuses all others.
-    commands: list[Sequence[str | Path]] = [
-        ["rpm", "--root", tree, "--import", key] for key in sorted(folder.glob("keys/*"))
+    return [
+        # zypper trusts the keys in the tree's database and refuses all others.
+        *(["rpm", "--root", tree, "--import", key] for key in sorted(tree.parent.glob("keys/*"))),
+        [*zypper, "refresh"],
+        [*zypper, "--no-refresh", *install, *distro.base_packages],
     ]
-    commands.append([*zypper, "refresh"])
-    commands.append([*zypper, "--no-refresh", *install, *distro.base_packages])
-    return commands
 
 
 def _make_image(
