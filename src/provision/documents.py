@@ -15,7 +15,6 @@ from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Any,
     ClassVar,
     Literal,
     TypeVar,
@@ -170,38 +169,6 @@ def _read(path: Path) -> str:
         ) from error
 
 
-# pydantic finds the mistakes; its own messages name shapes of its models, and values, which may be
-# secret. Source: https://docs.pydantic.dev/latest/errors/validation_errors/
-_REASONS = {
-    "missing": "missing",
-    "string_type": "must be text in quotes",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "set_type": "must be a list",
-    "frozen_set_type": "must be a list",
-    "dict_type": "must be a table",
-    "model_type": "must be a table",
-    "model_attributes_type": "must be a table",
-    "none_required": "must be left out",
-    "literal_error": "must be {expected}",
-    "enum": "must be {expected}",
-    "union_tag_not_found": "missing",
-    "union_tag_invalid": "must be {expected_tags}",
-    "string_pattern_mismatch": "must match the pattern {pattern}",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_long": "must have at most {max_length} items",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "json_invalid": "not valid JSON: {error}",
-}
 _CLOSE = 0.6
 
 Place = tuple[int | str, ...]
@@ -226,14 +193,17 @@ def _has_wrong_items(place: Place, others: list[Place]) -> bool:
 
 def _found(model: type[BaseModel] | None, item: ErrorDetails) -> tuple[Place, str]:
     """Return where a mistake is, in the document's own keys, and what it is."""
-    kind, context = item["type"], item.get("ctx", {})
     place, known = _follow(model, item["loc"])
-    if kind == "extra_forbidden":
-        return place, _unknown(str(place[-1]), known)
-    if kind in {"union_tag_not_found", "union_tag_invalid"}:
-        # It is the key that chooses the model that is wrong.
-        place = (*place, str(context["discriminator"]).strip("'"))
-    return place, _reason(kind, context, item["msg"])
+    match item["type"]:
+        case "extra_forbidden":
+            return place, _unknown(str(place[-1]), known)
+        case "union_tag_not_found" | "union_tag_invalid" as kind:
+            # It is the key that chooses the model that is wrong; its value is not quoted.
+            key = item["ctx"]["discriminator"].strip("'")
+            is_missing = kind == "union_tag_not_found"
+            known_kinds = f"Input should be one of {item['ctx'].get('expected_tags')}"
+            return (*place, key), "Field required" if is_missing else known_kinds
+    return place, item["msg"].removeprefix("Value error, ")
 
 
 def _unknown(key: str, known: Iterable[str]) -> str:
@@ -241,16 +211,6 @@ def _unknown(key: str, known: Iterable[str]) -> str:
     if close := difflib.get_close_matches(key, names, n=1, cutoff=_CLOSE):
         return f"unknown key; did you mean '{close[0]}'?"
     return f"unknown key; known here: {', '.join(names)}" if names else "unknown key"
-
-
-def _reason(kind: str, context: Mapping[str, Any], message: str) -> str:
-    if kind in {"string_too_short", "too_short"}:
-        least = context["min_length"]
-        what = "characters" if kind == "string_too_short" else "items"
-        return "must not be empty" if least == 1 else f"must have at least {least} {what}"
-    if kind in _REASONS:
-        return _REASONS[kind].format_map(context)
-    return message.removeprefix("Value error, ")
 
 
 def _follow(model: object, location: Place) -> tuple[Place, list[str]]:
