@@ -27,9 +27,8 @@ from urllib.parse import unquote
 
 from provision.errors import InUseError
 from provision.progress import Note, report
-from provision.trust import MOST_LINKS, is_own, open_folder, require_trusted
+from provision.trust import MOST_LINKS, is_own, open_folder, path_parts, require_trusted
 
-_HERE = ("", ".")
 _POLL_SECONDS = 0.05
 # The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
@@ -53,7 +52,7 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
     """
     if root == Path("/"):
         return root / name
-    left = _parts(str(name))
+    left = path_parts(str(name))
     done: list[str] = []
     followed = 0
     while left:
@@ -70,7 +69,7 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(root / str(name).lstrip("/")))
         if target.startswith("/"):
             done.clear()
-        left += _parts(target)
+        left += path_parts(target)
     return root.joinpath(*done)
 
 
@@ -150,11 +149,6 @@ def _matching(root: Path, folder: PurePosixPath, part: str) -> Iterator[PurePosi
     for name in names:
         if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
             yield folder / name
-
-
-def _parts(path: str) -> list[str]:
-    """Return the parts of a path, the first one last."""
-    return [part for part in reversed(path.split("/")) if part not in _HERE]
 
 
 def _target(path: Path) -> str | None:
@@ -497,3 +491,11 @@ def local_path(address: str) -> str | None:
     if address.startswith("file:///"):
         return unquote(address.removeprefix("file://"))
     return address if address.startswith("/") and not address.startswith("//") else None
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

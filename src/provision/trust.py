@@ -108,7 +108,7 @@ def is_own(status: os.stat_result) -> bool:
 
 def _walk(path: Path, look: Look, *, create: bool = False) -> int:
     """Open a path with ``O_PATH``; each step of it is looked at, links before they are followed."""
-    left = _parts(str(path.absolute()))
+    left = path_parts(str(path.absolute()))
     at, shown, links = os.open("/", _STEP), Path("/"), 0
     try:
         look(shown, os.fstat(at))
@@ -129,7 +129,7 @@ def _walk(path: Path, look: Look, *, create: bool = False) -> int:
             if target.startswith("/"):
                 os.close(at)
                 at, shown = os.open("/", _STEP), Path("/")
-            left += _parts(target)
+            left += path_parts(target)
     except BaseException:
         os.close(at)
         raise
@@ -157,7 +157,7 @@ def _open_step(name: str, here: Path, at: int, *, create: bool) -> int:
         raise
 
 
-def _parts(path: str) -> list[str]:
+def path_parts(path: str) -> list[str]:
     """Return the parts of a path, the first one last."""
     return [part for part in reversed(path.split("/")) if part not in {"", "."}]
 

@@ -20,7 +20,7 @@ _KEPT = REPOSITORY / "tests/golden/format.json"
 _TEMPLATES = REPOSITORY / "templates"
 _CHANGED = """
 {names} changed. Can the same inputs now give other modules or files?
-Then raise FORMAT in src/provision/pin/__init__.py, and say so in CHANGELOG.md: hosts build again.
+Then raise FORMAT in src/provision/pin.py, and say so in CHANGELOG.md: hosts build again.
 If not (a comment, a message, a new driver), leave it. Then: UPDATE_GOLDEN=1 pytest tests/golden
 """
 

@@ -6,7 +6,6 @@ Foreign files stay: a key beside provision.toml, or the copy of a file that was 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
@@ -20,7 +19,7 @@ from provision.build.workspace import default_cache, load_settings
 from provision.config import PATH as CONFIG
 from provision.config import Config, load
 from provision.errors import ExitCode, ProvisionError
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, remove_tree
 from provision.fleet.matrix.results import matrix_folder
 from provision.host import STORE
 from provision.progress import Note, report
@@ -99,7 +98,7 @@ def uninstall(
         ours = owned(root, config)
         for path in ours:
             report(Note(f"remove {path}"))
-            _remove(path)
+            remove_tree(path)
         paths += ours
     # A lock of this command is taken, so that its folder is left.
     return Removal((*specifications, *paths), tuple(gone), _foreign(root, ours), needs_reboot)
@@ -187,13 +186,6 @@ def _foreign(root: Path, gone: Iterable[Path]) -> tuple[Path, ...]:
                 yield from below(path) if is_folder else (path,)
 
     return tuple(path for name in _REPORTED for path in below(in_root(root, name)))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _config(root: Path) -> Config:

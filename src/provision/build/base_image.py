@@ -26,8 +26,7 @@ from provision.engine.docker_api import (
 )
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import BasePin, DistroPin
-from provision.pin.architectures import names_of
+from provision.pin import BasePin, DistroPin, names_of
 from provision.progress import Note, report
 
 # Where Docker's official images are, by machine.

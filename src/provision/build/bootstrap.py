@@ -32,8 +32,7 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, settled_path, write_atomic
-from provision.pin import BasePin
-from provision.pin.architectures import names_of
+from provision.pin import BasePin, names_of
 from provision.progress import Note, Output, report
 from provision.run import run, stream
 
@@ -59,7 +58,7 @@ _COPY_SECONDS = 3600.0
 
 def copy_root(packed: Path, tree: Path) -> None:
     """Copy the files of a packed disk's root partition into a new folder."""
-    argv = ["sh", "-c", _COPY_ROOT, "sh", packed, tree]
+    argv = ["sh", "-c", _COPY_ROOT, "sh", str(packed), str(tree)]
     run(argv, why="copy the files of the developer container", timeout=_COPY_SECONDS)
 
 
@@ -311,11 +310,12 @@ def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequen
 
 
 def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str | Path]]:
-    zypper = ["zypper", "--root", tree, "--non-interactive", "--reposd-dir", repositories]
+    zypper = ["zypper", "--root", str(tree), "--non-interactive", f"--reposd-dir={repositories}"]
     install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
+    # zypper trusts the keys in the tree's database and refuses all others.
+    keys = sorted(map(str, tree.parent.glob("keys/*")))
     return [
-        # zypper trusts the keys in the tree's database and refuses all others.
-        *(["rpm", "--root", tree, "--import", key] for key in sorted(tree.parent.glob("keys/*"))),
+        *(["rpm", "--root", str(tree), "--import", key] for key in keys),
         [*zypper, "refresh"],
         [*zypper, "--no-refresh", *install, *distro.base_packages],
     ]

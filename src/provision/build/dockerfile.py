@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.catalogue import Recipe, RecipeSource, Variant
+from provision.catalogue.fields import CONTROL
 from provision.distros import distro_named, family_of, known_distros, release_of, source_names
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.explain import fill
@@ -30,16 +31,14 @@ from provision.pin import (
     Pin,
     RunfileSource,
     TreePin,
+    names_of,
 )
-from provision.pin.architectures import names_of
 from provision.shipped import templates_dir
 from provision.sources.candidates import scripts_of, unpacking
 from provision.sources.runfile import FILES, LAYER
 
 # Characters of a label that stay on one line.
 _LONG = 8000
-# An instruction ends at the line's end, whatever quotes are open, and no escape stands for one.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 # Runs the others of ours in the build container.
 STEP = "step.py"
 PREPARE_TREE = "prepare_tree.py"
@@ -114,7 +113,7 @@ def _with_variables(word: str, variables: dict[str, str]) -> str:
 
 
 def _printable(text: str) -> str:
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise UsageError(
             f"{text!r} can't go into a Dockerfile: it holds a control character",
             resolution="Remove line ends and other control characters from the recipe's values.",

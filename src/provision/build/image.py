@@ -41,8 +41,7 @@ from provision.engine.transfer import read_file
 from provision.errors import ProvisionError, redact
 from provision.files import lock
 from provision.manifest import EXTRAS, MANIFEST
-from provision.pin import PIN_LABEL, Pin
-from provision.pin.architectures import names_of
+from provision.pin import PIN_LABEL, Pin, names_of
 from provision.progress import Note, Output, Step, report
 
 _ATTEMPTS = 5

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,14 @@ from provision.documents import Frozen, load_if_readable
 from provision.engine.scratch import clean
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, WrongContentError
 from provision.fetch import download
-from provision.files import lock, mark_used, sha256_file, sync_directory, write_atomic
+from provision.files import (
+    lock,
+    mark_used,
+    remove_tree,
+    sha256_file,
+    sync_directory,
+    write_atomic,
+)
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, report
 
@@ -256,7 +262,7 @@ class PackageStore:
         if not dry_run:
             clean(self.state)
             for path, _size in gone:
-                _remove(path)
+                remove_tree(path)
         return [(path.name, size) for path, size in gone]
 
     def _left_behind(self) -> list[tuple[Path, int]]:
@@ -322,13 +328,6 @@ def _entries(folder: Path) -> list[tuple[Path, float, int]]:
 def _size_of(path: Path) -> int:
     inside = [Path(top, name) for top, _, names in os.walk(path) for name in names]
     return sum(one.lstat().st_size for one in (inside if path.is_dir() else [path]))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _last_use(status: os.stat_result) -> float:

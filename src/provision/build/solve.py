@@ -59,10 +59,9 @@ from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
 from provision.engine.scratch import container_owner
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
 from provision.fetch import download_any
-from provision.fetch.authorities import authorities_of
+from provision.fetch.http import authorities_of
 from provision.files import in_root, settled_path
-from provision.pin import BasePin, DistroPin, PackagePin, is_address
-from provision.pin.architectures import names_of
+from provision.pin import BasePin, DistroPin, PackagePin, is_address, names_of
 from provision.progress import Note, Output, report
 
 # Fedora's kernel-devel has some 25 MB.

@@ -31,8 +31,9 @@ PLACEHOLDERS = frozenset(
     }
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-# Characters that provision.build.dockerfile refuses.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+# In a Dockerfile, an instruction ends at the line's end, whatever quotes are open, and no escape
+# stands for one.
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 PciIds = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}(-[0-9a-f]{4})?$")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.
 DistroPattern = Annotated[
@@ -61,7 +62,7 @@ def _numbers(text: str, length: int) -> list[int]:
 
 
 def _one_line(text: str) -> str:
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise ValueError("holds a control character, which can't go into a Dockerfile")
     return text
 

@@ -142,7 +142,7 @@ def command(
 def _machine(name: str | None) -> str | None:
     if name is None:
         return None
-    from provision.pin.architectures import machine_of  # noqa: PLC0415 - loads the models
+    from provision.pin import machine_of  # noqa: PLC0415 - loads the models
 
     return machine_of(name)
 

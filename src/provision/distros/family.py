@@ -16,8 +16,7 @@ from typing import NamedTuple
 from provision.distros.distro import Distro, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
 from provision.explain import Kind, explain, fill, last_line
-from provision.pin import ClosurePackage
-from provision.pin.architectures import names_of
+from provision.pin import ClosurePackage, names_of
 
 # Where a solving container's files lie; each script may write below it, and nowhere else.
 WORK = "/provision/solve"

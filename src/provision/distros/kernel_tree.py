@@ -18,7 +18,7 @@ from provision.distros.prepare_tree import (
     parse_config,
 )
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin.architectures import names_of
+from provision.pin import names_of
 
 # What the kernel's own build calls.
 # Source: https://docs.kernel.org/process/changes.html, checked with Linux 6.1 to 6.12.

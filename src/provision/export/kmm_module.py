@@ -26,7 +26,7 @@ from provision.export.daemonset import beside_kmm, documents
 from provision.export.kubernetes import Document, check_name
 from provision.kmod.loader import load_order, parameters_of
 from provision.manifest import Manifest
-from provision.pin.architectures import names_of
+from provision.pin import names_of
 from provision.registry.find import registry_login
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 

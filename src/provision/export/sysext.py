@@ -22,7 +22,7 @@ from provision.files import copy_output
 from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.loader_script import Place
 from provision.manifest import Manifest
-from provision.pin.architectures import names_of
+from provision.pin import names_of
 from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, find_program, run
 from provision.shipped import templates_dir

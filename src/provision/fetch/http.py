@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from provision import __version__
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
+from provision.files import in_root
 
 if TYPE_CHECKING:
     import requests
@@ -31,6 +33,14 @@ _REACH = (
     "Check that this machine reaches that address. Behind a proxy, name it in"
     " /etc/provision/provision.toml ([network] proxy), and add its authority, if it has one, to"
     " those of the system; with an own mirror, name that there."
+)
+
+# Of Debian, Flatcar and Arch; of the RHEL family; of SUSE; of Alpine.
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
 )
 
 T = TypeVar("T")
@@ -212,3 +222,12 @@ def _reason(error: BaseException) -> str:
         return _reason(inner)
     text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
     return _OBJECT.sub("", text) or type(error).__name__
+
+
+def authorities_of(root: Path) -> Path | None:
+    """Return the file with the certificates that a host trusts; None where it has none.
+
+    They are those of its system, which admins add to, and not requests' own list: certifi.
+    """
+    bundles = [in_root(root, name) for name in _BUNDLES]
+    return next((path for path in bundles if path.is_file()), None)

@@ -19,8 +19,7 @@ from pydantic import Field
 
 from provision.documents import Foreign, refusing
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ImageDigest
-from provision.pin.architectures import MACHINE_OF_GO
+from provision.pin import MACHINE_OF_GO, ImageDigest
 from provision.registry.names import Reference
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

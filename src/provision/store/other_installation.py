@@ -28,7 +28,7 @@ _MODULE_FOLDERS = (
 _BUILT = re.compile(r"^\s*BUILT_MODULE_NAME(?:\[\d+\])?=[\"']?([\w-]+)", re.MULTILINE)
 _DPKG = "var/lib/dpkg"
 # Debian's hosts may have rpm too.
-_RPM = ("var/lib/rpm", "usr/lib/sysimage/rpm")
+RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _by_rpm(root: Path, files: Iterable[str], kept: str) -> tuple[list[str], str
 
 
 def _has_rpm(root: Path) -> bool:
-    return any(in_root(root, one).is_dir() for one in _RPM)
+    return any(in_root(root, one).is_dir() for one in RPM_DATABASES)
 
 
 def _modules(recipe: Recipe | None, manifest: Manifest | None) -> set[str]:

@@ -21,6 +21,7 @@ from provision.run import find_program, run
 from provision.store.layout import DAEMONS, ENGINES, UNITS
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
+from provision.store.other_installation import RPM_DATABASES
 
 # Packages of the distro put their units here; those in UNITS take precedence.
 PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
@@ -36,7 +37,6 @@ _WAITING = "Another provision is writing units; waiting for it"
 _DEBIAN = ("header_postinst.d", "postinst.d", "postrm.d")
 DEBIAN_HOOKS = tuple(KERNEL_HOOKS / folder / "provision" for folder in _DEBIAN)
 KERNEL_INSTALL_HOOKS = (KERNEL_HOOKS / "install.d/95-provision.install",)
-_RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 # flatcar-postinst finds it as /usr/share/oem/bin: on the OEM partition, which can be written.
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
@@ -162,7 +162,7 @@ def kernel_hooks(root: Path) -> tuple[PurePosixPath, ...]:
     """
     if in_root(root, "var/lib/dpkg").is_dir():
         return DEBIAN_HOOKS
-    has_rpm = any(in_root(root, name).is_dir() for name in _RPM_DATABASES)
+    has_rpm = any(in_root(root, name).is_dir() for name in RPM_DATABASES)
     is_image = in_root(root, "run/ostree-booted").exists()
     if has_rpm and not is_image and in_root(root, "usr/bin/kernel-install").is_file():
         return KERNEL_INSTALL_HOOKS

@@ -283,9 +283,7 @@ class _Run:
             self._done(cell, "present")
             return
         is_of_call = pin is not None and error["exit_code"] == ExitCode.USAGE
-        is_of_push = (
-            pin is not None and registry is not None and error["reason"] in {"failed", "untrusted"}
-        )
+        is_of_push = pin is not None and registry is not None and error["reason"] in _OF_PUSH
         if is_trouble(error) or is_of_call or is_of_push:
             self._outcome.troubles[cell] = error
             self._is_over = self._is_over or not self._options.keep_going
