@@ -94,6 +94,8 @@ def scenario(
         machine.write("/usr/lib/os-release", os_release.read_text())
         for path, text in podman_files(agent).items():
             machine.write(path, text)
+        # 'configure --remove' leaves an empty document of a file that it made.
+        machine.write("/etc/docker/daemon.json", "{}\n")
         machine.sh(f"rm -rf {_FOREIGN}; mkdir -p /oem; {_LAYOUTS[distro]}; {_READ_ONLY}")
         before = _files(machine)
         ansible = Ansible(tmp_path_factory.mktemp("site"), [machine], variables)

@@ -36,7 +36,7 @@ from provision.run import run, unconfined
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 
-_RECORD = STORE / ".hold.json"
+RECORD = STORE / ".hold.json"
 _DROP_IN = PurePosixPath(GRUB_DROP_INS, "zz-provision.cfg")
 _MENUS = ("boot/grub2/grub.cfg", "boot/grub/grub.cfg")
 _BLS_ENTRIES = "boot/loader/entries"
@@ -139,7 +139,7 @@ class GrubDropIn:
         return (
             "# Written by provision, as [policy] hold_kernels of provision.toml asks for, and"
             " removed when the\n# next kernel has its drivers: provision status\n"
-            f"if [ -e /boot/vmlinuz-{held_kernel} ] && [ -e /{_RECORD} ]; then\n"
+            f"if [ -e /boot/vmlinuz-{held_kernel} ] && [ -e /{RECORD} ]; then\n"
             f"    GRUB_DEFAULT='{entry}'\n"
             "    GRUB_SAVEDEFAULT=false\n"
             "fi\n"
@@ -213,7 +213,7 @@ def _loader_of(root: Path) -> _Loader | None:
 
 def read_hold(root: Path) -> Hold:
     """Return what is held, as the last run left it."""
-    path = in_root(root, _RECORD)
+    path = in_root(root, RECORD)
     try:
         return load_json(path, Hold) if path.exists() else Hold()
     except ProvisionError as error:
@@ -353,7 +353,7 @@ class _Holding:
     def store(self, **changes: str | None) -> None:
         """Write the state down, if it is another."""
         self.hold = self.hold.model_copy(update=changes)
-        path = in_root(self.root, _RECORD, follow=False)
+        path = in_root(self.root, RECORD, follow=False)
         if self.hold == Hold():
             path.unlink(missing_ok=True)
         else:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from provision.agent.desired import KEPT
-from provision.agent.hold import settle
+from provision.agent.hold import RECORD as HOLD
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import apply
-from provision.agent.status import EXPORTER_FOLDERS, FEATURES, METRICS
+from provision.agent.status import EXPORTER_FOLDERS, FEATURES, METRICS, MOTD
 from provision.build.workspace import default_cache, load_settings
 from provision.config import PATH as CONFIG
 from provision.config import Config, load
@@ -80,10 +80,9 @@ def uninstall(
         return dataclasses.replace(planned, paths=specifications)
     for layout in _layouts(root):
         refuse_newer(layout)
-    with switching(root):
-        settle(root, Desired(), None)
     # Units first: none starts on what follows.
     paths = [change.path for change in change_units(root, [], replace=replace)]
+    # Without drivers, it gives the boot loader's default back too.
     result = apply(Run(root, Desired(config), Mode()))
     needs_reboot = result.status.exit_code == ExitCode.IN_USE
     if (trouble := result.status.error) is not None and not needs_reboot:
@@ -111,7 +110,7 @@ def owned(root: Path, config: Config) -> list[Path]:
     """
     exporters = [folder / METRICS for folder in EXPORTER_FOLDERS]
     textfile = config.metrics.textfile
-    files: list[PurePath] = [*_ALONE, *exporters, FEATURES / "provision", KEPT]
+    files: list[PurePath] = [*_ALONE, *exporters, FEATURES / "provision", KEPT, HOLD, MOTD]
     files += [PurePath(textfile)] if textfile else []
     named = [in_root(root, path, follow=False) for path in files]
     if root == Path("/"):

@@ -19,6 +19,7 @@ from kit.probe import need_programs
 from kit.process import run
 from provision.agent.hold import settle
 from provision.agent.model import Desired
+from provision.agent.removal import uninstall
 from provision.agent.status import MOTD, metrics_text
 from provision.errors import ProvisionError
 from provision.store.locks import switching
@@ -307,6 +308,21 @@ def test_a_boot_loader_that_can_not_be_set_costs_no_driver_and_is_said(loader: L
     hold = loader.apply()
     assert hold is not None
     assert (hold.kernel, hold.problem) == (KERNEL, None)
+
+
+@_BOTH_GRUBS
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_uninstall_leaves_no_record_of_it(loader: Loader, *, is_broken: bool) -> None:
+    host = loader.host
+    before = loader.default()
+    if is_broken:
+        write(host.folder / "broken", "")
+    hold = loader.apply()
+    assert hold is not None
+    assert (hold.problem is not None) == is_broken
+    uninstall(host.root)
+    assert list((host.root / "var/lib/provision").glob(".hold*")) == []
+    assert loader.default() == before
 
 
 def test_where_no_kernel_is_ready_nothing_is_held(host: Host) -> None:

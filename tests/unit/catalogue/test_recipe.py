@@ -272,7 +272,7 @@ def test_what_the_mistakes_are_made_of_has_none() -> None:
         ],
         *[(_patch(f), "patches.0.file") for f in ("../fix.patch", "a.diff", "a/b.patch", ".patch")],
         ({"kernels": [{"works": "6.1 or newer"}]}, "kernels.0.works: '6.1 or newer' is no"),
-        ({"source": {"kind": "svn"}}, "source.kind: must be "),
+        ({"source": {"kind": "svn"}}, "source.kind: "),
         (_release("ftp://h.example/f"), f"{_URL}'ftp://h.example/f' is not a valid URL"),
         (_release("h.example/f"), f"{_URL}'h.example/f' is not a valid URL"),
         (_release("https://h.example/a b"), "no blanks"),
