@@ -310,7 +310,8 @@ def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequen
 
 
 def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str | Path]]:
-    zypper = ["zypper", "--root", str(tree), "--non-interactive", f"--reposd-dir={repositories}"]
+    zypper = ["zypper", "--root", str(tree), "--non-interactive"]
+    zypper += ["--reposd-dir", str(repositories)]
     install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
     # zypper trusts the keys in the tree's database and refuses all others.
     keys = sorted(map(str, tree.parent.glob("keys/*")))
