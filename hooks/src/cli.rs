@@ -4,7 +4,6 @@ pub mod cdi_list;
 pub mod check;
 mod commands;
 mod configure;
-mod install_links;
 pub mod nvidia_cdi_hook;
 pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
@@ -17,11 +16,11 @@ use std::path::{Path, PathBuf};
 use crate::apply::cdi;
 use crate::cli::cdi_list::Listing;
 use crate::cli::check::SampleContainer;
-use crate::config::settings::Loaded;
+use crate::config::settings::LoadedSettings;
 use crate::config::{nvidia, settings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::cdi::DEFAULT_FOLDERS;
-use crate::frontends::{hook, precreate, read_input};
+use crate::frontends::{hook, read_input, runtime};
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
 use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
@@ -67,7 +66,7 @@ static PROGRAM: Program = Program {
         command("cdi generate", GENERATE, generate),
         command("cdi list", &[CONFIG, CONFIG_DIR, ROOT, JSON], list),
         command("configure", configure::OPTIONS, configure::run).takes(Takes::One),
-        command("install-links", install_links::OPTIONS, install_links::run).takes(Takes::One),
+        command("install-links", configure::LINK_OPTIONS, configure::run_links).takes(Takes::One),
         command("prestart", HOST, run_hook),
         command("createRuntime", HOST, run_hook),
         command("createContainer", HOST, idle),
@@ -126,7 +125,7 @@ fn root_of(words: &ParsedArgs) -> Result<Option<PathBuf>> {
 
 /// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
 /// because the environment may be the container's.
-fn settings_of(words: &ParsedArgs) -> Result<Loaded> {
+fn settings_of(words: &ParsedArgs) -> Result<LoadedSettings> {
     let mut loaded = settings::load(words.value("settings").map(Path::new));
     if let Some(root) = root_of(words)? {
         loaded.settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
@@ -161,15 +160,15 @@ fn check(words: &ParsedArgs) -> Result<u8> {
         annotations: annotations.collect::<Result<_>>()?,
         privileged: words.is_set("privileged"),
     };
-    report(words, &container, &loaded, &nvidia::Place { path, named: false })
+    report(words, &container, &loaded, &nvidia::ConfigPath { path, named: false })
 }
 
 /// Prints the report of a check. Returns its exit code.
 fn report(
     words: &ParsedArgs,
     container: &SampleContainer,
-    loaded: &Loaded,
-    nvidia: &nvidia::Place,
+    loaded: &LoadedSettings,
+    nvidia: &nvidia::ConfigPath,
 ) -> Result<u8> {
     let report = check::run(container, loaded, nvidia)?;
     print(&if words.is_set("json") {
@@ -194,7 +193,7 @@ fn annotation(words: &ParsedArgs, word: &str) -> Result<(String, String)> {
 fn filter(words: &ParsedArgs) -> Result<u8> {
     let settings = settings_of(words)?;
     let config = read_input("the spec", MAX_CONFIG)?;
-    match precreate::run(&settings, &config)? {
+    match runtime::filter(&settings, &config)? {
         Some(edited) => print(&edited),
         None => print_bytes(&config),
     }

@@ -15,7 +15,7 @@ pub mod toml_text;
 use std::path::{Path, PathBuf};
 
 use crate::error::{self, Error};
-use crate::host::{files, lock};
+use crate::host::files;
 
 /// Errors say what is wrong with a text. The caller adds the file.
 pub type Result<T> = std::result::Result<T, String>;
@@ -199,7 +199,7 @@ fn change(
     is_dry: bool,
     decide: impl FnOnce(Option<&str>) -> error::Result<Option<String>>,
 ) -> error::Result<Done> {
-    let _held = (!is_dry).then(lock::take).transpose()?;
+    let _held = (!is_dry).then(files::lock).transpose()?;
     let before = files::read(file)?;
     let after = decide(before.as_deref())?;
     let done = Done { file: file.to_owned(), before, after };

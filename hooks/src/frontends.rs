@@ -9,7 +9,6 @@ pub mod cdi;
 pub mod cdi_hook;
 pub mod hook;
 pub mod nvidia;
-pub mod precreate;
 pub mod resolve;
 pub mod runtime;
 pub mod sarus;
@@ -19,7 +18,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::apply::spec::Spec;
-use crate::config::settings::Loaded;
+use crate::config::settings::LoadedSettings;
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
 use crate::host::libraries;
@@ -40,7 +39,7 @@ use scheduled::Scheduled;
 /// What a front end works with: the settings, and what differs between the names of this program.
 #[derive(Debug)]
 pub struct Context<'a> {
-    pub loaded: &'a Loaded,
+    pub loaded: &'a LoadedSettings,
     pub policy: &'a Policy,
     pub log: &'a Log,
     pub kind: FrontEndKind,
@@ -62,7 +61,7 @@ pub enum FrontEndKind {
 
 impl<'a> Context<'a> {
     /// Under this program's own names: the interfaces are those of the settings.
-    pub fn new(loaded: &'a Loaded, log: &'a Log, kind: FrontEndKind) -> Self {
+    pub fn new(loaded: &'a LoadedSettings, log: &'a Log, kind: FrontEndKind) -> Self {
         let settings = &loaded.settings;
         let scheduled = settings.scheduler.then(SchedulerLists::of_process).unwrap_or_default();
         Self {
@@ -76,7 +75,7 @@ impl<'a> Context<'a> {
     }
 
     /// Under NVIDIA's names.
-    pub fn of_nvidia(loaded: &'a Loaded, log: &'a Log, nvidia: Nvidia<'a>) -> Self {
+    pub fn of_nvidia(loaded: &'a LoadedSettings, log: &'a Log, nvidia: Nvidia<'a>) -> Self {
         Self { nvidia: Some(nvidia), ..Self::new(loaded, log, nvidia.kind) }
     }
 

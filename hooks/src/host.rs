@@ -9,7 +9,6 @@ pub mod gated_devices;
 pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
-pub mod lock;
 pub(crate) mod mountinfo;
 pub mod nodes;
 pub(crate) mod publish;

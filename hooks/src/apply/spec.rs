@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
 };
-use crate::spec::config::Config;
+use crate::spec::config::ContainerConfig;
 use crate::spec::json::{quote, RawObject};
 use splice::{apply, extend, Additions, Splice};
 
@@ -32,14 +32,14 @@ pub struct Spec<'a> {
 
 impl<'a> Spec<'a> {
     /// Errors: the config is not a JSON object.
-    pub fn of(config: &Config<'a>) -> Result<Self> {
+    pub fn of(config: &ContainerConfig<'a>) -> Result<Self> {
         let (text, members) = config.members()?;
         Ok(Self { text, members: members.clone() })
     }
 
     /// The same from a text.
     pub fn parse(text: &'a str) -> Result<Self> {
-        Self::of(&Config::parse(text.as_bytes()))
+        Self::of(&ContainerConfig::parse(text.as_bytes()))
     }
 
     /// The spec without edits.

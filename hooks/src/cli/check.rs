@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::config::nvidia::Place;
-use crate::config::settings::Loaded;
+use crate::config::nvidia::ConfigPath;
+use crate::config::settings::LoadedSettings;
 use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
 use crate::frontends::resolve::reserved;
@@ -70,7 +70,11 @@ struct VendorReport {
 /// Runs the check. Without variables and annotations of the container, every feature of every vendor
 /// is checked. NVIDIA's settings are those of the place `nvidia`.
 /// Errors: the folder of vendor files or the root can't be read.
-pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Place) -> Result<Findings> {
+pub fn run(
+    container: &SampleContainer,
+    loaded: &LoadedSettings,
+    nvidia: &ConfigPath,
+) -> Result<Findings> {
     let settings = &loaded.settings;
     let files = vendor_dir::read(&settings.config_dir)?;
     let host = Host::open(&settings.root)?;

@@ -1,4 +1,5 @@
-//! `oci-decorator configure`, and the code that it shares with `nvidia-ctk runtime configure`.
+//! `oci-decorator configure`, with the code that it shares with `nvidia-ctk runtime configure`, and
+//! `oci-decorator install-links`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -386,6 +387,43 @@ fn crios(ours: &Path, notes: &mut Vec<String>) -> Vec<String> {
         }
     }
     texts
+}
+
+pub const LINK_OPTIONS: &[Opt] = &[flag(&["remove"]), JSON];
+
+/// `install-links`: makes or removes links with the names of NVIDIA's programs.
+pub fn run_links(args: &ParsedArgs) -> Result<u8> {
+    let [folder] = args.operands.as_slice() else {
+        let error = args.wrong("the folder is missing");
+        return Err(
+            error.resolve("name one folder, for example: oci-decorator install-links /usr/bin")
+        );
+    };
+    let folder = std::path::absolute(folder)
+        .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
+    let program = own_program()?;
+    let links = links::Links::new(&folder, &program);
+    let (changed, verb) = if args.is_set("remove") {
+        (links.remove()?, "removed")
+    } else {
+        (links.install()?, "made")
+    };
+    let changed: Vec<_> = changed.iter().map(|path| path.display().to_string()).collect();
+    print(&if args.is_set("json") {
+        format!("{}\n", json!({"target": links.target.to_string_lossy(), "changed": changed}))
+    } else if changed.is_empty() {
+        "nothing to do\n".to_owned()
+    } else {
+        let text = changed.iter().flat_map(|path| [path.as_str(), " was ", verb, "\n"]);
+        text.collect()
+    })
+}
+
+/// The real path of this program.
+fn own_program() -> Result<PathBuf> {
+    std::env::current_exe()
+        .and_then(std::fs::canonicalize)
+        .map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use rustix::process::Pid;
 use super::commands::{command, Program, Takes};
 use super::nvidia_hook::SETTINGS_OPTION;
 use super::{complain, print};
-use crate::config::nvidia::{Compat, Config, CAPABILITIES as KNOWN_CAPABILITIES};
-use crate::config::settings::{self, Loaded};
+use crate::config::nvidia::{Compat, NvidiaConfig, CAPABILITIES as KNOWN_CAPABILITIES};
+use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
 use crate::frontends::nvidia::Nvidia;
@@ -101,7 +101,7 @@ pub fn run(line: &[OsString]) -> u8 {
 
 /// The settings and the log. Variables name no settings: LXC and enroot start this program with the
 /// container's environment.
-fn loaded(words: &ParsedArgs) -> (Loaded, Log) {
+fn loaded(words: &ParsedArgs) -> (LoadedSettings, Log) {
     let mut loaded = settings::load(words.value(SETTINGS_OPTION).map(Path::new));
     let settings = &mut loaded.settings;
     if let Some(file) = words.value("debug") {
@@ -121,7 +121,7 @@ fn edits(context: &Context, environment: &[String]) -> Result<Edits> {
     Ok(context.edits(&request)?.unwrap_or_default())
 }
 
-fn nvidia(config: &Config) -> Nvidia<'_> {
+fn nvidia(config: &NvidiaConfig) -> Nvidia<'_> {
     let kind = FrontEndKind::Hook;
     Nvidia { config, problem: None, warnings: &[], kind, reads_annotations: false, file: None }
 }
@@ -141,7 +141,7 @@ fn configure(words: &ParsedArgs) -> Result<u8> {
     let is_without_compat =
         words.is_set("no-cntlibs") || words.value("cuda-compat-mode") == Some("disabled");
     let compat = if is_without_compat { Compat::Disabled } else { Compat::default() };
-    let config = Config { no_cgroups, compat, no_groups: true, ..Config::default() };
+    let config = NvidiaConfig { no_cgroups, compat, no_groups: true, ..NvidiaConfig::default() };
     let (loaded, log) = loaded(words);
     let context = Context::of_nvidia(&loaded, &log, nvidia(&config));
     let mut edits = edits(&context, &environment(words))?;
@@ -180,7 +180,7 @@ fn environment(words: &ParsedArgs) -> Vec<String> {
 fn list(words: &ParsedArgs) -> Result<u8> {
     let is_all = LIST.iter().all(|option| words.value(option.name()).is_none());
     let (loaded, log) = loaded(words);
-    let config = Config::default();
+    let config = NvidiaConfig::default();
     // The host's files are shown, not given to a container.
     let everything = Policy::default();
     let context =

@@ -14,7 +14,7 @@ use std::path::Path;
 use super::check::SampleContainer;
 use super::commands::{command, Program, Takes};
 use super::{complain, nvidia_cdi_hook, print, report, JSON};
-use crate::config::nvidia::{self, Place};
+use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
 use crate::error::Result;
 use crate::log::printable;
@@ -86,7 +86,7 @@ fn warn(words: &ParsedArgs, line: &str) {
 }
 
 /// The settings file for a command line.
-fn place_of(words: &ParsedArgs) -> Place {
+fn place_of(words: &ParsedArgs) -> ConfigPath {
     let named = words.value("config-file").or(words.value("settings"));
     let variable = |name| std::env::var_os(name);
     nvidia::place(

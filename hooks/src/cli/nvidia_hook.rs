@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::print;
-use crate::config::nvidia::{self, Place};
+use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::hook::MAX_STATE;
@@ -84,7 +84,7 @@ fn wrong(text: &str) -> u8 {
 }
 
 /// Gives a container its devices, at the stage `prestart`.
-fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
+fn prestart(place: &ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8> {
     let loaded = nvidia::load(&place.path, place.named);
     // A named file has to exist. For mistakes in it, the front end refuses only containers that
     // ask.

@@ -17,7 +17,7 @@ pub use keys::{is_known, without_meaning};
 // Each is a key of the file.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct NvidiaConfig {
     /// `disable-require`
     pub disable_require: bool,
     /// `swarm-resource`: names of variables, first to last.
@@ -37,7 +37,7 @@ pub struct Config {
     /// `nvidia-container-runtime.runtimes`. `None`: ours count.
     pub runtimes: Option<Vec<String>>,
     /// `nvidia-container-runtime.mode`
-    pub mode: Mode,
+    pub mode: RuntimeMode,
     /// `….modes.csv.mount-spec-path`
     pub csv_folder: PathBuf,
     /// `….modes.cdi.default-kind`
@@ -58,7 +58,7 @@ pub struct Config {
 
 /// How a container gets what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum RuntimeMode {
     /// `cdi` if every device is requested by its CDI name, `csv` on Tegra, else `jit-cdi`.
     #[default]
     Auto,
@@ -81,7 +81,7 @@ pub enum Compat {
     Disabled,
 }
 
-impl Default for Config {
+impl Default for NvidiaConfig {
     fn default() -> Self {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         Self {
@@ -94,7 +94,7 @@ impl Default for Config {
             log_file: None,
             log_level: None,
             runtimes: None,
-            mode: Mode::default(),
+            mode: RuntimeMode::default(),
             csv_folder: "/etc/nvidia-container-runtime/host-files-for-container.d".into(),
             cdi_kind: "nvidia.com/gpu".to_owned(),
             cdi_prefixes: words(&["cdi.k8s.io/"]),
@@ -123,7 +123,7 @@ const BELOW_XDG: &str = "nvidia-container-runtime/config.toml";
 
 /// The file that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigPath {
     pub path: PathBuf,
     /// The user named this file, so it has to exist.
     pub named: bool,
@@ -131,10 +131,10 @@ pub struct Place {
 
 /// The file as far as it could be read.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The values of the file, with defaults where there are mistakes. Only defaults if a user
     /// other than root may change the file.
-    pub config: Config,
+    pub config: NvidiaConfig,
     /// Every mistake of the file.
     pub problem: Option<Error>,
     /// Values with another effect than in NVIDIA's program, each with file and key.
@@ -143,7 +143,7 @@ pub struct Loaded {
     pub idle: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// The warnings, and why keys of the file change nothing here.
     pub fn notes(&self) -> Vec<String> {
         let why = |key: &String| {
@@ -160,45 +160,47 @@ impl Loaded {
 
 /// Finds the file: the one that the command line names, else the one of the first variable that is
 /// set, else the default. Empty variables do not count.
-pub fn place(option: Option<&Path>, variable: Option<&OsStr>, xdg: Option<&OsStr>) -> Place {
+pub fn place(option: Option<&Path>, variable: Option<&OsStr>, xdg: Option<&OsStr>) -> ConfigPath {
     let set = |value: Option<&OsStr>| value.filter(|v| !v.is_empty()).map(PathBuf::from);
     let named = option.map(PathBuf::from).or_else(|| set(variable));
     if let Some(path) = named {
-        return Place { path, named: true };
+        return ConfigPath { path, named: true };
     }
     let path = set(xdg).map_or_else(|| DEFAULT_PATH.into(), |folder| folder.join(BELOW_XDG));
-    Place { path, named: false }
+    ConfigPath { path, named: false }
 }
 
 /// Reads the file. If it was not named and does not exist, the defaults count. A link that leads
 /// nowhere is a mistake.
-pub fn load(path: &Path, named: bool) -> Loaded {
+pub fn load(path: &Path, named: bool) -> LoadedConfig {
     if !named && rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
-        return Loaded::default();
+        return LoadedConfig::default();
     }
     let shown = path.display();
     match read(path) {
         Ok(file) => judge(path, &file),
-        Err(Errno::INVAL) => Loaded::broken(Error::usage(format!("{shown} is not a regular file"))),
-        Err(Errno::NOENT) => Loaded::broken(
+        Err(Errno::INVAL) => {
+            LoadedConfig::broken(Error::usage(format!("{shown} is not a regular file")))
+        }
+        Err(Errno::NOENT) => LoadedConfig::broken(
             Error::usage(format!("can't read {shown}: there is no such file"))
                 .resolve(format!("make it: nvidia-ctk config default --output {shown}")),
         ),
-        Err(error) => Loaded::broken(cannot_read(path, error)),
+        Err(error) => LoadedConfig::broken(cannot_read(path, error)),
     }
 }
 
-fn judge(path: &Path, file: &File) -> Loaded {
+fn judge(path: &Path, file: &File) -> LoadedConfig {
     let shown = path.display();
     let read = Reading::of(&file.text);
     let option = (path != Path::new(DEFAULT_PATH)).then(|| format!(" --config-file {shown}"));
     let check = format!("nvidia-ctk info{}", option.unwrap_or_default());
     let problem = file.problem(path, &read.mistakes, &check);
     if file.distrust.is_some() {
-        return Loaded { problem, ..Loaded::default() };
+        return LoadedConfig { problem, ..LoadedConfig::default() };
     }
     let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}"));
-    Loaded { config: read.config, problem, warnings: warnings.collect(), idle: read.idle }
+    LoadedConfig { config: read.config, problem, warnings: warnings.collect(), idle: read.idle }
 }
 
 /// Every mistake in the text of such a file, each with its key.
@@ -208,7 +210,7 @@ pub fn mistakes(text: &str) -> Vec<String> {
 
 #[derive(Default)]
 struct Reading {
-    config: Config,
+    config: NvidiaConfig,
     mistakes: Vec<String>,
     warnings: Vec<String>,
     idle: Vec<String>,

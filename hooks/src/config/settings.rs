@@ -51,7 +51,7 @@ pub struct Settings {
 
 /// Settings as far as they could be read.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedSettings {
     /// The values of the file, with defaults where there are mistakes. Only defaults if a user
     /// other than root may change the file.
     pub settings: Settings,
@@ -62,7 +62,7 @@ pub struct Loaded {
     pub suspected: Vec<PathBuf>,
 }
 
-impl Loaded {
+impl LoadedSettings {
     /// The settings, for commands that must not run with wrong ones. Errors: any mistake.
     pub fn sound(self) -> Result<Settings> {
         self.problem.map_or(Ok(self.settings), Err)
@@ -98,7 +98,7 @@ impl Default for Settings {
 }
 
 /// Reads the named file, else the default one if it exists.
-pub fn load(named: Option<&Path>) -> Loaded {
+pub fn load(named: Option<&Path>) -> LoadedSettings {
     match named {
         Some(path) => load_from(path),
         None => load_where_there(Path::new(DEFAULT_PATH)),
@@ -107,31 +107,31 @@ pub fn load(named: Option<&Path>) -> Loaded {
 
 /// Reads the file if it exists. A link that leads nowhere is an error, because its target should
 /// have settings and a policy.
-fn load_where_there(path: &Path) -> Loaded {
+fn load_where_there(path: &Path) -> LoadedSettings {
     if rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
-        return Loaded::default();
+        return LoadedSettings::default();
     }
     load_from(path)
 }
 
-fn load_from(path: &Path) -> Loaded {
+fn load_from(path: &Path) -> LoadedSettings {
     let shown = path.display();
     let file = match read(path) {
         Ok(file) => file,
         Err(Errno::INVAL) => {
             let problem = Error::usage(format!("{shown} is not a regular file"))
                 .resolve(format!("put a file in its place; see what it is: ls -ld {shown}"));
-            return Loaded::broken(Settings::default(), problem);
+            return LoadedSettings::broken(Settings::default(), problem);
         }
-        Err(error) => return Loaded::broken(Settings::default(), cannot_read(path, error)),
+        Err(error) => return LoadedSettings::broken(Settings::default(), cannot_read(path, error)),
     };
     let (settings, mistakes) = parse(&file.text);
     let option = (path != Path::new(DEFAULT_PATH)).then(|| format!(" --config {shown}"));
     let check = format!("oci-decorator check{}", option.unwrap_or_default());
     match file.problem(path, &mistakes, &check) {
-        None => Loaded { settings, ..Loaded::default() },
-        Some(problem) if file.distrust.is_some() => Loaded::untrusted(settings, problem),
-        Some(problem) => Loaded::broken(settings, problem),
+        None => LoadedSettings { settings, ..LoadedSettings::default() },
+        Some(problem) if file.distrust.is_some() => LoadedSettings::untrusted(settings, problem),
+        Some(problem) => LoadedSettings::broken(settings, problem),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::host::lock;
+use crate::host::files;
 
 /// The names of the links.
 pub const NAMES: [&str; 8] = [
@@ -65,7 +65,7 @@ impl<'a> Links<'a> {
             return Err(Error::not_found(format!("{shown} is not a folder"))
                 .resolve(format!("make it: mkdir -p {shown}")));
         }
-        let _held = lock::take()?;
+        let _held = files::lock()?;
         let is_foreign = |path: &PathBuf| self.state_of(path) == LinkState::Foreign;
         refuse(&self.paths().into_iter().filter(is_foreign).collect::<Vec<_>>())?;
         let mut made = Vec::new();
@@ -84,7 +84,7 @@ impl<'a> Links<'a> {
 
     /// Removes the links that lead to this program, and returns them. Other files stay.
     pub fn remove(&self) -> Result<Vec<PathBuf>> {
-        let _held = lock::take()?;
+        let _held = files::lock()?;
         let is_ours = |path: &PathBuf| self.state_of(path) == LinkState::Ours;
         let ours: Vec<_> = self.paths().into_iter().filter(is_ours).collect();
         for path in &ours {

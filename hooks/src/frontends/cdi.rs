@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::config::cdi::folder::{self, SpecFile};
-use crate::config::cdi::name::qualified;
+use crate::config::cdi::qualified;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::log::level::Level;

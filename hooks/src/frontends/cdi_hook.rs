@@ -28,7 +28,7 @@ use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::paths::clean;
 use crate::model::edits::{Compat, Link, Mounted, Present};
-use crate::spec::config::Config;
+use crate::spec::config::ContainerConfig;
 use crate::spec::state;
 
 pub use call::{parse, Verb, VERBS};
@@ -60,7 +60,7 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     let (mut rootfs, present) = match read_config(&path) {
         Ok(Some((text, _))) => {
             config = text;
-            let spec = Spec::of(&Config::parse(&config))?;
+            let spec = Spec::of(&ContainerConfig::parse(&config))?;
             (open_root(&spec, &bundle)?, spec.present()?)
         }
         Ok(None) => {

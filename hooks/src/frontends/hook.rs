@@ -15,7 +15,7 @@ use crate::apply::namespace::process::Process;
 use crate::apply::namespace::{cgroup, params, DetachedMounts};
 use crate::apply::spec::Spec;
 use crate::apply::write_files;
-use crate::config::settings::Loaded;
+use crate::config::settings::LoadedSettings;
 use crate::error::{Error, Result};
 use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::bundle::read_config;
@@ -24,7 +24,7 @@ use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::model::edits::{Edits, Present};
 use crate::spec::command_line::Arguments;
-use crate::spec::config::Config;
+use crate::spec::config::ContainerConfig;
 use crate::spec::state::State;
 
 /// Stages at which the container's namespaces exist and its root is not yet entered.
@@ -43,7 +43,7 @@ pub const MAX_STATE: u64 = 1 << 20;
 
 /// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it.
 /// Errors: the start is refused.
-pub fn run(loaded: &Loaded, input: &str) -> Result<()> {
+pub fn run(loaded: &LoadedSettings, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
@@ -66,7 +66,7 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
         context.log.write(&Note::new(Level::Warning, message));
         return Ok(());
     };
-    let config = Config::parse(&config);
+    let config = ContainerConfig::parse(&config);
     let request = context.request(&config);
     let Some(mut edits) = context.edits(&request)? else {
         return Ok(());

@@ -12,14 +12,14 @@ use std::cell::LazyCell;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::config::nvidia::{Config, Loaded, Mode, Place, DEFAULT_PATH};
+use crate::config::nvidia::{ConfigPath, LoadedConfig, NvidiaConfig, RuntimeMode, DEFAULT_PATH};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::host::Host;
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
-use crate::model::request::{ContainerRequest, DeviceList, Interface, Source};
+use crate::model::request::{ContainerRequest, DeviceList, Interface, RequestSource};
 use crate::spec::config::ScanScope;
 
 use super::FrontEndKind;
@@ -29,12 +29,13 @@ use vars::{CUDA_VERSION, DEVICES, MOUNTS};
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
-static OWN: LazyLock<Config> = LazyLock::new(|| Config { mode: Mode::JitCdi, ..Config::default() });
+static OWN: LazyLock<NvidiaConfig> =
+    LazyLock::new(|| NvidiaConfig { mode: RuntimeMode::JitCdi, ..NvidiaConfig::default() });
 
 /// The parameters of NVIDIA's interface.
 #[derive(Debug, Clone, Copy)]
 pub struct Nvidia<'a> {
-    pub config: &'a Config,
+    pub config: &'a NvidiaConfig,
     /// Why the configuration may not be the intended one: every mistake in it. A container that
     /// asks for devices is refused with them.
     pub problem: Option<&'a Error>,
@@ -61,7 +62,7 @@ impl<'a> Nvidia<'a> {
     }
 
     /// The interface under NVIDIA's names, with the configuration that was loaded from a place.
-    pub fn of_loaded(loaded: &'a Loaded, place: &'a Place, kind: FrontEndKind) -> Self {
+    pub fn of_loaded(loaded: &'a LoadedConfig, place: &'a ConfigPath, kind: FrontEndKind) -> Self {
         Self {
             config: &loaded.config,
             problem: loaded.problem.as_ref(),
@@ -104,20 +105,21 @@ impl<'a> Nvidia<'a> {
     fn possible_trigger(
         &self,
         request: &ContainerRequest,
-        may: impl Fn(Source) -> bool,
+        may: impl Fn(RequestSource) -> bool,
     ) -> Option<String> {
         let annotation = request.cdi.first();
-        let annotation = annotation.filter(|_| may(Source::Cdi) && may(Source::Annotations));
+        let annotation =
+            annotation.filter(|_| may(RequestSource::Cdi) && may(RequestSource::Annotations));
         if let Some((key, _)) = annotation {
             return Some(key.clone().into_owned());
         }
-        if self.config.volume_mounts && may(Source::Mounts) {
+        if self.config.volume_mounts && may(RequestSource::Mounts) {
             let mut mounts = request.mounts.iter();
             if let Some(mount) = mounts.find(|m| m.destination.contains(MOUNTS)) {
                 return Some(mount.destination.clone().into_owned());
             }
         }
-        if !may(Source::Environment) && !request.is_scheduled {
+        if !may(RequestSource::Environment) && !request.is_scheduled {
             return None;
         }
         let asks = |name: &&str| {
@@ -142,9 +144,9 @@ impl<'a> Nvidia<'a> {
     /// requires. The modes that make a specification give every feature, and check nothing.
     fn is_legacy(&self) -> bool {
         match self.config.mode {
-            Mode::Legacy => true,
-            Mode::Auto => self.kind == FrontEndKind::Hook,
-            Mode::Csv | Mode::Cdi | Mode::JitCdi => false,
+            RuntimeMode::Legacy => true,
+            RuntimeMode::Auto => self.kind == FrontEndKind::Hook,
+            RuntimeMode::Csv | RuntimeMode::Cdi | RuntimeMode::JitCdi => false,
         }
     }
 
@@ -152,7 +154,7 @@ impl<'a> Nvidia<'a> {
     fn is_disabled(&self, hook: &str) -> bool {
         let names = &self.config.disabled_hooks;
         self.kind == FrontEndKind::Runtime
-            && matches!(self.config.mode, Mode::Auto | Mode::JitCdi)
+            && matches!(self.config.mode, RuntimeMode::Auto | RuntimeMode::JitCdi)
             && names.iter().any(|name| name == "all" || name == hook)
     }
 

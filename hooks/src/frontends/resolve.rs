@@ -1,6 +1,6 @@
 //! From a config to requests, and from an allowed request to edits.
 
-use crate::config::nvidia::Config;
+use crate::config::nvidia::NvidiaConfig;
 use crate::config::settings::Settings;
 use crate::error::Result;
 use crate::host::inventory::collect;
@@ -10,14 +10,14 @@ use crate::log::Note;
 use crate::model::decide::ResolvedRequest;
 use crate::model::edits::Edits;
 use crate::model::request::{Backend, ContainerRequest, DeviceRequest, Interface};
-use crate::spec::config::{Config as Spec, HOOK_STAGES};
+use crate::spec::config::{ContainerConfig, HOOK_STAGES};
 
 use super::nvidia::{csv, vars::DEVICES, Nvidia, HOOKS};
 use super::{cdi, sarus, Context, FrontEndKind};
 
 impl Context<'_> {
     /// What a config requests, through flags of vendor files and through other programs' interfaces.
-    pub fn request<'b>(&self, config: &Spec<'b>) -> ContainerRequest<'b> {
+    pub fn request<'b>(&self, config: &ContainerConfig<'b>) -> ContainerRequest<'b> {
         let scope = self.nvidia.map(|nvidia| nvidia.scan_scope());
         let mut request = config.request(&scope.unwrap_or_default());
         if self.loaded.settings.scheduler && self.kind == FrontEndKind::Runtime {
@@ -98,7 +98,7 @@ pub fn reserved(settings: &Settings, nvidia: Option<&Nvidia>) -> Vec<String> {
 /// The edits of CDI specifications for the names of a request. The variable tells a later hook that
 /// it has nothing left to do.
 fn by_names(
-    config: &Config,
+    config: &NvidiaConfig,
     request: &DeviceRequest,
     container: &ContainerRequest,
     host: &Host,

@@ -1,5 +1,5 @@
 //! The runtime shim: edits the bundle of a new container, then becomes the low-level runtime. Every
-//! other command passes through.
+//! other command passes through. And the filter, which edits a spec and writes it to its output only.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -13,16 +13,17 @@ use rustix::fs::Stat;
 use crate::apply::spec::Spec;
 use crate::apply::write_files;
 use crate::config::nvidia;
-use crate::config::settings::{self, Loaded};
+use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::bundle;
 use crate::host::files::{candidates, is_executable, PATH};
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{append, now, printable, Log, Note};
 use crate::spec::command_line::{Arguments, Create, LogFormat};
-use crate::spec::config::Config;
+use crate::spec::config::ContainerConfig;
 use crate::spec::json::quote;
 
 /// The program's name as a runtime.
@@ -61,7 +62,7 @@ fn start(
 /// The low-level runtime that a start with this `PATH` becomes. `named` is the file of the settings, unless it is the
 /// default. Errors: there is none.
 pub fn low_level(
-    loaded: &Loaded,
+    loaded: &LoadedSettings,
     named: Option<&Path>,
     nvidia: Option<Nvidia>,
     mut path: OsString,
@@ -85,7 +86,7 @@ pub fn low_level(
 }
 
 /// Edits the bundle of the container.
-fn decorate(loaded: &Loaded, arguments: &Arguments, nvidia: Option<Nvidia>) -> Result<()> {
+fn decorate(loaded: &LoadedSettings, arguments: &Arguments, nvidia: Option<Nvidia>) -> Result<()> {
     let settings = &loaded.settings;
     let container = arguments.creates.first().map_or("", |create| &create.container);
     let theirs = nvidia.map(|nvidia| nvidia.config);
@@ -137,7 +138,9 @@ fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
 /// Refuses containers that ask, because the runtime may read another config than we would edit.
 fn refuse_who_asks(context: &Context, configs: &[Existing], why: Option<&str>) -> Result<()> {
     for config in configs {
-        if let Some(flag) = context.may_ask(&context.request(&Config::parse(&config.bytes)))? {
+        if let Some(flag) =
+            context.may_ask(&context.request(&ContainerConfig::parse(&config.bytes)))?
+        {
             let why = why.unwrap_or("runc, crun and youki would take different configs");
             return Err(ambiguous(&format!("{flag} is set, but "), why));
         }
@@ -154,7 +157,7 @@ fn ambiguous(but: &str, why: &str) -> Error {
 
 fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
     let create = existing.create;
-    let config = Config::parse(&existing.bytes);
+    let config = ContainerConfig::parse(&existing.bytes);
     let Some(edits) = context.edits(&context.request(&config))? else {
         return Ok(());
     };
@@ -204,6 +207,51 @@ fn entry(message: &str, format: LogFormat) -> String {
     match format {
         LogFormat::Json => format!("{{\"level\":\"error\",\"msg\":{text},\"time\":\"{time}\"}}\n"),
         LogFormat::Text => format!("time=\"{time}\" level=error msg={text}\n"),
+    }
+}
+
+/// Edits a spec on its way to a runtime, for podman's hooks at the stage `precreate`. `None`: nothing applies, and every byte of the spec stays.
+/// Errors: the start is refused.
+pub fn filter(loaded: &LoadedSettings, config: &[u8]) -> Result<Option<String>> {
+    let settings = &loaded.settings;
+    let log = Log::new(settings.log_level, settings.log_file.clone(), "");
+    let edited = edit_alone(loaded, config, &log);
+    if let Err(error) = &edited {
+        // Engines report that a filter failed, but not why.
+        log.write(&Note::new(Level::Error, format!("start refused: {error}")));
+    }
+    edited
+}
+
+fn edit_alone(loaded: &LoadedSettings, config: &[u8], log: &Log) -> Result<Option<String>> {
+    let context = Context::new(loaded, log, FrontEndKind::Runtime);
+    let config = ContainerConfig::parse(config);
+    let Some(mut edits) = context.edits(&context.request(&config))? else {
+        return Ok(None);
+    };
+    let spec = Spec::of(&config)?;
+    // The image may still change after this stage, so only single files are safe to mount.
+    edits.folders.clear();
+    let rootfs = rootfs_to_look_at(&spec)?;
+    let settled =
+        frontends::settle(edits, spec.present()?, rootfs.as_ref(), &loaded.settings.root, log)?;
+    let links = !settled.links.is_empty();
+    if links || !settled.libraries.is_empty() || !settled.directories.is_empty() {
+        let message = "precreate edits the spec only: empty folders, links and the library cache are left to oci-decorator-runtime or to a prestart hook";
+        log.write(&Note::new(Level::Info, message));
+    }
+    spec.edited(&settled).map(Some)
+}
+
+/// The container's root, if this process can see it; its links matter for the mounts.
+/// Errors: it is the host's own.
+fn rootfs_to_look_at(spec: &Spec) -> Result<Option<Rootfs>> {
+    match spec.root_path()? {
+        Some(path) if path.starts_with('/') => match Rootfs::open(Path::new(&*path)) {
+            Err(error) if error.code == exit::NOT_FOUND => Ok(None),
+            other => other.map(Some),
+        },
+        _ => Ok(None),
     }
 }
 

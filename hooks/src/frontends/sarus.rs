@@ -8,7 +8,9 @@
 //! left out, and CUDA uses every device that the container was given.
 
 use crate::model::policy::Policy;
-use crate::model::request::{ContainerRequest, DeviceList, DeviceRequest, Interface, Source};
+use crate::model::request::{
+    ContainerRequest, DeviceList, DeviceRequest, Interface, RequestSource,
+};
 
 use super::nvidia::vars::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES};
 
@@ -50,7 +52,7 @@ pub fn read_amd(
     is_scheduled: bool,
     policy: &Policy,
 ) {
-    let source = if is_scheduled { Source::Scheduler } else { Source::Environment };
+    let source = if is_scheduled { RequestSource::Scheduler } else { RequestSource::Environment };
     let value = if is_scheduled { given.rocr.as_deref() } else { request.environment.get(ROCR) };
     let devices = value.map_or(DeviceList::Nothing, |value| DeviceList::of([value]));
     if matches!(devices, DeviceList::Nothing | DeviceList::None) {

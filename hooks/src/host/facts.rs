@@ -30,7 +30,7 @@ pub const MAX_SIZE: u64 = 1 << 20;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    pub source: Option<Source>,
+    pub source: Option<FactsSource>,
     #[serde(deserialize_with = "filled")]
     pub driver_version: Option<String>,
     #[serde(deserialize_with = "filled")]
@@ -43,7 +43,7 @@ pub struct Facts {
 /// Where the facts come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum FactsSource {
     /// NVIDIA's files in `/proc`, which know no parts.
     Proc,
     /// The kernel's graphics nodes.

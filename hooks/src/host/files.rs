@@ -2,13 +2,15 @@
 //! permissions and the `SELinux` label of the old file.
 
 use std::ffi::OsStr;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, Mode, OFlags, XattrFlags};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
 
 use super::publish::{publish_after, write_through};
 use crate::error::{Error, Result};
@@ -168,4 +170,53 @@ pub fn candidates(name: &str, search: &OsStr) -> Vec<PathBuf> {
 pub fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|stat| stat.is_file())
         && rustix::fs::access(path, Access::EXEC_OK).is_ok()
+}
+
+/// A run that changes a file makes some synced writes.
+const LOCK_LIMIT: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(10);
+const OWN: &str = "/proc/self/exe";
+
+/// Held while files are read, changed and written: one command at a time changes configuration files of
+/// the host. The lock is on this program's own file: nothing is left in foreign folders, no folder has to
+/// exist for it, and the kernel releases it when a process is killed.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code)] File);
+
+/// Waits for the lock. A file system that has none, such as NFS, is worked on without.
+/// Errors: another process holds it for too long.
+pub fn lock() -> Result<Lock> {
+    lock_within(LOCK_LIMIT)
+}
+
+fn lock_within(limit: Duration) -> Result<Lock> {
+    let file = File::open(OWN).map_err(|e| Error::failed(format!("can't open {OWN}: {e}")))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() >= deadline => {
+                return Err(Error::failed(format!(
+                    "configuration files of this host are being changed: another process has held the lock for {} s",
+                    limit.as_secs()
+                ))
+                .resolve("find it, wait until it is done, and try again: ps -C oci-decorator,nvidia-ctk"));
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(PAUSE),
+            Ok(()) | Err(_) => return Ok(Lock(file)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_one_waits_and_then_gives_up() {
+        let held = lock().unwrap();
+        let error = lock_within(Duration::from_millis(30)).unwrap_err().to_string();
+        assert!(error.contains("has held the lock"), "{error}");
+        drop(held);
+        lock().unwrap();
+    }
 }

@@ -5,8 +5,8 @@
 //! keeps them, and extends musl's path file. It runs no program of the host or the image,
 //! and opens a file of the image only if it is known to be a regular file.
 
-mod cache;
 pub mod drop_in;
+mod format;
 mod musl;
 
 use std::cmp::Ordering;
@@ -24,8 +24,8 @@ use crate::log::Note;
 use crate::model::edits::paths::split;
 use crate::model::edits::Library;
 
-use cache::compare_entries;
-pub use cache::{compare_names, parse, write, Cache, Entry, Unreadable};
+use format::compare_entries;
+pub use format::{compare_names, parse, write, Cache, Entry, Unreadable};
 
 /// Largest cache that is read; a full desktop's is a twentieth of this.
 pub const MAX_CACHE: u64 = 4 << 20;

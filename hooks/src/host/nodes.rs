@@ -4,7 +4,7 @@
 
 use rustix::fs::OFlags;
 
-use super::facts::{field, Facts, FactsState, Gpu, Source};
+use super::facts::{field, Facts, FactsSource, FactsState, Gpu};
 use super::{DeviceFound, Host};
 use crate::error::Error;
 use crate::host::rootfs::path_of;
@@ -70,7 +70,7 @@ impl<'a> Nodes<'a> {
         devices: &[Device],
         facts: Option<&Facts>,
     ) -> Self {
-        let by_sysfs = facts.filter(|facts| facts.source == Some(Source::Sysfs));
+        let by_sysfs = facts.filter(|facts| facts.source == Some(FactsSource::Sysfs));
         let mut known = by_sysfs.into_iter().flat_map(|facts| &facts.devices);
         let pci = known.find_map(|gpu| gpu.pci.as_deref());
         Self {

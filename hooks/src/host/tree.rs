@@ -89,11 +89,11 @@ pub struct TreeEntry {
     pub source: Option<String>,
     /// The path itself is a symbolic link.
     pub is_link: bool,
-    place: Place,
+    place: Handle,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Handle {
     /// In this folder; the last part of the source is its name.
     Named(Rc<Folder>),
     /// By a descriptor with `O_PATH`.
@@ -104,9 +104,9 @@ impl TreeEntry {
     /// Opens it for reading. Errors: `INVAL` if it is not a regular file.
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         match &self.place {
-            Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
-            Place::Named(_) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
-            Place::Named(folder) => {
+            Handle::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
+            Handle::Named(_) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
+            Handle::Named(folder) => {
                 let (_, name) = self.source.as_deref().and_then(split).ok_or(Errno::NOENT)?;
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
                 rustix::fs::openat(&folder.fd, name, flags | OFlags::CLOEXEC, Mode::empty())
@@ -169,7 +169,7 @@ impl<'a> Tree<'a> {
                     kind,
                     source: Some([&*self.written, folder, &*name].concat()),
                     is_link: links > 0,
-                    place: Place::Named(opened),
+                    place: Handle::Named(opened),
                 }));
             }
             let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
@@ -217,7 +217,7 @@ impl<'a> Tree<'a> {
             kind: FileType::from_raw_mode(stat.st_mode),
             source: self.host.source(&fd),
             is_link: self.is_link(path),
-            place: Place::Open(fd),
+            place: Handle::Open(fd),
         })
     }
 

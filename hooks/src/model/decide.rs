@@ -13,7 +13,7 @@ use crate::log::{brief, Note};
 use crate::model::policy::{not_scheduled, refuse, Policy, Verdict};
 use crate::model::request::{
     asked, Backend, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
-    Source, ANNOTATION_PREFIX,
+    RequestSource, ANNOTATION_PREFIX,
 };
 use crate::model::vendor::{summary, Broken, Vendor, VendorFile};
 
@@ -103,14 +103,14 @@ pub fn pick(container: &ContainerRequest, policy: &Policy) -> (Vec<DeviceRequest
     let (mut picked, mut refused): (Vec<DeviceRequest>, Vec<String>) = Default::default();
     // A user can always set the environment, and an image may have written the annotation.
     let declines = |it: &DeviceRequest| {
-        it.sources == [Source::Environment]
+        it.sources == [RequestSource::Environment]
             && matches!(it.devices, DeviceList::Nothing | DeviceList::None)
     };
     let is_declined =
         policy.images_may_annotate() && container.device_requests.iter().any(declines);
     let mut ended = Vec::new();
     for request in &container.device_requests {
-        let is_images = is_declined && request.sources.contains(&Source::Annotations);
+        let is_images = is_declined && request.sources.contains(&RequestSource::Annotations);
         if is_images || ended.contains(&request.interface) {
             continue;
         }
@@ -178,7 +178,7 @@ fn keep_allowed_extras(
 fn judge(
     container: &ContainerRequest,
     policy: &Policy,
-    sources: &[Source],
+    sources: &[RequestSource],
     by: &str,
     is_beside_scheduler: bool,
     needs_privilege: bool,
@@ -191,7 +191,7 @@ fn judge(
             return Err(policy.not_counted(*source, by));
         }
     }
-    if !needs_privilege || container.privileged || !sources.contains(&Source::Environment) {
+    if !needs_privilege || container.privileged || !sources.contains(&RequestSource::Environment) {
         return Ok(());
     }
     Err(format!(

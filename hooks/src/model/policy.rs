@@ -7,7 +7,7 @@ use std::fmt;
 use crate::error::Error;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::model::request::{asked, ContainerRequest, Source};
+use crate::model::request::{asked, ContainerRequest, RequestSource};
 use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
@@ -96,21 +96,21 @@ impl OnRefusal {
 }
 
 impl Policy {
-    pub fn who(&self, source: Source) -> Who {
+    pub fn who(&self, source: RequestSource) -> Who {
         match source {
-            Source::Annotations if self.images_may_annotate() => {
+            RequestSource::Annotations if self.images_may_annotate() => {
                 self.annotations.max(self.environment)
             }
-            Source::Annotations => self.annotations,
-            Source::Environment => self.environment,
-            Source::Mounts => self.mounts,
-            Source::Cdi => self.cdi,
-            Source::Scheduler => Who::All,
+            RequestSource::Annotations => self.annotations,
+            RequestSource::Environment => self.environment,
+            RequestSource::Mounts => self.mounts,
+            RequestSource::Cdi => self.cdi,
+            RequestSource::Scheduler => Who::All,
         }
     }
 
     /// Whether requests from a source count for any container.
-    pub fn may_use(&self, source: Source) -> bool {
+    pub fn may_use(&self, source: RequestSource) -> bool {
         self.who(source) != Who::None
     }
 
@@ -130,7 +130,7 @@ impl Policy {
         flag: &str,
     ) -> Verdict<'r> {
         let mut verdict = Verdict::default();
-        let mut sources = Source::OF_FLAGS;
+        let mut sources = RequestSource::OF_FLAGS;
         if self.images_may_annotate() {
             sources.reverse();
         }
@@ -180,7 +180,7 @@ impl Policy {
     /// any kind of container.
     pub fn may_count(&self, request: &ContainerRequest, vendor: &str, flag: &str) -> bool {
         self.allowed(vendor).is_some()
-            && Source::OF_FLAGS
+            && RequestSource::OF_FLAGS
                 .into_iter()
                 .any(|source| self.may_use(source) && request.may_ask(source, flag))
     }
@@ -202,7 +202,7 @@ impl Policy {
         entries.find(|(name, _)| name == vendor).map(|(_, what)| what)
     }
 
-    pub(super) fn counts(&self, source: Source, privileged: bool) -> bool {
+    pub(super) fn counts(&self, source: RequestSource, privileged: bool) -> bool {
         match self.who(source) {
             Who::All => true,
             Who::Privileged => privileged,
@@ -210,11 +210,11 @@ impl Policy {
         }
     }
 
-    pub(super) fn not_counted(&self, source: Source, flag: &str) -> String {
+    pub(super) fn not_counted(&self, source: RequestSource, flag: &str) -> String {
         let word = source.word();
         let who = self.who(source).word();
         let key = match source {
-            Source::Annotations if self.who(source) != self.annotations => {
+            RequestSource::Annotations if self.who(source) != self.annotations => {
                 "annotations-from\" is \"image\" and \"policy.environment"
             }
             _ => word,
@@ -248,9 +248,9 @@ pub fn refuse(
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The other sources are shown only if they are limited.
-        let others = [Source::Mounts, Source::Cdi].into_iter();
+        let others = [RequestSource::Mounts, RequestSource::Cdi].into_iter();
         let others = others.filter(|source| self.who(*source) != Who::All);
-        for source in Source::OF_FLAGS.into_iter().chain(others) {
+        for source in RequestSource::OF_FLAGS.into_iter().chain(others) {
             write!(f, "{} of {}, ", source.word(), self.who(source).containers())?;
         }
         match &self.allow {

@@ -59,7 +59,7 @@ pub struct AskingMount<'a> {
 
 /// The part of a container's configuration that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum RequestSource {
     Annotations,
     Environment,
     /// Mounts below a folder that stands for devices.
@@ -70,7 +70,7 @@ pub enum Source {
     Scheduler,
 }
 
-impl Source {
+impl RequestSource {
     /// The sources of a flag.
     pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
 
@@ -121,22 +121,22 @@ impl<'a> ContainerRequest<'a> {
     }
 
     /// The value that a source gives to a flag.
-    pub fn get(&self, source: Source, flag: &str) -> Option<&str> {
+    pub fn get(&self, source: RequestSource, flag: &str) -> Option<&str> {
         match source {
-            Source::Annotations => self.annotations.get(flag),
-            Source::Environment => self.environment.get(flag),
-            Source::Mounts | Source::Cdi | Source::Scheduler => None,
+            RequestSource::Annotations => self.annotations.get(flag),
+            RequestSource::Environment => self.environment.get(flag),
+            RequestSource::Mounts | RequestSource::Cdi | RequestSource::Scheduler => None,
         }
     }
 
     /// Whether any value that a source gives to a flag asks for something. Values that a later one
     /// in the same source overrides count too.
-    pub fn may_ask(&self, source: Source, flag: &str) -> bool {
+    pub fn may_ask(&self, source: RequestSource, flag: &str) -> bool {
         let asks = |value: &str| asked(Some(value)).is_some();
         match source {
-            Source::Annotations => self.annotations.of(flag).any(asks),
-            Source::Environment => self.environment.of(flag).any(asks),
-            Source::Mounts | Source::Cdi | Source::Scheduler => false,
+            RequestSource::Annotations => self.annotations.of(flag).any(asks),
+            RequestSource::Environment => self.environment.of(flag).any(asks),
+            RequestSource::Mounts | RequestSource::Cdi | RequestSource::Scheduler => false,
         }
     }
 }

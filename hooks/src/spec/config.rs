@@ -30,12 +30,12 @@ pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
 
 /// A container's config, read once.
 #[derive(Debug)]
-pub struct Config<'a> {
+pub struct ContainerConfig<'a> {
     /// Its text and members. Errors: it is not a JSON object.
     parsed: Result<(&'a str, RawObject<'a>)>,
 }
 
-impl<'a> Config<'a> {
+impl<'a> ContainerConfig<'a> {
     pub fn parse(bytes: &'a [u8]) -> Self {
         let text = std::str::from_utf8(bytes).map_err(|error| invalid(&error));
         let parsed = text.and_then(|text| {

@@ -12,8 +12,10 @@ use oci_decorator::host::elf;
 use oci_decorator::host::ldcache::{merge, parse, write, Addition};
 use oci_decorator::model::edits::paths::Unseen;
 use oci_decorator::model::edits::{Device, Edits, Mount};
-use oci_decorator::model::request::{asked, Environment, Known, Outcome, Requirement, Source};
-use oci_decorator::spec::config::{Config, ScanScope};
+use oci_decorator::model::request::{
+    asked, Environment, Known, Outcome, RequestSource, Requirement,
+};
+use oci_decorator::spec::config::{ContainerConfig, ScanScope};
 use oci_decorator::spec::state::State;
 
 /// What is tried: a name, samples to damage, and what must hold for any bytes.
@@ -154,7 +156,7 @@ fn check_cdi(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for syntax in [Syntax::Json, Syntax::Yaml] {
         match cdi::parse(&text, syntax) {
-            Ok(document) => assert!(cdi::name::is_kind(&document.kind)),
+            Ok(document) => assert!(cdi::is_kind(&document.kind)),
             Err(mistakes) => assert!(!mistakes.is_empty()),
         }
     }
@@ -217,14 +219,14 @@ fn edited(spec: &Spec) -> Result<String> {
 
 /// What was there stays, in its order; what is added makes a valid spec; twice is once.
 fn check_spec(bytes: &[u8]) {
-    let request = Config::parse(bytes).request(&ScanScope::default());
+    let request = ContainerConfig::parse(bytes).request(&ScanScope::default());
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
     let Ok(spec) = Spec::parse(text) else {
         return;
     };
-    let _ = request.get(Source::Environment, "OCI_A");
+    let _ = request.get(RequestSource::Environment, "OCI_A");
     let _ = spec.root_path();
     let Ok(once) = edited(&spec) else {
         return;

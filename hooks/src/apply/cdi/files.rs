@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{document, gpu, Generator, OWN_VENDOR};
+use super::nvidia::{self, Options, KIND};
+use super::{json, yaml, Generator, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::error::{exit, Error, Result};
 use crate::host::files;
@@ -32,11 +33,11 @@ pub fn write_each(folder: &Path, generator: &Generator) -> Result<Vec<String>> {
         }
     }
     let mut notes = Vec::new();
-    match nvidia(folder, generator) {
+    match write_nvidias(folder, generator) {
         Ok(Nvidia::Absent) => {}
         Ok(Nvidia::LeftTo(other)) => {
             let (own, other) = (folder.join(NVIDIA), other.display());
-            let (vendor, class) = gpu::KIND;
+            let (vendor, class) = KIND;
             notes.push(format!(
                 "{other} has the kind {vendor}/{class} and is not ours, so that {} is not written",
                 own.display()
@@ -63,24 +64,24 @@ enum Nvidia {
     Written,
 }
 
-fn nvidia(folder: &Path, generator: &Generator) -> Result<Nvidia> {
-    let Some(file) = gpu::answers(&generator.files) else {
+fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Nvidia> {
+    let Some(file) = nvidia::answers(&generator.files) else {
         return Ok(Nvidia::Absent);
     };
     let own = folder.join(NVIDIA);
     if own.symlink_metadata().is_ok() && !is_ours(&own) {
         return Ok(Nvidia::LeftTo(own));
     }
-    let kind = format!("{}/{}", gpu::KIND.0, gpu::KIND.1);
+    let kind = format!("{}/{}", KIND.0, KIND.1);
     if let Some(other) = other_of(&kind, folder, generator)? {
         return Ok(Nvidia::LeftTo(other));
     }
     let vendor = file.content.as_ref().ok();
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
-    let options = gpu::Options { without_all: has_kind, ..gpu::Options::default() };
-    let document = document::json(&gpu::document(generator, &options)?);
-    write(&own, &format!("{MARK}\n{}", document::yaml(&document)))?;
+    let options = Options { without_all: has_kind, ..Options::default() };
+    let document = json(&nvidia::of_vendor(generator, &options)?);
+    write(&own, &format!("{MARK}\n{}", yaml(&document)))?;
     Ok(Nvidia::Written)
 }
 

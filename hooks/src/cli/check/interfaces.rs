@@ -6,8 +6,8 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::config::nvidia::{self, Place};
-use crate::config::settings::Loaded;
+use crate::config::nvidia::{self, ConfigPath};
+use crate::config::settings::LoadedSettings;
 use crate::error::{exit, Error};
 use crate::frontends::nvidia::runtime_and_hook::{config_of, NAMES};
 use crate::frontends::nvidia::{Nvidia, HOOKS};
@@ -90,7 +90,7 @@ pub struct NameResults {
 
 impl NameResults {
     /// Sends the request under every name. NVIDIA's settings are those of this place.
-    pub fn of(container: &SampleContainer, loaded: &Loaded, place: &Place) -> Self {
+    pub fn of(container: &SampleContainer, loaded: &LoadedSettings, place: &ConfigPath) -> Self {
         let read = nvidia::load(&place.path, place.named);
         let log = Log::new(Level::Emergency, None, "");
         let mut all = Vec::new();

@@ -5,8 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::warn;
-use crate::apply::cdi::gated::{self, Mode};
-use crate::apply::cdi::gpu::{self, Naming, KIND};
+use crate::apply::cdi::nvidia::{self, Naming, SpecMode, KIND};
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
 use crate::cli::{print, settings_of, CONFIG_DIR, JSON, ROOT};
@@ -68,18 +67,18 @@ pub fn generate(args: &ParsedArgs) -> Result<u8> {
     if enabled_hooks.iter().any(|hook| hook == "all") {
         return Err(args.wrong("--enable-hook all: name each hook"));
     }
-    let mode = args.one_of("mode", Mode::parse, Mode::WORDS)?;
+    let mode = args.one_of("mode", SpecMode::parse, SpecMode::WORDS)?;
     let syntax = syntax(args)?;
-    let options = gpu::Options {
+    let options = nvidia::Options {
         vendor: args.value("vendor").unwrap_or(KIND.0),
         class: args.value("class").unwrap_or(KIND.1),
-        namings: if namings.is_empty() { &gpu::USUAL } else { &namings },
+        namings: if namings.is_empty() { &nvidia::USUAL } else { &namings },
         ids: &args.list("device-id"),
         without_all: args.is_set("no-all-device"),
         disabled_hooks: &args.list("disable-hook"),
         enabled_hooks: &enabled_hooks,
     };
-    let document = gated::generate(&settings, mode.unwrap_or(Mode::Devices), &options)?;
+    let document = nvidia::generate(&settings, mode.unwrap_or(SpecMode::Devices), &options)?;
     for name in args.each(UNUSED).map(|given| &given.by) {
         warn(
             args,

@@ -6,7 +6,7 @@ use super::config_text::{default, set, Flavour};
 use super::{debug, place_of};
 use crate::cli::print;
 use crate::error::{exit, Error, Result};
-use crate::host::{files, lock};
+use crate::host::files;
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
@@ -25,7 +25,7 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
         (false, output) => output,
     };
     // Locked before it is read, as another command's change would be lost otherwise.
-    let _held = output.map(|_| lock::take()).transpose()?;
+    let _held = output.map(|_| files::lock()).transpose()?;
     let mut text = match files::read(&place.path)? {
         Some(text) => text,
         None if place.named && !is_in_place => {

@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(config.log_level.take(), Some(crate::log::level::Level::Info));
             let runtimes = config.runtimes.take().unwrap();
             assert_eq!(runtimes, ["runc", "crun"]);
-            assert_eq!(config, nvidia::Config::default());
+            assert_eq!(config, nvidia::NvidiaConfig::default());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::{name, parse, Document, Syntax};
+use super::{is_kind, parse, Document, Syntax};
 use crate::config::folder::{self, Unusable};
 use crate::error::{Error, Result};
 use crate::model::vendor::{summary, Mistake};
@@ -81,7 +81,7 @@ fn kind_in(text: &str, syntax: Syntax) -> Option<String> {
         let value = rest.trim_start_matches(['"', '\'']);
         let end = value.find(|c: char| !c.is_ascii_alphanumeric() && !"./_-".contains(c));
         let kind = &value[..end.unwrap_or(value.len())];
-        name::is_kind(kind).then(|| kind.to_owned())
+        is_kind(kind).then(|| kind.to_owned())
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::document::check_version;
-use super::{name, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt, Syntax};
+use super::{is_device, is_kind, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt, Syntax};
 use crate::config::reader::{get, join, Members, Reader};
 use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
 use crate::model::vendor::Mistake;
@@ -39,7 +39,7 @@ impl Reader {
             kind: self.required("", members, "kind"),
             ..Document::default()
         };
-        if !document.kind.is_empty() && !name::is_kind(&document.kind) {
+        if !document.kind.is_empty() && !is_kind(&document.kind) {
             let problem =
                 format!("{:?} is not a kind of CDI, like vendor.com/class", document.kind);
             self.note("kind", problem);
@@ -65,7 +65,7 @@ impl Reader {
     fn device(&mut self, key: &str, node: &Json) -> (NamedDevice, bool) {
         let members = &self.members(key, node, &["name", "annotations", "containerEdits"]);
         let name = self.required(key, members, "name");
-        if !name.is_empty() && !name::is_device(&name) {
+        if !name.is_empty() && !is_device(&name) {
             self.note(format!("{key}.name"), format!("{name:?} is not a name of a device"));
         }
         let has_annotations =

@@ -1,8 +1,8 @@
 //! The keys of NVIDIA's `config.toml`, in one table: what each changes, or why it changes nothing.
 //! Source: NVIDIA's container toolkit, `api/config/v1/config.go`.
 
-use super::{Compat, Config, Mode, CAPABILITIES};
-use crate::config::cdi::name::is_kind;
+use super::{Compat, NvidiaConfig, RuntimeMode, CAPABILITIES};
+use crate::config::cdi::is_kind;
 use crate::config::settings::{boolean, list, path, runtimes, string, text};
 use crate::config::toml_value::Value;
 use crate::log::level::Level;
@@ -12,7 +12,7 @@ use crate::log::level::Level;
 type Taken = Result<Option<String>, String>;
 
 enum Key {
-    Sets(fn(&mut Config, &Value) -> Taken),
+    Sets(fn(&mut NvidiaConfig, &Value) -> Taken),
     /// The type that NVIDIA's program expects, and why the value changes nothing here.
     Idle(fn(&Value) -> Result<(), String>, &'static str),
 }
@@ -94,7 +94,7 @@ pub(super) fn is_table(key: &str) -> bool {
 }
 
 /// Takes one value over. `None`: there is no such key.
-pub(super) fn set(config: &mut Config, key: &str, value: &Value) -> Option<Taken> {
+pub(super) fn set(config: &mut NvidiaConfig, key: &str, value: &Value) -> Option<Taken> {
     Some(match find(key)? {
         Sets(set) => set(config, value),
         Idle(check, _) => check(value).map(|()| None),
@@ -133,7 +133,7 @@ fn log_file(name: &str) -> Result<Option<std::path::PathBuf>, String> {
 }
 
 /// Reads a level of Go's logrus, in upper or lower case.
-fn log_level(config: &mut Config, word: &str) -> Option<String> {
+fn log_level(config: &mut NvidiaConfig, word: &str) -> Option<String> {
     let known = match word.to_ascii_lowercase().as_str() {
         "panic" => Some(Level::Emergency),
         "fatal" => Some(Level::Critical),
@@ -152,13 +152,13 @@ fn log_level(config: &mut Config, word: &str) -> Option<String> {
     known.is_none().then(warning)
 }
 
-fn mode(word: &str) -> Result<Mode, String> {
+fn mode(word: &str) -> Result<RuntimeMode, String> {
     match word {
-        "auto" | "" => Ok(Mode::Auto),
-        "legacy" => Ok(Mode::Legacy),
-        "csv" => Ok(Mode::Csv),
-        "cdi" => Ok(Mode::Cdi),
-        "jit-cdi" => Ok(Mode::JitCdi),
+        "auto" | "" => Ok(RuntimeMode::Auto),
+        "legacy" => Ok(RuntimeMode::Legacy),
+        "csv" => Ok(RuntimeMode::Csv),
+        "cdi" => Ok(RuntimeMode::Cdi),
+        "jit-cdi" => Ok(RuntimeMode::JitCdi),
         _ => Err(format!("invalid mode {word:?}; known are auto, legacy, csv, cdi, jit-cdi")),
     }
 }
@@ -170,7 +170,7 @@ fn kind(text: &str) -> Result<String, String> {
     Err(format!("{text:?} is not a kind of CDI, like nvidia.com/gpu"))
 }
 
-fn compat(config: &mut Config, word: &str) -> Taken {
+fn compat(config: &mut NvidiaConfig, word: &str) -> Taken {
     let chosen = match word {
         "ldconfig" | "hook" | "mount" | "" => Compat::LibraryCache,
         "disabled" => Compat::Disabled,

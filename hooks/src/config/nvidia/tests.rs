@@ -1,6 +1,6 @@
 use super::*;
 
-fn sound(text: &str) -> Config {
+fn sound(text: &str) -> NvidiaConfig {
     let reading = Reading::of(text);
     assert_eq!(reading.mistakes, Vec::<String>::new(), "{text}");
     reading.config
@@ -40,7 +40,7 @@ fn every_key_sets_its_part_of_the_configuration() {
         let found = format!("{:?}", sound(&format!("{key} = {value}")));
         assert!(found.contains(expected), "{key}: {found}");
     }
-    assert_eq!(sound(""), Config::default());
+    assert_eq!(sound(""), NvidiaConfig::default());
     // The feature overrides the mode.
     let off = "[features]\ndisable-cuda-compat-lib-hook = true\n[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"ldconfig\"";
     assert_eq!(sound(off).compat, Compat::Disabled);

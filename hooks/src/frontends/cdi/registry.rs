@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustc_hash::FxHashMap;
 
 use crate::config::cdi::folder::SpecFile;
-use crate::config::cdi::name::qualified;
+use crate::config::cdi::qualified;
 use crate::config::cdi::{Document, NamedDevice};
 use crate::error::{Error, Result};
 use crate::log::brief;

@@ -4,7 +4,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::vars::DEVICES;
-use crate::config::nvidia::Config;
+use crate::config::nvidia::NvidiaConfig;
 use crate::error::{Error, Result};
 use crate::host::inventory::collect;
 use crate::host::requirements::check_requirements;
@@ -44,7 +44,11 @@ struct Lines {
 /// The edits of the files. Every board has one GPU, so the requested devices make no difference.
 /// Notes: what the host lacks, and invalid lines. Errors: the folder can't be read, or a user other
 /// than root may change one of its files.
-pub fn edits(host: &Host, config: &Config, request: &DeviceRequest) -> Result<(Edits, Vec<Note>)> {
+pub fn edits(
+    host: &Host,
+    config: &NvidiaConfig,
+    request: &DeviceRequest,
+) -> Result<(Edits, Vec<Note>)> {
     let folder = config.csv_folder.to_string_lossy();
     let (lines, mut notes) = read(host, &folder, request.every_list)?;
     if !request.requirements.is_empty() {

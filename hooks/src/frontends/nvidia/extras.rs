@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 
 use super::devices::below;
 use super::vars::{IMEX_CHANNELS, MOUNTS};
-use crate::config::nvidia::Config;
+use crate::config::nvidia::NvidiaConfig;
 use crate::error::{Error, Result};
 use crate::host::gated_devices::GATED;
 use crate::log::brief;
-use crate::model::request::{Channels, ContainerRequest, Extra, ExtraKind, MigRight, Source};
+use crate::model::request::{
+    Channels, ContainerRequest, Extra, ExtraKind, MigRight, RequestSource,
+};
 
 /// The requests of a container; channels by mounts come before those by the variable.
-pub fn of(container: &ContainerRequest, config: &Config) -> Vec<Extra> {
+pub fn of(container: &ContainerRequest, config: &NvidiaConfig) -> Vec<Extra> {
     let mut found = Vec::new();
     let environment = &container.environment;
     let mut add = |source, by: String, kind| found.push(Extra { source, by, kind });
@@ -23,25 +25,29 @@ pub fn of(container: &ContainerRequest, config: &Config) -> Vec<Extra> {
         if let Some(first) = mounts.first() {
             let by = format!("the mount {MOUNTS}/imex/{}", brief(first));
             let channels = channels(&mounts, &by);
-            add(Source::Mounts, by, ExtraKind::Channels(channels));
+            add(RequestSource::Mounts, by, ExtraKind::Channels(channels));
         }
         let words = environment.get(IMEX_CHANNELS).unwrap_or_default().split(',').map(str::trim);
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         if !words.is_empty() {
             let channels = channels(&words, IMEX_CHANNELS);
-            add(Source::Environment, IMEX_CHANNELS.to_owned(), ExtraKind::Channels(channels));
+            add(
+                RequestSource::Environment,
+                IMEX_CHANNELS.to_owned(),
+                ExtraKind::Channels(channels),
+            );
         }
     }
     for right in [MigRight::Config, MigRight::Monitor] {
         let value = environment.get(right.variable()).unwrap_or_default();
         if !value.trim().is_empty() {
             let kind = ExtraKind::MigRight(right, value.to_owned());
-            add(Source::Environment, right.variable().to_owned(), kind);
+            add(RequestSource::Environment, right.variable().to_owned(), kind);
         }
     }
     for variable in GATED.iter().filter_map(|it| it.variable) {
         if environment.get(variable) == Some("enabled") {
-            add(Source::Environment, variable.to_owned(), ExtraKind::Gated);
+            add(RequestSource::Environment, variable.to_owned(), ExtraKind::Gated);
         }
     }
     found

@@ -3,12 +3,12 @@
 use super::devices::{self, bare, is_automatic, is_qualified, qualified};
 use super::vars::{self, CUDA_VERSION, DEVICES, MOUNTS};
 use super::{extras, FrontEndKind, Nvidia};
-use crate::config::nvidia::{Compat, Mode};
+use crate::config::nvidia::{Compat, RuntimeMode};
 use crate::error::{Error, Result};
 use crate::frontends::cdi::is_name;
 use crate::log::brief;
 use crate::model::request::{
-    Backend, ContainerRequest, DeviceList, DeviceRequest, Features, Interface, Source,
+    Backend, ContainerRequest, DeviceList, DeviceRequest, Features, Interface, RequestSource,
 };
 
 impl Nvidia<'_> {
@@ -18,10 +18,10 @@ impl Nvidia<'_> {
         container: &ContainerRequest,
         is_tegra: &dyn Fn() -> bool,
     ) -> Vec<DeviceRequest> {
-        let mut found: Vec<(Vec<Source>, String, DeviceList)> = Vec::new();
+        let mut found: Vec<(Vec<RequestSource>, String, DeviceList)> = Vec::new();
         if let Some((key, _)) = container.cdi.first() {
             let names = container.cdi.iter().flat_map(|(_, names)| names.split(','));
-            let sources = vec![Source::Cdi, Source::Annotations];
+            let sources = vec![RequestSource::Cdi, RequestSource::Annotations];
             found.push((sources, key.clone().into_owned(), DeviceList::of_names(names)));
         }
         if self.config.volume_mounts {
@@ -29,15 +29,19 @@ impl Nvidia<'_> {
             if let Some(first) = names.first() {
                 let by = format!("the mount {MOUNTS}/{}", brief(first));
                 let list = DeviceList::of(names.iter().map(String::as_str));
-                found.push((vec![Source::Mounts], by, list));
+                found.push((vec![RequestSource::Mounts], by, list));
             }
         }
         if let Some((by, list)) = self.by_environment(container) {
-            found.push((vec![Source::Environment], by, list));
+            found.push((vec![RequestSource::Environment], by, list));
         }
         if container.is_scheduled {
             let list = DeviceList::of([container.environment.get(DEVICES).unwrap_or_default()]);
-            found.push((vec![Source::Scheduler], format!("{} of the scheduler", vars::CUDA), list));
+            found.push((
+                vec![RequestSource::Scheduler],
+                format!("{} of the scheduler", vars::CUDA),
+                list,
+            ));
         }
         let request = |(sources, by, list)| self.request(container, sources, by, list, is_tegra);
         found.into_iter().map(request).collect()
@@ -70,18 +74,18 @@ impl Nvidia<'_> {
     fn request(
         &self,
         container: &ContainerRequest,
-        mut sources: Vec<Source>,
+        mut sources: Vec<RequestSource>,
         by: String,
         list: DeviceList,
         is_tegra: &dyn Fn() -> bool,
     ) -> DeviceRequest {
         let names = list.names();
         let backend = self.backend(self.config.mode, names, is_tegra);
-        let is_schedulers = sources.contains(&Source::Scheduler);
+        let is_schedulers = sources.contains(&RequestSource::Scheduler);
         let is_cdi = |name: &String| is_qualified(name) && !is_automatic(name);
         let needs_cdi = backend == Backend::Cdi || names.iter().any(is_cdi);
-        if needs_cdi && !is_schedulers && !sources.contains(&Source::Cdi) {
-            sources.push(Source::Cdi);
+        if needs_cdi && !is_schedulers && !sources.contains(&RequestSource::Cdi) {
+            sources.push(RequestSource::Cdi);
         }
         let is_unreserved = |name: &String| {
             let kind = name.split_once('=').map(|(kind, _)| kind);
@@ -98,7 +102,7 @@ impl Nvidia<'_> {
         if backend != Backend::Cdi {
             request.problem = self.add_details(container, &mut request).err();
         }
-        let by_annotation = sources.first() == Some(&Source::Cdi);
+        let by_annotation = sources.first() == Some(&RequestSource::Cdi);
         if let Some(name) = names.iter().find(|name| by_annotation && !is_name(name)) {
             request.problem = Some(no_name(&by, name));
         }
@@ -116,18 +120,18 @@ impl Nvidia<'_> {
 
     /// What a mode looks these names up in. A hook acts in every mode, because with `docker run
     /// --gpus` no other program gives the devices.
-    fn backend(&self, mode: Mode, names: &[String], is_tegra: &dyn Fn() -> bool) -> Backend {
+    fn backend(&self, mode: RuntimeMode, names: &[String], is_tegra: &dyn Fn() -> bool) -> Backend {
         let all = |is: fn(&str) -> bool| !names.is_empty() && names.iter().all(|name| is(name));
         let automatic = all(is_automatic);
         let by_name = all(is_qualified) && !automatic;
         match (mode, self.kind) {
-            (Mode::Cdi, FrontEndKind::Runtime) if automatic => {
-                self.backend(Mode::Auto, names, is_tegra)
+            (RuntimeMode::Cdi, FrontEndKind::Runtime) if automatic => {
+                self.backend(RuntimeMode::Auto, names, is_tegra)
             }
-            (Mode::Csv, _) => Backend::Csv,
-            (Mode::Cdi, FrontEndKind::Runtime) => Backend::Cdi,
-            (Mode::Auto, FrontEndKind::Runtime) if by_name => Backend::Cdi,
-            (Mode::Auto, _) if is_tegra() => Backend::Csv,
+            (RuntimeMode::Csv, _) => Backend::Csv,
+            (RuntimeMode::Cdi, FrontEndKind::Runtime) => Backend::Cdi,
+            (RuntimeMode::Auto, FrontEndKind::Runtime) if by_name => Backend::Cdi,
+            (RuntimeMode::Auto, _) if is_tegra() => Backend::Csv,
             _ => Backend::VendorFile,
         }
     }

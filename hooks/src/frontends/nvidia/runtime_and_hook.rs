@@ -7,7 +7,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use super::Nvidia;
-use crate::config::nvidia::{load, place, Config, Loaded, Mode, Place, VARIABLE, XDG_VARIABLE};
+use crate::config::nvidia::{
+    load, place, ConfigPath, LoadedConfig, NvidiaConfig, RuntimeMode, VARIABLE, XDG_VARIABLE,
+};
 use crate::config::settings;
 use crate::error::Result;
 use crate::frontends::{hook, runtime, Context, FrontEndKind};
@@ -15,10 +17,10 @@ use crate::log::Log;
 use crate::spec::state::State;
 
 /// The names of NVIDIA's runtime, and the mode that each selects.
-pub const NAMES: [(&str, Option<Mode>); 3] = [
+pub const NAMES: [(&str, Option<RuntimeMode>); 3] = [
     ("nvidia-container-runtime", None),
-    ("nvidia-container-runtime.cdi", Some(Mode::Cdi)),
-    ("nvidia-container-runtime.legacy", Some(Mode::Legacy)),
+    ("nvidia-container-runtime.cdi", Some(RuntimeMode::Cdi)),
+    ("nvidia-container-runtime.legacy", Some(RuntimeMode::Legacy)),
 ];
 
 const VERSION: &str = concat!(
@@ -28,10 +30,10 @@ const VERSION: &str = concat!(
 );
 
 /// The configuration of the runtime with this name.
-pub fn config_of(name: &str, config: &Config) -> Config {
+pub fn config_of(name: &str, config: &NvidiaConfig) -> NvidiaConfig {
     let named = NAMES.into_iter().find(|(known, _)| *known == name);
     let selected = named.and_then(|(_, mode)| mode);
-    Config { mode: selected.unwrap_or(config.mode), ..config.clone() }
+    NvidiaConfig { mode: selected.unwrap_or(config.mode), ..config.clone() }
 }
 
 /// True for a name of NVIDIA's runtime.
@@ -51,7 +53,7 @@ pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
 }
 
 /// NVIDIA's settings for a runtime with this name.
-fn loaded(name: &str) -> (Loaded, Place) {
+fn loaded(name: &str) -> (LoadedConfig, ConfigPath) {
     let (variable, xdg) = (std::env::var_os(VARIABLE), std::env::var_os(XDG_VARIABLE));
     let place = place(None, variable.as_deref(), xdg.as_deref());
     let mut loaded = load(&place.path, place.named);
@@ -73,7 +75,7 @@ pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
 /// Runs the hook with a state, as the runtime wrote it: gives the container what it asks for. The
 /// hook acts in every mode, because with `docker run --gpus` no other program gives the devices.
 /// Errors: the start is refused.
-pub fn run_hook(loaded: &settings::Loaded, nvidia: Nvidia, input: &str) -> Result<()> {
+pub fn run_hook(loaded: &settings::LoadedSettings, nvidia: Nvidia, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);

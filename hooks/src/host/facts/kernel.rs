@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Facts, Gpu, Source};
+use super::{Facts, FactsSource, Gpu};
 use crate::host::Host;
 
 /// The files of NVIDIA's driver. Without them, it is not loaded, and its nodes lead nowhere.
@@ -17,7 +17,7 @@ type Part = (u32, u32, BTreeSet<String>);
 impl Host {
     /// Why the facts describe other devices than this host has now.
     pub(super) fn contradicts(&self, facts: &Facts) -> Option<String> {
-        let by_sysfs = facts.source == Some(Source::Sysfs);
+        let by_sysfs = facts.source == Some(FactsSource::Sysfs);
         let folder = if by_sysfs { PCI.to_owned() } else { format!("{NVIDIA}/gpus") };
         if !self.is_there(&folder) {
             return None;
@@ -57,7 +57,7 @@ impl Host {
 
     fn contradicts_parts(&self, gpu: &Gpu, facts: &Facts) -> Option<String> {
         // Without NVML, nothing is known about parts.
-        if facts.source == Some(Source::Proc) {
+        if facts.source == Some(FactsSource::Proc) {
             return None;
         }
         let folder = format!("{NVIDIA}/capabilities/gpu{}/mig", gpu.minor);

@@ -1,4 +1,4 @@
-use super::cache::{Data, Section};
+use super::format::{Data, Section};
 use super::*;
 use std::fs;
 

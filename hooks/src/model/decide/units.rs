@@ -128,9 +128,9 @@ impl Chosen {
     }
 }
 
-type Place = (usize, Option<usize>);
+type UnitOrPart = (usize, Option<usize>);
 
-fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<Place, Error> {
+fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<UnitOrPart, Error> {
     let by = asker.by;
     let found = if let Some((index, part)) = name.split_once(':') {
         by_indices(index, part, units).or_else(|| Some((by_pci(name, units)?, None)))
@@ -155,7 +155,7 @@ fn by_index(name: &str, units: &[Unit]) -> Option<usize> {
     units.iter().position(|unit| unit.index == index)
 }
 
-fn by_indices(index: &str, part: &str, units: &[Unit]) -> Option<Place> {
+fn by_indices(index: &str, part: &str, units: &[Unit]) -> Option<UnitOrPart> {
     let at = by_index(index, units)?;
     let wanted = number(part)?;
     let mut parts = (0..).zip(&units[at].parts);
@@ -177,7 +177,7 @@ fn by_pci(name: &str, units: &[Unit]) -> Option<usize> {
 }
 
 /// Finds `<UUID of the GPU>/<GPU instance>/<compute instance>`, as drivers before 470 write it.
-fn by_instances(rest: &str, units: &[Unit]) -> Option<Place> {
+fn by_instances(rest: &str, units: &[Unit]) -> Option<UnitOrPart> {
     let mut words = rest.split('/');
     let uuid = format!("GPU-{}", words.next()?);
     let (gpu, compute) = (number(words.next()?)?, number(words.next()?)?);
@@ -190,8 +190,8 @@ fn by_instances(rest: &str, units: &[Unit]) -> Option<Place> {
 }
 
 /// Finds a whole UUID, or a prefix that only one UUID has.
-fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<Place>, Error> {
-    let mut found: Vec<(&str, Place)> = Vec::new();
+fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<UnitOrPart>, Error> {
+    let mut found: Vec<(&str, UnitOrPart)> = Vec::new();
     if UUIDS.contains(&name) {
         return Ok(None);
     }

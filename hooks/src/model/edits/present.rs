@@ -56,7 +56,7 @@ pub(super) enum Overlap {
 
 /// The existing mounts of the container, by their real paths.
 pub(super) struct Container<'a> {
-    places: Vec<Place<'a>>,
+    places: Vec<PlacedMount<'a>>,
     by_path: MountTree,
     image: &'a dyn Image,
     /// The folders of our paths.
@@ -71,7 +71,7 @@ struct Folder {
     is_remote: bool,
 }
 
-struct Place<'a> {
+struct PlacedMount<'a> {
     path: String,
     mounted: &'a Mounted<'a>,
 }
@@ -101,7 +101,7 @@ impl<'a> Container<'a> {
 
     fn add(&mut self, path: String, mounted: &'a Mounted<'a>) {
         self.by_path.add(&path, self.places.len());
-        self.places.push(Place { path, mounted });
+        self.places.push(PlacedMount { path, mounted });
     }
 
     /// The path of a mount, by its position.
@@ -209,7 +209,7 @@ impl<'a> Container<'a> {
     /// True if the container finds the source at the path, because the source or a folder around it
     /// is mounted.
     fn shows(&self, place: usize, path: &str, source: &str) -> bool {
-        let Place { path: over, mounted } = &self.places[place];
+        let PlacedMount { path: over, mounted } = &self.places[place];
         let below = path.strip_prefix(over.as_str());
         !mounted.is_new && below.is_some() && below == source.strip_prefix(&*mounted.source)
     }

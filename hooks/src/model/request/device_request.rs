@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Requirement, Source};
+use super::{RequestSource, Requirement};
 use crate::error::{Error, Result};
 
 /// Another program's interface that a vendor file can answer.
@@ -41,7 +41,7 @@ pub struct DeviceRequest {
     /// Whose devices. `None`: those of the vendor file with the flag `by`.
     pub interface: Option<Interface>,
     /// The sources, all of which the policy has to allow. A flag's is judged with its value.
-    pub sources: Vec<Source>,
+    pub sources: Vec<RequestSource>,
     /// What requests them, for messages.
     pub by: String,
     pub devices: DeviceList,
@@ -67,7 +67,7 @@ pub struct DeviceRequest {
 
 impl DeviceRequest {
     pub fn is_schedulers(&self) -> bool {
-        self.sources.contains(&Source::Scheduler)
+        self.sources.contains(&RequestSource::Scheduler)
     }
 }
 
@@ -155,7 +155,7 @@ pub enum Features {
 /// A request for more than devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extra {
-    pub source: Source,
+    pub source: RequestSource,
     pub by: String,
     pub kind: ExtraKind,
 }

@@ -15,7 +15,7 @@ fn many_members_are_read_in_no_time() {
     ] {
         let text = format!(r#"{{"annotations":{{{members}}}}}"#);
         let started = std::time::Instant::now();
-        let request = Config::parse(text.as_bytes()).request(&wanted);
+        let request = ContainerConfig::parse(text.as_bytes()).request(&wanted);
         assert_eq!((request.annotations.asking().count(), request.cdi.len()), (flags, names));
         assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
@@ -28,7 +28,7 @@ fn an_annotation_that_names_nothing_asks_for_nothing() {
     let wanted = ScanScope { cdi_prefixes: &prefixes, ..ScanScope::default() };
     for (value, count) in [("", 0), (",", 0), (" , ", 0), ("v.com/c=d", 1), ("v.com/c=d,", 1)] {
         let text = format!(r#"{{"annotations":{{"cdi.k8s.io/x":"{value}"}}}}"#);
-        let request = Config::parse(text.as_bytes()).request(&wanted);
+        let request = ContainerConfig::parse(text.as_bytes()).request(&wanted);
         assert_eq!((request.cdi.len(), request.ambiguity), (count, None), "{value:?}");
     }
 }

@@ -1,14 +1,20 @@
-//! A specification as NVIDIA's own tool makes it: a device for each unit by its index and its UUID, a
-//! device for each part, and `all`. The common edits have what all devices share.
+//! A specification as NVIDIA's own tool makes it. Of the vendor file: a device for each unit by its
+//! index and its UUID, a device for each part, and `all`. Of nodes of other drivers, which a vendor file
+//! does not have to list (`nvidia-ctk cdi generate --mode`): by their numbers, and `all`. The common edits
+//! have what all devices share.
+//!
+//! Source:
+//! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
 use rustc_hash::FxHashSet;
+use serde_json::Value;
 
-use super::document::{add, cache_call, directories_call, hooks, mounts, nodes};
-use super::Generator;
-use crate::config::cdi::name::is_device;
-use crate::config::cdi::{ContainerEdits, Document};
+use super::{add, cache_call, directories_call, hooks, json, mounts, nodes, Generator};
+use crate::config::cdi::{is_device, ContainerEdits, Document};
+use crate::config::settings::Settings;
 use crate::error::{Error, Result};
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
+use crate::host::gated_devices::{GatedDevices, GATED};
 use crate::host::inventory::{collect_one, Report};
 use crate::host::nodes::{Class, Nodes};
 use crate::host::resolve::{compat, cuda_folder, groups};
@@ -27,7 +33,47 @@ pub const USUAL: [Naming; 2] = [Naming::Index, Naming::Uuid];
 /// Names of vendor files for NVIDIA that do not name the interface.
 const FILES: [&str; 2] = ["nvidia", "oci-nvidia"];
 /// Prevents NVIDIA's other front ends from giving the container devices too.
-pub(super) const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
+const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
+
+/// The meaning of a word of `--mode`.
+#[derive(Debug, Clone, Copy)]
+pub enum SpecMode {
+    /// The devices of the vendor file.
+    Devices,
+    Nodes(&'static GatedDevices),
+    /// Not supported.
+    Management,
+}
+
+impl SpecMode {
+    /// Every word, for error messages.
+    pub const WORDS: &'static str =
+        "auto, nvml, wsl, csv, management, gds, mofed, gdrcopy, imex, nvswitch";
+
+    /// Reads a word in any case, as NVIDIA's tool does.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        match text.as_str() {
+            "auto" | "nvml" | "wsl" | "csv" => Some(Self::Devices),
+            "management" => Some(Self::Management),
+            _ => GATED.iter().find(|it| it.word == text).map(Self::Nodes),
+        }
+    }
+}
+
+/// The specification of a mode. Errors: there is no vendor file for NVIDIA, its driver is not installed,
+/// this host lacks the devices or the requested ones, or the mode is not supported.
+pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Result<Value> {
+    let document = match mode {
+        SpecMode::Devices => of_vendor(&Generator::read(settings)?, options)?,
+        SpecMode::Nodes(which) => of_others_nodes(&Host::open(&settings.root)?, which, options)?,
+        SpecMode::Management => return Err(Error::not_found(
+            "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",
+        )
+        .resolve("leave --mode out, as the device \"all\" has every GPU: nvidia-ctk cdi generate")),
+    };
+    Ok(json(&document))
+}
 
 /// How devices are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +130,13 @@ impl Default for Options<'_> {
 }
 
 impl Options<'_> {
+    /// The first special word counts, as in NVIDIA's tool.
+    fn special(&self) -> Option<&str> {
+        self.ids.iter().map(String::as_str).find(|id| matches!(*id, "all" | "none"))
+    }
+
     /// Errors: vendor and class do not make a CDI kind.
-    pub(super) fn kind(&self) -> Result<String> {
+    fn kind(&self) -> Result<String> {
         let kind = format!("{}/{}", self.vendor, self.class);
         let Some(problem) = crate::config::vendor::check_kind(&kind) else {
             return Ok(kind);
@@ -147,9 +198,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The specification. Errors: there is no vendor file for NVIDIA, its driver is not installed, or
-/// this host lacks its devices or the requested ones.
-pub(super) fn document(generator: &Generator, options: &Options) -> Result<Document> {
+pub(super) fn of_vendor(generator: &Generator, options: &Options) -> Result<Document> {
     let kind = options.kind()?;
     let choice = choose(generator)?;
     let Choice { file, vendor, .. } = choice;
@@ -164,50 +213,71 @@ pub(super) fn document(generator: &Generator, options: &Options) -> Result<Docum
     given.sort_by_key(|device| nodes.class(&device.path) != Class::Unit);
     let is_common = |device: &&Device| nodes.class(&device.path) == Class::Common;
     let (common, own): (Vec<_>, Vec<_>) = given.iter().partition(is_common);
-    let mut document = Document {
-        kind,
-        edits: ContainerEdits {
-            env: [VOID.to_owned()].into_iter().chain(cuda_folder(&edits.libraries)).collect(),
-            mounts: mounts(&edits.mounts),
-            ..of_nodes(common)
-        },
-        ..Document::default()
+    let common = ContainerEdits {
+        env: [VOID.to_owned()].into_iter().chain(cuda_folder(&edits.libraries)).collect(),
+        mounts: mounts(&edits.mounts),
+        hooks: hooks(calls(&edits, &compat(vendor, facts.as_ref()), options))?,
+        ..of_nodes(common)
     };
-    // The first special word counts, as in NVIDIA's tool.
-    let mut special = options.ids.iter().map(String::as_str);
-    match special.find(|id| matches!(*id, "all" | "none")) {
-        Some("none") => {
-            let env = vec![VOID.to_owned()];
-            let nothing = ContainerEdits { env, ..ContainerEdits::default() };
-            add(&mut document, "none", nothing);
-        }
-        special => {
-            let candidates = Candidate::all(&nodes, &given);
-            if candidates.is_empty() {
-                return Err(no_device(host, file, vendor));
-            }
-            let ids = if special.is_some() { &[] } else { options.ids };
-            add_devices(&mut document, &candidates, own, ids, options)?;
-        }
+    let candidates = Candidate::all(&nodes, &given);
+    if candidates.is_empty() && options.special() != Some("none") {
+        return Err(no_device(host, file, vendor));
     }
-    document.edits.hooks = hooks(calls(&edits, &compat(vendor, facts.as_ref()), options))?;
-    Ok(document)
+    document(kind, common, &candidates, own, options)
 }
 
-/// Adds the candidates with these ids, or every one, and `all`. Errors: an id that none has.
-fn add_devices<'g>(
-    document: &mut Document,
+fn of_others_nodes(host: &Host, which: &GatedDevices, options: &Options) -> Result<Document> {
+    let kind = options.kind()?;
+    let devices = which.devices(host);
+    if devices.is_empty() {
+        return Err(no_nodes(which, host));
+    }
+    let common = ContainerEdits {
+        env: vec![VOID.to_owned()],
+        mounts: mounts(&which.mounts(host)),
+        ..ContainerEdits::default()
+    };
+    let mut candidates = Vec::new();
+    if let Some(name) = which.number_behind {
+        for device in &devices {
+            let number = device.path.rsplit(name).next();
+            let names = [(); 3].map(|()| number.map(str::to_owned));
+            candidates.push(Candidate { names, nodes: vec![device], is_divided: false });
+        }
+    }
+    document(kind, common, &candidates, devices.iter().collect(), options)
+}
+
+/// A document with the candidates that have the requested ids, or every one, and `all`.
+/// Errors: an id that none has.
+fn document<'g>(
+    kind: String,
+    edits: ContainerEdits,
     candidates: &[Candidate<'g>],
     mut all: Vec<&'g Device>,
-    ids: &[String],
     options: &Options,
-) -> Result<()> {
+) -> Result<Document> {
+    let mut document = Document { kind, edits, ..Document::default() };
+    let ids = match options.special() {
+        Some("none") => {
+            let env = vec![VOID.to_owned()];
+            add(&mut document, "none", ContainerEdits { env, ..ContainerEdits::default() });
+            return Ok(document);
+        }
+        Some(_) => &[],
+        None => options.ids,
+    };
     if let Some(unknown) = ids.iter().find(|id| !candidates.iter().any(|it| it.has(id))) {
         let known = candidates.iter().flat_map(|it| it.names.iter().flatten());
+        let mut known: Vec<_> = known.map(String::as_str).collect();
+        known.dedup();
+        if known.is_empty() {
+            known.push("all");
+        }
         return Err(Error::not_found(format!(
             "this host has no device {:?}; known are {}",
             brief(unknown),
-            known.map(String::as_str).collect::<Vec<_>>().join(", ")
+            known.join(", ")
         ))
         .resolve("give --device-id an index or a UUID of these"));
     }
@@ -221,7 +291,7 @@ fn add_devices<'g>(
             if let Some(name) =
                 candidate.names[*naming as usize].as_ref().filter(|name| is_device(name))
             {
-                add(document, name, of_nodes(candidate.nodes.iter().copied()));
+                add(&mut document, name, of_nodes(candidate.nodes.iter().copied()));
             }
         }
     }
@@ -230,10 +300,11 @@ fn add_devices<'g>(
         all = chosen.iter().flat_map(|it| &it.nodes).copied().collect();
         all.retain(|device| known.insert(&device.path));
     }
-    if !options.without_all {
-        add(document, "all", of_nodes(all));
+    // Engines refuse a document without devices.
+    if document.devices.is_empty() || !options.without_all {
+        add(&mut document, "all", of_nodes(all));
     }
-    Ok(())
+    Ok(document)
 }
 
 fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> ContainerEdits {
@@ -274,6 +345,17 @@ fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
     Error::not_found(format!("there is no device for a specification: {units}")).resolve(
         "load the driver: provision load; or correct the file, and see what is missing: oci-decorator check",
     )
+}
+
+fn no_nodes(which: &GatedDevices, host: &Host) -> Error {
+    let (folder, patterns) = (host.shown("/dev"), which.patterns.join(" and no "));
+    let (word, module) = (which.word, which.module);
+    Error::not_found(format!(
+        "--mode {word}: there is no device for a specification: no {patterns} in {folder}"
+    ))
+    .resolve(format!(
+        "load the driver: modprobe {module}; or leave --mode out for the GPUs: nvidia-ctk cdi generate"
+    ))
 }
 
 /// The vendor file that answers NVIDIA's interface, if any does.
