@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DUO",
     "DUO_BROKEN",
+    "DUO_CHECK",
+    "DUO_FAILS_HERE",
     "DUO_FLAG",
     "DUO_LIBRARY",
+    "DUO_REFUSED",
     "DUO_VERSIONS",
     "duo_catalogue",
     "repair_duo",
@@ -33,12 +36,25 @@ DUO_VERSIONS = ("1.0", "2.0")
 # Builds with three arguments to a function that has four in the newest kernel of Debian 12 (what
 # NVIDIA's driver trips over too: driver_images/nvidia/patches), or in a kernel that is named.
 DUO_BROKEN = "3.0"
+# Builds for every kernel, and one does not take it: where that kernel is named, there is this too.
+DUO_REFUSED = "4.0"
+
+# A `[check]` for its recipe, and the file of a host that names the version that fails it there.
+DUO_CHECK = """
+[check]
+command = ["duo-check"]
+"""
+DUO_FAILS_HERE = "/srv/duo-fails"
 
 _MODULE = """\
+#include <generated/utsrelease.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include "call.h"
+#ifndef DUO_REFUSED_BY
+#define DUO_REFUSED_BY ""
+#endif
 
 static ssize_t duo_read(struct file *file, char __user *to, size_t size, loff_t *at)
 {
@@ -51,7 +67,21 @@ static struct miscdevice device = {
     .minor = MISC_DYNAMIC_MINOR, .name = "duo", .fops = &operations, .mode = 0444,
 };
 
-module_misc_device(device);
+static int __init duo_init(void)
+{
+    if (strcmp(UTS_RELEASE, DUO_REFUSED_BY))
+        return misc_register(&device);
+    pr_err("duo: this kernel lacks what the device needs\\n");
+    return -EOPNOTSUPP;
+}
+
+static void __exit duo_exit(void)
+{
+    misc_deregister(&device);
+}
+
+module_init(duo_init);
+module_exit(duo_exit);
 MODULE_LICENSE("GPL");
 MODULE_VERSION("@version@");
 """
@@ -69,11 +99,14 @@ static inline int duo_bars(int first, int last) { return last - first; }
 int duo_resize(void);
 int duo_resize(void) { return duo_bars(0, 1); }
 """
-_PATCHES = f"""
+_REFUSED = """/* What it is refused by. */
+#define DUO_REFUSED_BY "@kernel@"
+"""
+_PATCHES = """
 [[patches]]
-file = "fewer-calls.patch"
-versions = "=={DUO_BROKEN}"
-reason = "pci_resize_resource() has four arguments in newer kernels."
+file = "other-call.patch"
+versions = "=={version}"
+reason = "Newer kernels want something else."
 """
 _LIBRARY = 'const char *duo_version(void) { return "@version@"; }\n'
 _PROGRAM = """\
@@ -95,6 +128,13 @@ int main(void)
     return strcmp(module, duo_version()) != 0;
 }
 """
+_CHECK = f"""\
+#!/bin/sh
+if grep -qsx @version@ {DUO_FAILS_HERE}; then
+    echo 'duo: the card does not answer'
+    exit 1
+fi
+"""
 _MAKEFILE = """\
 obj-m := duo.o
 all:
@@ -107,6 +147,7 @@ _SOURCE = {
     "duo.c": _MODULE,
     "libduo.c": _LIBRARY,
     "duo-version.c": _PROGRAM,
+    "duo-check": _CHECK,
     "Makefile": _MAKEFILE,
 }
 _BUILD = """\
@@ -131,12 +172,21 @@ kind = "binary"
 from = "duo-version"
 to = "/usr/bin/duo-version"
 features = ["duo"]
+
+[[files]]
+kind = "binary"
+from = "duo-check"
+to = "/usr/bin/duo-check"
 """
 
 
 @contextmanager
 def duo_catalogue(
-    folder: Path, *, host: str = "127.0.0.1", since: str | None = None
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    since: str | None = None,
+    refused_by: str | None = None,
 ) -> Iterator[Path]:
     """A catalogue below `folder` with every version of the driver, served meanwhile.
 
@@ -145,33 +195,42 @@ def duo_catalogue(
         host: This machine's loopback address, as the one that downloads has to name it.
         since: The first kernel that DUO_BROKEN doesn't build for, such as `6.12.117`; None: the
             newest of Debian 12.
+        refused_by: The release of the kernel that doesn't take DUO_REFUSED; None: there is none.
     """
-    versions = (*DUO_VERSIONS, DUO_BROKEN)
-    tarballs = {version: _tarball(folder / "files", version, since) for version in versions}
+    calls = {
+        **dict.fromkeys(DUO_VERSIONS, "/* nothing */\n"),
+        DUO_BROKEN: _call(since, None),
+        **({DUO_REFUSED: _call(since, refused_by)} if refused_by else {}),
+    }
+    tarballs = {version: _tarball(folder / "files", version, calls[version]) for version in calls}
     with served(folder / "files") as url:
         releases = releases_of(tarballs, url.replace("127.0.0.1", host))
         write_recipe(folder / "drivers", DUO, releases, _BUILD)
         yield folder / "drivers"
 
 
-def repair_duo(catalogue: Path, *, since: str | None = None) -> None:
-    """Add the patch with which DUO_BROKEN builds on every kernel; `since` as for the catalogue."""
+def repair_duo(catalogue: Path, *, since: str | None = None, refused_by: str | None = None) -> None:
+    """Add the patch with which DUO_BROKEN builds for every kernel, as it is for the catalogue.
+
+    With `refused_by`, that with which every kernel takes DUO_REFUSED.
+    """
     folder = catalogue / DUO
     (folder / "patches").mkdir()
-    first, *others = _call(since).splitlines()
+    first, *others = _call(since, refused_by).splitlines()
     removed = "".join(f"-{line}\n" for line in others)
     hunk = f"@@ -1,{1 + len(others)} +1,1 @@\n {first}\n{removed}"
-    (folder / "patches/fewer-calls.patch").write_text(f"--- a/call.h\n+++ b/call.h\n{hunk}")
+    (folder / "patches/other-call.patch").write_text(f"--- a/call.h\n+++ b/call.h\n{hunk}")
     with (folder / "driver.toml").open("a") as recipe:
-        recipe.write(_PATCHES)
+        recipe.write(_PATCHES.format(version=DUO_REFUSED if refused_by else DUO_BROKEN))
 
 
-def _call(since: str | None) -> str:
+def _call(since: str | None, refused_by: str | None) -> str:
+    if refused_by:
+        return _REFUSED.replace("@kernel@", refused_by)
     return _CALL_SINCE.replace("@since@", since.replace(".", ", ")) if since else _CALL
 
 
-def _tarball(folder: Path, version: str, since: str | None) -> Path:
-    call = _call(since) if version == DUO_BROKEN else "/* nothing */\n"
+def _tarball(folder: Path, version: str, call: str) -> Path:
     files = {**_SOURCE, "call.h": call}
     texts = {name: text.replace("@version@", version) for name, text in files.items()}
     return write_tarball(folder, f"duo-{version}", texts)

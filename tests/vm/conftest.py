@@ -15,11 +15,11 @@ from kit.el_kernels import ElHost, el_host
 from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.product import pack_product
-from kit.hosts import SMALL_DRIVER
+from kit.hosts import NEW_KERNEL, SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
 from kit.released import EARLIER, earlier, make_debian_packages
-from kit.two_part_driver import duo_catalogue
+from kit.two_part_driver import DUO, DUO_CHECK, duo_catalogue
 from screencast import Recording
 from vm.managed import CONFLICT, LIST_OURS, METRICS, ManagedGuest, put_packages
 from vm.next_kernel import next_kernel_catalogue
@@ -135,9 +135,11 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A catalogue with `duo`, and with `lab`, which conflicts with a module of the kernel's own."""
     folder = tmp_path_factory.mktemp("drivers")
     with (
-        duo_catalogue(folder, host=HOST) as drivers,
+        duo_catalogue(folder, host=HOST, refused_by=NEW_KERNEL) as drivers,
         lab_catalogue(folder, host=HOST, conflicts=[CONFLICT]),
     ):
+        with (drivers / DUO / "driver.toml").open("a") as recipe:
+            recipe.write(DUO_CHECK)
         yield drivers
 
 

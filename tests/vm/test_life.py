@@ -17,7 +17,7 @@ import pytest
 from kit.guest import IMAGE
 from kit.hosts import SMALL_DRIVER
 from kit.released import EARLIER
-from kit.two_part_driver import DUO, DUO_BROKEN
+from kit.two_part_driver import DUO, DUO_BROKEN, DUO_FAILS_HERE
 from provision.errors import ExitCode
 from vm.managed import (
     APT,
@@ -146,6 +146,17 @@ def test_what_is_idle_is_switched_with_both_halves(host: ManagedGuest) -> None:
     # It read its firmware, which lies in the store, and has a node.
     assert "lab: firmware has 8 bytes" in host.guest("dmesg").stdout
     assert host.guest("stat -c '%F %a' /dev/lab0").stdout == "character special file 666\n"
+
+
+def test_a_version_whose_check_fails_returns_by_itself(host: ManagedGuest) -> None:
+    """Module and library, and it is not tried again."""
+    host.guest.write(DUO_FAILS_HERE, "2.0\n")
+    host.want(**{SMALL_DRIVER: "latest", DUO: "2.0", "lab": "latest"})
+    drivers = host.apply(status=ExitCode.FAILED).drivers
+    (slot,) = drivers[DUO]["kernels"]
+    assert (slot["version"], slot["failure"]["reason"]) == (DUO_BROKEN, "check"), slot
+    host.assert_serves(DUO_BROKEN)
+    assert json.loads(host.guest("provision plan --json").stdout)["actions"] == []
 
 
 def test_what_is_purged_leaves_nothing(host: ManagedGuest) -> None:
