@@ -89,7 +89,9 @@ def _first_host(folder: Path, variables: dict[str, Any]) -> Path:
     with guest_of(DEBIAN_12) as guest:
         # Nothing that containers need takes time from the others.
         guest("systemctl disable --now docker.socket docker containerd")
-        put_packages(guest, make_debian_packages(folder / "packages"), DEBIAN_12)
+        packages = folder / "packages"
+        packages.mkdir()
+        put_packages(guest, make_debian_packages(packages), DEBIAN_12)
         guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
         ansible = Ansible(folder, [guest], {**variables, "provision_driver_config": _wanted(_OLD)})
         ansible.play(SITE)
