@@ -39,7 +39,8 @@ DUO_BROKEN = "3.0"
 # Builds for every kernel, and one does not take it: where that kernel is named, there is this too.
 DUO_REFUSED = "4.0"
 
-# A `[check]` for its recipe, and the file of a host that names the version that fails it there.
+# A `[check]` for its recipe, and the file of a host that names the version that fails it there, and
+# how: a command of the shell in place of `exit 1`.
 DUO_CHECK = """
 [check]
 command = ["duo-check"]
@@ -130,10 +131,11 @@ int main(void)
 """
 _CHECK = f"""\
 #!/bin/sh
-if grep -qsx @version@ {DUO_FAILS_HERE}; then
-    echo 'duo: the card does not answer'
-    exit 1
-fi
+[ -e {DUO_FAILS_HERE} ] || exit 0
+read -r version how <{DUO_FAILS_HERE}
+[ "$version" = @version@ ] || exit 0
+echo 'duo: the card does not answer'
+eval "${{how:-exit 1}}"
 """
 _MAKEFILE = """\
 obj-m := duo.o

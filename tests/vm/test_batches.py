@@ -1,7 +1,7 @@
 """A new version of a driver goes onto five hosts by Ansible, and works on two of the first three.
 
 Each host is a guest with the version before in use. The play takes them one after the other, with
-images that were built and signed here.
+images that were built and signed here. The host whose check fails then has it fail in other ways.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kit.playbooks import SITE, Ansible, Played
 from kit.product import Provision
 from kit.released import make_debian_packages
 from kit.two_part_driver import DUO, DUO_CHECK, DUO_FAILS_HERE, DUO_VERSIONS, duo_catalogue
+from provision.errors import ExitCode
 from vm.managed import APT, APT_WITHIN_S, ManagedGuest, put_packages
 
 if TYPE_CHECKING:
@@ -126,3 +127,47 @@ def test_no_host_after_it_is_touched(fleet: Fleet) -> None:
         assert fleet.played.recap[name]["changed"] == 0
         assert host.duo() == f"module {_OLD} library {_OLD}"
         assert f'"{_OLD}"' in host.guest("cat /etc/provision/provision.toml").stdout
+
+
+@pytest.fixture(scope="module")
+def failing(fleet: Fleet) -> ManagedGuest:
+    """The host whose check fails; the others have ended."""
+    for name in set(_NAMES) - {_FAILS}:
+        fleet.hosts[name].guest.kill()
+    return fleet.hosts[_FAILS]
+
+
+def test_a_check_that_hangs_fails(failing: ManagedGuest) -> None:
+    failing.guest.write(DUO_FAILS_HERE, f"{_NEW} sleep 600\n")
+    slot = _retry(failing, status=ExitCode.FAILED)
+    assert (slot["version"], slot["failure"]["reason"]) == (_OLD, "check")
+    assert failing.duo() == f"module {_OLD} library {_OLD}"
+    assert failing.guest("pgrep -f 'sleep 600'", check=False).returncode == 1
+
+
+def test_one_that_fails_at_a_boot_fails_at_no_second(failing: ManagedGuest) -> None:
+    failing.guest.write(DUO_FAILS_HERE, f"{_NEW}\n")
+    # Modules in use stay until a reboot.
+    failing.guest("systemd-run --quiet sh -c 'exec sleep infinity </dev/duo'")
+    assert _retry(failing, status=ExitCode.IN_USE)["state"] == "reboot-required"
+    for _ in range(2):
+        failing.reboot()
+        log = failing.boot_log()
+        assert failing.duo() == f"module {_OLD} library {_OLD}", log
+        (slot,) = failing.status(DUO)["kernels"]
+        assert (slot["version"], slot["is_ready"]) == (_OLD, True)
+    assert "the card does not answer" not in log
+
+
+def test_one_that_passes_late_passes(failing: ManagedGuest) -> None:
+    failing.guest.write(DUO_FAILS_HERE, f"{_NEW} sleep 10\n")
+    slot = _retry(failing, status=ExitCode.DONE)
+    assert (slot["version"], slot["failure"]) == (_NEW, None)
+    assert failing.duo() == f"module {_NEW} library {_NEW}"
+
+
+def _retry(host: ManagedGuest, *, status: int) -> dict[str, Any]:
+    """Have the rejected version tried again; what is said of the running kernel."""
+    ((slot,),) = (one["kernels"] for one in host.apply("--retry", status=status).drivers.values())
+    found: dict[str, Any] = slot
+    return found
