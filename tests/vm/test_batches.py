@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(12)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(40)]
 
 _OLD, _NEW = DUO_VERSIONS
 _NAMES = ("h1", "h2", "h3", "h4", "h5")
 _FAILS = "h3"
+_PLAY_WITHIN_S = 5400
 # What a controller that reads or changes a host leaves in its journal.
 _LOGINS = "journalctl -b --no-pager -u ssh | grep -c 'Accepted publickey'"
 
@@ -81,7 +82,10 @@ def fleet(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         hosts[_FAILS].guest.write(DUO_FAILS_HERE, f"{_NEW}\n")
         logins = {name: host.guest(_LOGINS).stdout for name, host in hosts.items()}
         ansible = Ansible(folder, guests, {**variables, "provision_driver_config": _wanted(_NEW)})
-        played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
+        # One after the other, and each in emulation.
+        played = ansible.play(
+            SITE, "--extra-vars", "provision_serial=1", check=False, timeout_s=_PLAY_WITHIN_S
+        )
         yield Fleet(hosts, played, logins)
 
 
