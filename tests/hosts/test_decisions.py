@@ -17,7 +17,10 @@ import yaml
 from ansible.module_utils.facts.system.distribution import Distribution
 
 from kit.cache import REPOSITORY
+from kit.files import write
+from kit.host_tree import HostTree
 from kit.playbooks import COLLECTION, Ansible
+from kit.product import Provision
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +73,22 @@ _PATHS = f"""\
           bin: "{{{{ __provision_hook_bin }}}}"
           files: "{{{{ __provision_hook_files }}}}"
           engines: "{{{{ __provision_hook_engines }}}}"
+"""
+# The roles' own batches, without what they install.
+_BATCHES = """\
+- hosts: all
+  gather_facts: false
+  serial: 1
+  module_defaults:
+    oci_decorator.drivers.provision_apply:
+      program: "{{ program }}"
+    oci_decorator.drivers.provision_status:
+      program: "{{ program }}"
+  tasks:
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_driver
+        tasks_from: "{{ item }}"
+      loop: [apply, settle]
 """
 # What a cache says of the host is of another day: of another machine, kernel and engine.
 _STALE = """\
@@ -315,3 +334,33 @@ def test_a_host_that_runs_the_playbook_is_not_rebooted_by_it(
     played = Ansible(tmp_path, [], python, stand_ins={"here": {}}).play(tmp_path / "play.yml")
     assert "here needs a reboot" in played.output
     assert "goes on" in played.output
+
+
+@pytest.mark.minutes(2)
+def test_a_host_whose_check_fails_keeps_the_version_from_the_rest(tmp_path: Path) -> None:
+    hosts = {name: HostTree.make(tmp_path / name) for name in ("h1", "h2", "h3", "h4", "h5")}
+    provision = {name: Provision(environment=host.environment) for name, host in hosts.items()}
+    for name, host in hosts.items():
+        host.offer("1.2")
+        host.want()
+        provision[name]("apply", "--root", host.root)
+        host.offer("2.0", check="exit 1" if name == "h3" else "exit 0")
+        host.want(version="2.0")
+        given = "".join(f"export {key}='{value}'\n" for key, value in host.environment.items())
+        words = f'exec {provision[name].program} "$@" --root {host.root}\n'
+        write(tmp_path / name / "provision", f"#!/bin/sh\n{given}{words}", 0o755)
+    (tmp_path / "play.yml").write_text(_BATCHES)
+    everywhere = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    programs = {name: {"program": str(tmp_path / name / "provision")} for name in hosts}
+    ansible = Ansible(tmp_path, [], everywhere, stand_ins=programs)
+    played = ansible.play(tmp_path / "play.yml", check=False)
+    assert played.code != 0
+    assert set(played.recap) == {"h1", "h2", "h3"}, played.output
+    assert {name for name, found in played.recap.items() if found["failed"]} == {"h3"}
+    versions = {}
+    for name, host in hosts.items():
+        status = provision[name].json("status", "--root", host.root)
+        ((slot,),) = (driver["kernels"] for driver in status["drivers"])
+        assert slot["is_ready"], slot
+        versions[name] = slot["version"]
+    assert versions == {"h1": "2.0", "h2": "2.0", "h3": "1.2", "h4": "1.2", "h5": "1.2"}

@@ -20,13 +20,14 @@ from kit.artifact import (
     make_artifact,
     make_module,
     make_pin,
+    with_program,
     write_manifest,
 )
 from kit.files import BOOKWORM, HostFiles, write, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from kit.upstream import demo_recipe
-from provision.manifest import HostNeeds, PciMatch
+from provision.manifest import Check, HostNeeds, PciMatch
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import Reference
@@ -266,15 +267,25 @@ class HostTree(HostFiles):
         signed: str = "fleet",
         conflicts: tuple[str, ...] = (),
         cards: tuple[PciMatch, ...] = (),
+        check: str | None = None,
     ) -> Pin:
-        """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`."""
+        """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`.
+
+        Args:
+            check: What its own check runs: a script of the shell.
+        """
         pin = make_pin(version=version, kernel=kernel)
         with tempfile.TemporaryDirectory() as scratch:
             vermagic = VERMAGIC.replace(KERNEL, kernel)
             made = make_artifact(
                 Path(scratch), pin=pin, module=make_module(vermagic, version=version)
             )
-            write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts), cards=cards)
+            checked = None
+            if check is not None:
+                made = with_program(Path(scratch), made, f"#!/bin/sh\n{check}\n".encode())
+                checked = Check(command=("democtl",))
+            needs = HostNeeds(conflicts=conflicts)
+            write_manifest(Path(scratch), made, host=needs, cards=cards, check=checked)
             image = image_of(pin, [layer_of(Path(scratch))])
         layout = writable_layout(self.root / _IMAGES / DRIVER, Reference("", DRIVER))
         tag = f"{version}-open-{kernel}.debian12"
