@@ -81,11 +81,10 @@ def fleet(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         hosts = {guest.name: ManagedGuest(guest, engine.host) for guest in guests}
         hosts[_FAILS].guest.write(DUO_FAILS_HERE, f"{_NEW}\n")
         logins = {name: host.guest(_LOGINS).stdout for name, host in hosts.items()}
-        ansible = Ansible(folder, guests, {**variables, "provision_driver_config": _wanted(_NEW)})
+        wanted = {**variables, "provision_driver_config": _wanted(_NEW)}
         # One after the other, and each in emulation.
-        played = ansible.play(
-            SITE, "--extra-vars", "provision_serial=1", check=False, timeout_s=_PLAY_WITHIN_S
-        )
+        ansible = Ansible(folder, guests, wanted, timeout_s=_PLAY_WITHIN_S)
+        played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
         yield Fleet(hosts, played, logins)
 
 
