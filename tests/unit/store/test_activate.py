@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import add, make_artifact, make_pin, write
-from kit.host_tree import HostTree
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import MANIFEST, Container, ForeignRoot, HostNeeds, Manifest
+from provision.store import activate
 from provision.store.activate import (
     activate_entry,
     apply,
@@ -139,12 +139,12 @@ def test_a_loader_config_that_is_needed_no_more_goes(layout: Layout) -> None:
 
 
 def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = Layout(HostTree.make(tmp_path).root, "demo")
     programs, calls = layout.root / "programs", layout.root / "calls"
     write(programs / "ldconfig", f"#!/bin/sh\necho ldconfig $* >>'{calls}'\n".encode(), 0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
     assert [change.kind for change in _install(layout)][-1] == "ldconfig"
     assert _install(layout) == []
     _install(layout, "1.3")
@@ -321,7 +321,7 @@ def test_what_udev_must_not_load_is_blacklisted_as_long_as_the_driver_is_there(
 def test_the_initramfs_is_made_once_without_what_is_blacklisted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    layout = Layout(HostTree.make(tmp_path).root, "demo")
+    layout = Layout(tmp_path / "host", "demo")
     for kernel in ("6.1.0", "6.2.0"):
         write(layout.root / f"lib/modules/{kernel}/modules.dep", b"kernel/demo.ko:\nother.ko:\n")
     _load_at_boot(layout)
@@ -333,6 +333,7 @@ def test_the_initramfs_is_made_once_without_what_is_blacklisted(
     }.items():
         write(tmp_path / "bin" / name, f"#!/bin/sh\n{script}\n".encode(), 0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
     if fails:
         write(tmp_path / "full", b"")
     manifest = make_artifact(layout.entry("0" * 12))
