@@ -117,7 +117,6 @@ class Ansible:
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
     # The folder in which Ansible looks for the collection.
     collections: Path = REPOSITORY / "ansible"
-    timeout_s: float = 1800
 
     def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:
         """Run a playbook.
@@ -125,8 +124,7 @@ class Ansible:
         Raises:
             CommandFailedError: it failed and `check` is set.
         """
-        command = self.words(playbook, *words, **variables)
-        done = run(command, env=self.environment(), check=check, timeout_s=self.timeout_s)
+        done = run(self.words(playbook, *words, **variables), env=self.environment(), check=check)
         recap = {
             host: {name: int(n) for name, n in (part.split("=") for part in counts.split())}
             for host, counts in _RECAP.findall(done.stdout)
