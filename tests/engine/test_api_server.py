@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,10 @@ import pytest
 import yaml
 
 from kit.api_server import ApiServer
+from kit.go_modules import go_module, go_programs
+from kit.host_tree import DRIVER, KERNEL, HostTree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.process import wait_for
+from kit.process import run, wait_for
 from kit.product import Provision
 from kit.signed_fleet import Fleet, signed_fleet
 
@@ -24,6 +28,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
+_FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/default/nodefeatures"
+_LABEL = "feature.node.kubernetes.io/provision"
+_NFD = (
+    "sigs.k8s.io/node-feature-discovery",
+    "v0.19.0",
+    "h1:9CYm16vjSIbNO5Z1Y67rcrfy51YWmy3+6wjiWzJbrC4=",
+)
 _MODULES = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/default/modules"
 # Where objects of a kind are created.
 _COLLECTIONS = {
@@ -36,10 +47,16 @@ _COLLECTIONS = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    """An empty cluster that knows KMM's kind of object."""
+    """An empty cluster that knows the kinds of KMM and of Node Feature Discovery."""
+    kinds = (go_module(*_NFD) / "deployment/base/nfd-crds/nfd-api-crds.yaml").read_text()
     with ApiServer() as server:
-        server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition())
-        wait_for("that kind", lambda: server.request("GET", _MODULES).ok, within_s=60)
+        for definition in (_definition(), *yaml.safe_load_all(kinds)):
+            server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        wait_for(
+            "those kinds",
+            lambda: all(server.request("GET", kind).ok for kind in (_MODULES, _FEATURES)),
+            within_s=60,
+        )
         yield server
 
 
@@ -130,3 +147,47 @@ def test_the_agents_documents_are_created_in_their_order(
     # The namespace's level of pod security and the priority class let its pods in.
     created = server.create(pods, pod)
     assert created["spec"]["priority"] > 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def worker() -> Path:
+    """The worker of Node Feature Discovery: what reads a node's feature files."""
+    module, version, _ = _NFD
+    stamps = {f"{module}/pkg/version.version": version}
+    return go_programs(Path(module).name, f"{module}/cmd/nfd-worker", stamps=stamps) / "nfd-worker"
+
+
+def test_node_feature_discovery_labels_a_node_with_its_driver(
+    server: ApiServer, worker: Path, tmp_path: Path
+) -> None:
+    host = HostTree.make(tmp_path)
+    features = host.root / "etc/kubernetes/node-feature-discovery/features.d/provision"
+    features.parent.mkdir(parents=True)
+    shutil.copy(worker, host.root)
+    kubeconfig = server.kubeconfig(host.root / "kubeconfig", "admin")
+
+    def labels() -> dict[str, str]:
+        """The worker's, of the labels that it found in files."""
+        words = ("-oneshot", "-owner-refs=", "-feature-sources=local", "-label-sources=local")
+        given = {"NODE_NAME": "node", "KUBERNETES_NAMESPACE": "default"}
+        run(
+            ["chroot", host.root, "/nfd-worker", *words, f"-kubeconfig=/{kubeconfig.name}"],
+            env=given,
+        )
+        spec = server.request("GET", f"{_FEATURES}/node").json()["spec"]
+        found: dict[str, str] = spec.get("labels", {})
+        return found
+
+    host.offer(version="1.2")
+    host.want('[kubernetes]\ngates = { "nvidia.com/gpu.deploy.operands" = "other" }\n')
+    Provision(environment=host.environment)("apply", "--root", host.root)
+    assert labels() == {
+        f"{_LABEL}.ready": "true",
+        f"{_LABEL}.kernel": KERNEL,
+        f"{_LABEL}-{DRIVER}.state": "ready",
+        f"{_LABEL}-{DRIVER}.version": "1.2",
+        "nvidia.com/gpu.deploy.operands": "false",
+    }
+    # As an agent leaves it that stopped long ago.
+    features.write_text(re.sub("expiry-time=20..", "expiry-time=2025", features.read_text()))
+    assert labels() == {}
