@@ -19,6 +19,7 @@ from provision.errors import (
     NotFoundError,
     ProvisionError,
     UnfitError,
+    UntrustedError,
     as_error,
 )
 from provision.files import in_root
@@ -68,6 +69,10 @@ def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
     what = ("--what=shutdown", "--mode=delay", "--who=provision", f"--why={why}")
     with beside(["systemd-inhibit", *what, "cat"], why="delay a shutdown"):
         yield
+
+
+# What is wrong with an artifact, or its source, and not with the machine or a network.
+_OF_A_NEWER_ONE = frozenset({"build", "compile", DOES_NOT_LOAD, UntrustedError.reason})
 
 
 class Actions:
@@ -209,9 +214,9 @@ class Actions:
             if failure.reason != IN_USE:
                 changes = {"reason": action.kind}
         elif self.run.mode.update and artifact.is_current:
-            # The requested artifact exists. Only a newer version that can't be built is recorded,
-            # and not as final: a still newer one may build.
-            if failure.reason not in {"build", "compile"}:
+            # The requested artifact exists. Only what is wrong with a newer one is recorded, and
+            # not as final: a still newer one may be right.
+            if failure.reason not in _OF_A_NEWER_ONE:
                 return failure
             changes = {"final": False}
         elif failure.reason == "compile" and self._maker().asks_registries():

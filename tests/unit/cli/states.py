@@ -114,6 +114,12 @@ def _next_kernel_refused(host: HostTree, run: Run) -> None:
     run("apply")
 
 
+def _next_kernel_refuses_newer(host: HostTree, run: Run) -> None:
+    _next_kernel_ready(host, run)
+    host.offer("2.0", kernel=NEXT)
+    host.refuse_next()
+
+
 def _damaged(host: HostTree, run: Run) -> None:
     _ready(host, run)
     module = next(host.store("current").resolve().rglob("demo.ko"))
@@ -436,6 +442,7 @@ STATES: dict[str, State] = {
     "next kernel, ready": _next_kernel_ready,
     "next kernel, refuses": _next_kernel_refuses,
     "next kernel, refused": _next_kernel_refused,
+    "next kernel, refuses a newer version": _next_kernel_refuses_newer,
     "next kernel, refused, trials off": _then(
         _next_kernel_refused, lambda host: host.want("trial = false\n")
     ),

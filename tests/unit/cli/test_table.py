@@ -69,6 +69,7 @@ def _refused(state: str, reason: str, code: int) -> dict[str, Any]:
 
 _FULL = ("prepare", "activate", "load")
 _SWITCH = ("prepare", "unload", "activate", "load")
+_UNTRUSTED, _REFUSES = ({"failure": {"reason": of}} for of in ("untrusted", "does-not-load"))
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
 Row = tuple[str, str, int, Mapping[str, Any], set[str]]
 _ROWS: list[Row] = [
@@ -340,7 +341,22 @@ _ROWS: list[Row] = [
         _applied("ready", *_SWITCH),
         _READY - {"host", "settings"} | {"previous"},
     ),
-    ("newest, signed by a stranger", "apply --update", 0, _applied("ready", "prepare"), {"status"}),
+    # What is wrong with a newer version is in the status, and what works stays.
+    (
+        "newest, signed by a stranger",
+        "apply --update",
+        1,
+        _applied("failed", "prepare")
+        | {"status": {"drivers": [{"is_ready": True, "kernels": [_UNTRUSTED]}]}},
+        {"status", "state"},
+    ),
+    (
+        "next kernel, refuses a newer version",
+        "apply --update",
+        1,
+        {"status": {"drivers": [{"is_ready": True, "kernels": [{}, _REFUSES]}]}},
+        {"status", "state", "entry"},
+    ),
     # A kernel that is named is that kernel's matter.
     (
         "rolled back",
