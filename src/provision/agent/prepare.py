@@ -265,12 +265,14 @@ class Prepare:
     def _request(self, *, refresh: bool = False) -> DriverRequest:
         setting, run = self._setting, self.run
         settled = settled_version(run.root, self.driver, setting, self.kernel)
+        # A retry is for what was rolled back, and not for what it was rolled back to.
+        is_settled = not (run.mode.retries(self.kernel) and self.artifact.known.rejected)
         return DriverRequest(
             driver=self.driver,
             kernel=self.kernel,
             version=setting.version,
             flavour=setting.flavour,
-            prefer=None if run.mode.update else settled,
+            prefer=settled if is_settled and not run.mode.update else None,
             refresh=refresh,
         )
 

@@ -255,8 +255,9 @@ def find_in_registries(
 
     def look(client: Repository) -> ArtifactImage:
         # With as few requests as possible.
-        for name in dict.fromkeys((sought.version.prefer, sought.version.exact)):
-            if name is not None:
+        stays, exact = sought.version.prefer, sought.version.exact
+        for name in dict.fromkeys((stays, exact)):
+            if name is not None and (name == exact or sought.version.accepts(name)):
                 with suppress(NotFoundError):
                     return version(client, name)
         newest = next(iter(_versions(client.tags(), sought)), None)

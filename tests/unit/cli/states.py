@@ -120,6 +120,18 @@ def _next_kernel_refuses_newer(host: HostTree, run: Run) -> None:
     host.refuse_next()
 
 
+def _check_failed(version: str | None) -> State:
+    """2.0 was loaded, and its check failed: it passes once the host has the file /srv/works."""
+
+    def prepare(host: HostTree, run: Run) -> None:
+        _ready(host, run)
+        host.offer("2.0", check=f"test -e {host.root}/srv/works")
+        host.want(version=version)
+        run("apply", *([] if version else ["--update"]))
+
+    return prepare
+
+
 def _damaged(host: HostTree, run: Run) -> None:
     _ready(host, run)
     module = next(host.store("current").resolve().rglob("demo.ko"))
@@ -441,6 +453,14 @@ STATES: dict[str, State] = {
     ),
     "next kernel, ready": _next_kernel_ready,
     "next kernel, refuses": _next_kernel_refuses,
+    "check failed": _check_failed("2.0"),
+    "check failed, not named": _check_failed(None),
+    "check failed, works now": _then(
+        _check_failed("2.0"), lambda host: host.write("srv/works", "")
+    ),
+    "check failed, not named, works now": _then(
+        _check_failed(None), lambda host: host.write("srv/works", "")
+    ),
     "next kernel, refused": _next_kernel_refused,
     "next kernel, refuses a newer version": _next_kernel_refuses_newer,
     "next kernel, refused, trials off": _then(

@@ -70,6 +70,10 @@ def _refused(state: str, reason: str, code: int) -> dict[str, Any]:
 _FULL = ("prepare", "activate", "load")
 _SWITCH = ("prepare", "unload", "activate", "load")
 _UNTRUSTED, _REFUSES = ({"failure": {"reason": of}} for of in ("untrusted", "does-not-load"))
+_FAILS, _WORKS = (
+    {"drivers": [{"is_ready": True, "kernels": [{"version": version, "failure": failure}]}]}
+    for version, failure in (("1.2", {"reason": "check"}), ("2.0", None))
+)
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
 Row = tuple[str, str, int, Mapping[str, Any], set[str]]
 _ROWS: list[Row] = [
@@ -319,6 +323,19 @@ _ROWS: list[Row] = [
     ),
     ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
     ("rolled back", "apply --update --retry", 0, _applied("ready", *_SWITCH), _BACK),
+    ("rolled back", "apply --retry", 0, _applied("ready", *_SWITCH), _BACK),
+    # What failed its own check is tried again by a retry, named or not, and by nothing else.
+    ("check failed", "apply", 1, {"actions": [], "status": _FAILS}, {"status"}),
+    ("check failed", "apply --retry", 1, {"status": _FAILS}, {"status", "state"}),
+    (
+        "check failed, not named",
+        "apply --retry",
+        1,
+        {"status": _FAILS},
+        {"status", "state"},
+    ),
+    ("check failed, works now", "apply --retry", 0, {"status": _WORKS}, _BACK),
+    ("check failed, not named, works now", "apply --retry", 0, {"status": _WORKS}, _BACK),
     ("older named", "apply", 0, _applied("ready", *_SWITCH), {*_BACK, "settings"}),
     ("named, newer offered", "apply --update", 0, _applied("ready") | _UNCHANGED, {"status"}),
     (
