@@ -25,10 +25,14 @@ _FORMS = (
     # The password in an address (RFC 3986, 3.2.1), up to the last '@', if neither '@' nor '/' is
     # encoded. A number before '/' is a port.
     (r"://(?!\[)[^/:\s]*:", r"(?!\d+[/?#])[^\s\"<>]{1,512}(?=@)"),
-    # One of a proxy without a scheme, as variables may have it. No other port follows an '@'.
+    # One without a scheme, as variables have a proxy, and people the name of an image: before a port,
+    # a folder, or the end of a quotation. The '@' before a digest is another.
     (
-        r"(?<![\w.%+/:@-])[\w.%+-]{0,64}:",
-        r"[^\s/@'\"<>]{1,512}(?=@(?:[\w.-]+|\[[\da-f:.]+\]):\d{1,5}(?!\w))",
+        r"(?<![\w.%+/:@\[-])[\w.%+-]{0,64}:",
+        (
+            r"(?!/|\d+/)[^\s\"'<>]{1,512}"
+            r"(?=@(?!sha256:)(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5}(?!\w)|[/'\"]))"
+        ),
     ),
     # What programs quote of an address with '/' in its password: Python, urllib3, curl, Go.
     (

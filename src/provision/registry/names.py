@@ -88,7 +88,14 @@ def parse_reference(text: str) -> Reference:
         text: ``host[:port]/name[:tag][@sha256:…]``, or ``oci:FOLDER/name[:tag][@sha256:…]``;
             without tag and digest, the tag is ``latest``.
     """
-    name, _, digest = text.partition("@")
+    name, at, digest = text.partition("@")
+    if at and ("/" in digest or "/" not in name) and not text.startswith(FOLDER):
+        # Whatever stands before the host may be secret.
+        place = text.rpartition("@")[2]
+        raise UsageError(
+            f"'***@{place}' is not a valid image name: a login has no place in it.",
+            resolution=f"Log in apart from the name: docker login {place.partition('/')[0]}",
+        )
     folder, slash, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
     is_folder = text.startswith(FOLDER) and len(folder) > len(FOLDER)
@@ -104,7 +111,7 @@ def parse_reference(text: str) -> Reference:
         and _REPOSITORY.fullmatch(repository)
         and len(repository) <= _LONGEST_NAME
         and (_TAG.fullmatch(tag) if colon else True)
-        and (DIGEST.fullmatch(digest) if "@" in text else True)
+        and (DIGEST.fullmatch(digest) if at else True)
     )
     if not is_good:
         raise UsageError(

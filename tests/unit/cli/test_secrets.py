@@ -27,6 +27,12 @@ _PLACES = {
     "driver": '[drivers.demo]\nversion = "{http}"\n',
 }
 _COMMANDS = ("status", "plan", "doctor", "drivers", "drivers versions demo", "gc", "units install")
+_WITH_NAMES = (
+    *("install", "verify", "registry pull", "registry sign", "registry push demo"),
+    *("registry list demo --registry", "export kmm demo --registry", "build demo --push"),
+    *("build", "resolve", "load", "rollback", "plan", "drivers versions", "drivers import"),
+    *("export daemonset", "matrix --drivers", "units", "me"),
+)
 
 
 @pytest.mark.parametrize("password", _SPELLED)
@@ -49,6 +55,20 @@ def test_no_command_prints_a_password_of_the_settings(
             printed = outcome.out + outcome.err
             assert printed
             assert [part for part in _PARTS if part in printed] == [], words
+
+
+@pytest.mark.parametrize("place", ["h.example/x:1", "host/x:1", "h.example:5000/x", "host"])
+@pytest.mark.parametrize("password", _SPELLED)
+def test_no_command_prints_a_password_of_its_arguments(
+    host_tree: HostTree, call: Call, place: str, password: str
+) -> None:
+    host_tree.want()
+    name = f"me:{password}@{place}"
+    for words in _WITH_NAMES:
+        outcome = call(*words.split(), name, "--root", host_tree.root)
+        printed = outcome.out + outcome.err
+        assert outcome.code
+        assert [part for part in _PARTS if part in printed] == [], words
 
 
 @pytest.mark.parametrize("variable", ["DOCKER_HOST", "HTTPS_PROXY"])
