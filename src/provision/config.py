@@ -16,12 +16,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 
-from provision.documents import Frozen, load_toml
+from provision.documents import Frozen, like, load_toml
 from provision.files import in_root
 from provision.pin import AbsolutePath, Name, Sha256, Url, Version, host_and_port
 from provision.shipped import shipped
@@ -37,18 +36,18 @@ def _address(text: str) -> str:
 
 EngineAddress = Annotated[
     str,
-    StringConstraints(pattern=r"^(unix|tcp|https?|ssh)://[^\s]+$"),
+    like(r"^(unix|tcp|https?|ssh)://[^\s]+$", "unix:///run/docker.sock"),
     AfterValidator(_address),
 ]
 ProxyAddress = Annotated[
-    str, StringConstraints(pattern=r"^https?://[^\s/]+/?$"), AfterValidator(_address)
+    str, like(r"^https?://[^\s/]+/?$", "http://proxy.example:3128"), AfterValidator(_address)
 ]
 # A name of an image, with its digest or without.
 BaseImage = Annotated[
     str,
-    StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*(@sha256:[0-9a-f]{64})?$"),
+    like(r"^[a-z0-9][A-Za-z0-9._/:-]*(@sha256:[0-9a-f]{64})?$", "debian:bookworm"),
 ]
-Toolchain = Annotated[str, StringConstraints(pattern=r"^(image|[a-z0-9._-]+:[A-Za-z0-9._-]+)$")]
+Toolchain = Annotated[str, like(r"^(image|[a-z0-9._-]+:[A-Za-z0-9._-]+)$", "debian:12")]
 
 
 class EngineConfig(Frozen):
@@ -86,7 +85,7 @@ class NetworkConfig(Frozen):
     """
 
     proxy: ProxyAddress | None = None
-    no_proxy: tuple[Annotated[str, StringConstraints(pattern=r"^[^\s,]+$")], ...] = ()
+    no_proxy: tuple[Annotated[str, like(r"^[^\s,]+$", "intra.example")], ...] = ()
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which programs learn of the proxy; empty without one."""
@@ -146,7 +145,7 @@ class RepositoryConfig(Frozen):
             openSUSE and SLES, else ``false``, like their own repositories.
     """
 
-    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    id: Annotated[str, like(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "some-name_1.2")]
     urls: tuple[Url, ...] = Field(min_length=1)
     keys: tuple[AbsolutePath, ...] = ()
     version: str | None = None
@@ -210,7 +209,7 @@ class TreeConfig(Frozen):
             has everything.
     """
 
-    kernels: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+~*?\[\]-]+$")]
+    kernels: Annotated[str, like(r"^[A-Za-z0-9._+~*?\[\]-]+$", "6.6.74-*")]
     kind: Literal["source", "prepared", "image"] = "source"
     url: Url | None = None
     sha256: Sha256 | None = None
@@ -267,7 +266,7 @@ def _has_no_pin(address: str) -> str:
 
 KeyAddress = Annotated[
     str,
-    StringConstraints(pattern=r"^(/[^\x00\n]*|pkcs11:[^\s]+)$"),
+    like(r"^(/[^\x00\n]*|pkcs11:[^\s]+)$", "/etc/provision/key.pem or pkcs11:…"),
     AfterValidator(_has_no_pin),
 ]
 
@@ -354,7 +353,10 @@ def _with_host(address: str) -> str:
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 RegistryAddress = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
+    like(
+        r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$",
+        "registry.example:5000/drivers",
+    ),
     AfterValidator(_with_host),
 ]
 
@@ -456,7 +458,7 @@ class TrustConfig(TrustRule):
 
 PATH = Path("etc/provision/provision.toml")
 
-KernelDistro = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]+:[A-Za-z0-9._-]+$")]
+KernelDistro = Annotated[str, like(r"^[a-z0-9._-]+:[A-Za-z0-9._-]+$", "debian:12")]
 
 
 def _parameter(value: object) -> object:
@@ -466,21 +468,22 @@ def _parameter(value: object) -> object:
 
 
 # What the kernel takes as names: C identifiers; modprobe takes '-' for '_' in a module's.
-ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")]
-ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ModuleName = Annotated[str, like(r"^[A-Za-z0-9_][A-Za-z0-9_-]*$", "nvidia_drm")]
+ParameterName = Annotated[str, like(r"^[A-Za-z_][A-Za-z0-9_]*$", "EXAMPLE_NAME")]
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/: with a prefix, because
 # those without one belong to the cluster's users.
 LabelName = Annotated[
     str,
-    StringConstraints(
-        pattern=r"^[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+    like(
+        r"^[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+        "site.example/driver",
     ),
 ]
 # Source: https://docs.kernel.org/admin-guide/kernel-parameters.html: values end at a blank.
 # Booleans are Y and N there.
 Parameter = Annotated[
     str,
-    StringConstraints(pattern=r"^[^\s\"]*$"),
+    like(r"^[^\s\"]*$", "value-without-blanks"),
     BeforeValidator(_parameter),
     WithJsonSchema(
         {

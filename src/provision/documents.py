@@ -23,7 +23,7 @@ from typing import (
     get_origin,
 )
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
 
@@ -59,6 +59,16 @@ class Foreign(BaseModel):
     """Base of the models of foreign documents: strict types, further members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+# An example of what matches a pattern: people read no regular expressions.
+EXAMPLES: dict[str, str] = {}
+
+
+def like(pattern: str, example: str, *, max_length: int | None = None) -> StringConstraints:
+    """Return the constraint of a text that people write; what is wrong is said by an example."""
+    EXAMPLES[pattern] = example
+    return StringConstraints(pattern=pattern, max_length=max_length)
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)
@@ -203,6 +213,9 @@ def _found(model: type[BaseModel] | None, item: ErrorDetails) -> tuple[Place, st
             is_missing = kind == "union_tag_not_found"
             known_kinds = f"Input should be one of {item['ctx'].get('expected_tags')}"
             return (*place, key), "Field required" if is_missing else known_kinds
+        case "string_pattern_mismatch":
+            example = EXAMPLES.get(item["ctx"]["pattern"])
+            return place, f"must look like {example}" if example else "has a wrong form"
     return place, item["msg"].removeprefix("Value error, ")
 
 

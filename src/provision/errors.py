@@ -25,7 +25,7 @@ _FORMS = (
     # The password in an address (RFC 3986, 3.2.1), up to the last '@', if neither '@' nor '/' is
     # encoded. A number before '/' is a port.
     (r"://(?!\[)[^/:\s]*:", r"(?!\d+[/?#])[^\s\"<>]{1,512}(?=@)"),
-    # One without a scheme, as variables have a proxy, and people the name of an image: before a port,
+    # One without a scheme, as of a proxy in a variable, or of an image: before a port,
     # a folder, or the end of a quotation. The '@' before a digest is another.
     (
         r"(?<![\w.%+/:@\[-])[\w.%+-]{0,64}:",

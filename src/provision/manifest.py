@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from provision.documents import Frozen, load_json
+from provision.documents import Frozen, like, load_json
 from provision.errors import NotFoundError
 from provision.pin import Pin, Sha256
 
@@ -46,24 +46,22 @@ def _absolute(path: str) -> str:
 
 RelativePath = Annotated[str, AfterValidator(_relative)]
 ContainerPath = Annotated[str, AfterValidator(_absolute)]
-FeatureName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")
-]
+FeatureName = Annotated[str, like(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$", "some-name_1")]
 # https://pubs.opengroup.org/onlinepubs/9799919799/basedefs/V1_chap08.html
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[str, like(r"^[A-Za-z_][A-Za-z0-9_]*$", "EXAMPLE_NAME")]
 # A module as /proc/modules names it: with '_', whatever its file's name has.
-ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$", max_length=64)]
+ModuleName = Annotated[str, like(r"^[A-Za-z0-9_]+$", "some_name", max_length=64)]
 # Below /dev; {minor} stands for the number that a node of several has.
 NodeName = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/?[A-Za-z0-9_-]|\{minor\})*$"),
+    like(r"^[A-Za-z0-9][A-Za-z0-9._-]*(/?[A-Za-z0-9_-]|\{minor\})*$", "dri/card{minor}"),
 ]
 # A shell pattern of names below /dev.
 DevicePattern = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*?\[][A-Za-z0-9._/*?\[\]!-]*$")
+    str, like(r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*?\[][A-Za-z0-9._/*?\[\]!-]*$", "nvidia[0-9]*")
 ]
-PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
-PciClass = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{2}([0-9a-f]{2})?$")]
+PciId = Annotated[str, like(r"^[0-9a-f]{4}$", "10de")]
+PciClass = Annotated[str, like(r"^[0-9a-f]{2}([0-9a-f]{2})?$", "03 or 0302")]
 # Foreign interfaces for requesting devices, which oci-decorator serves.
 Interface = Literal["nvidia", "amd"]
 LogLevel = Literal[
@@ -221,7 +219,7 @@ class DeviceNode(Frozen):
     major: Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(min_length=1)]
     minor: Annotated[int, Field(ge=0)] | None = None
     each: MinorsFrom | None = None
-    mode: Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")] = "0660"
+    mode: Annotated[str, like(r"^0[0-7]{3}$", "0660")] = "0660"
 
     @model_validator(mode="after")
     def _one_or_each(self) -> Self:
@@ -249,7 +247,7 @@ class DriverPod(Frozen):
         environment: Variables of the image.
     """
 
-    command: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    command: Annotated[str, like(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "some-program")]
     parameters: ContainerPath
     defaults: dict[ModuleName, tuple[str, ...]] = Field(default_factory=dict)
     without: tuple[ModuleName, ...] = ()
@@ -277,12 +275,12 @@ class ForeignRoot(Frozen):
         pod: How an operator runs the driver in a pod; None: it can't.
     """
 
-    path: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_]+)+$")]
+    path: Annotated[str, like(r"^/run(/[A-Za-z0-9_]+)+$", "/run/vendor/driver")]
     libraries: ContainerPath
-    ready_file: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_.-]+)+$")] | None = (
+    ready_file: Annotated[str, like(r"^/run(/[A-Za-z0-9_.-]+)+$", "/run/vendor/ready")] | None = (
         None
     )
-    ready_lines: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_: =-]+$")], ...] = ()
+    ready_lines: tuple[Annotated[str, like(r"^[A-Za-z0-9_: =-]+$", "DRIVER_READY=1")], ...] = ()
     pod: DriverPod | None = None
 
 

@@ -22,27 +22,25 @@ from pydantic import (
     model_serializer,
 )
 
-from provision.documents import Frozen
+from provision.documents import Frozen, like
 from provision.errors import NotFoundError, redact
 from provision.files import local_path
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, like(r"^[0-9a-f]{64}$", "what sha256sum prints")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+Name = Annotated[str, like(r"^[a-z0-9][a-z0-9._-]*$", "some-name_1.2", max_length=64)]
 # On a host or in a container.
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
+AbsolutePath = Annotated[str, like(r"^/[^\x00\n]*$", "/an/absolute/path")]
 # Goes into file names, image tags and RUN lines: no blanks, quotes or slashes.
 KernelRelease = Annotated[
     str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._+~-]*$", max_length=64)
 ]
-Version = Annotated[
-    str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", max_length=64)
-]
+Version = Annotated[str, like(r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", "1.2.3 or 1.2", max_length=64)]
 # As uname -m prints it.
 Architecture = Literal["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"]
 # Debian policy 5.6.12, and epoch:version-release of RPM; the epoch's colon included.
 PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+:~^_-]*$")]
-PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
+PackageName = Annotated[str, like(r"^[A-Za-z0-9][A-Za-z0-9+._-]+$", "demo-dkms")]
 
 
 _URL = r"^https?://[^\s\"'\\$`]+$"
@@ -123,8 +121,8 @@ FileUrl = Annotated[str, BeforeValidator(_file_address)]
 # What git takes, as above.
 RepositoryUrl = Annotated[str, BeforeValidator(_repository)]
 # Goes into a RUN line: nothing that a shell reads.
-Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
-Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Url = Annotated[str, like(_URL, "https://vendor.example/file"), BeforeValidator(_address)]
+Commit = Annotated[str, like(r"^[0-9a-f]{40}$", "what git rev-parse prints")]
 # Name and tag, as a Dockerfile's FROM takes it.
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
 
@@ -138,7 +136,7 @@ def _inside(path: str) -> str:
 # Below a repository's folder.
 Location = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+~^:%@=,._/-]*$"),
+    like(r"^[A-Za-z0-9][A-Za-z0-9+~^:%@=,._/-]*$", "lib/demo"),
     AfterValidator(_inside),
 ]
 
@@ -269,7 +267,7 @@ class RunfileSource(_Download):
     architecture: Architecture
     layout: Literal[1] = 1
     # Types of files that go into no container, by their names in its list of files.
-    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+    leave_out: tuple[Annotated[str, like(r"^[A-Z0-9_]+$", "NVLIB_TYPE")], ...] = ()
 
 
 Source = Annotated[
@@ -373,7 +371,7 @@ class ClosurePackage(Frozen):
 class FilePin(Frozen):
     """A file of the recipe's folder that goes into the build (a patch)."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, like(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "some-name_1.2")]
     sha256: Sha256
 
 

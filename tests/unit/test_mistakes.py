@@ -1,6 +1,7 @@
 """What a document's author reads about each kind of mistake."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from provision.catalogue.recipe import Recipe
 from provision.config import Config
-from provision.documents import Frozen, how_to_correct, parse_json
+from provision.documents import EXAMPLES, Frozen, how_to_correct, parse_json
 from provision.errors import ConfigError
 from provision.fleet.fleet_file import Fleet
 
@@ -81,6 +82,7 @@ def test_a_mistake_has_the_place_where_it_is_and_no_value(value: str, place: str
         assert reason
         assert "many" not in reason
         assert "HEAD" not in reason
+        assert "^[" not in reason
     (broken,) = said("{")
     assert "JSON" in broken
 
@@ -122,6 +124,23 @@ def test_a_real_recipes_sources_have_the_keys_of_their_file(text: str, expected:
     with pytest.raises(ConfigError) as caught:
         parse_json(text, Recipe, name="driver.toml")
     assert expected in "\n".join(map(str, caught.value.mistakes))
+
+
+@pytest.mark.parametrize("model", [Config, Recipe, Fleet])
+def test_what_people_have_to_spell_has_an_example(model: type[Frozen]) -> None:
+    assert _patterns(model.model_json_schema()) <= EXAMPLES.keys()
+
+
+def _patterns(schema: object) -> set[str]:
+    inside: Iterable[object] = ()
+    match schema:
+        case {"pattern": str(pattern)}:
+            return {pattern}
+        case dict():
+            inside = schema.values()
+        case list():
+            inside = schema
+    return {pattern for one in inside for pattern in _patterns(one)}
 
 
 _DATA = st.recursive(

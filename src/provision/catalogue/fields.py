@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from provision.documents import Frozen
+from provision.documents import Frozen, like
 from provision.errors import redact
 from provision.manifest import FeatureName, PciMatch, RelativePath
 from provision.pin import FileUrl, Name, RepositoryUrl, Url, is_address
@@ -34,10 +34,10 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # In a Dockerfile, an instruction ends at the line's end, whatever quotes are open, and no escape
 # stands for one.
 CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-PciIds = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}(-[0-9a-f]{4})?$")]
+PciIds = Annotated[str, like(r"^[0-9a-f]{4}(-[0-9a-f]{4})?$", "1b00 or 1b00-1d56")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.
 DistroPattern = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9*?\[][a-z0-9._:*?\[\]-]*$", max_length=64)
+    str, like(r"^[a-z0-9*?\[][a-z0-9._:*?\[\]-]*$", "debian:12 or debian", max_length=64)
 ]
 
 
@@ -247,7 +247,7 @@ def _day(text: str) -> str:
 
 
 Day = Annotated[
-    str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"), AfterValidator(_day)
+    str, like(r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$", "2027-06-30 or 2027-06"), AfterValidator(_day)
 ]
 
 
@@ -316,9 +316,7 @@ class Patch(Frozen):
     """
 
     # No longer than a tar file of the build context takes it, below patches/.
-    file: Annotated[
-        str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", max_length=90)
-    ]
+    file: Annotated[str, like(r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", "name.patch", max_length=90)]
     versions: Specifiers = ""
     flavours: tuple[Name, ...] = ()
     sources: tuple[Name, ...] = ()
@@ -343,8 +341,8 @@ class DraDriver(Frozen):
         reason: Why it does not start with others.
     """
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
-    pods: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.*-]+$")]
+    name: Annotated[str, like(r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "gpu.vendor.example")]
+    pods: Annotated[str, like(r"^[a-z0-9.*-]+$", "some-pods-*")]
     versions: Specifiers
     reason: Annotated[str, StringConstraints(min_length=1)]
 
@@ -387,8 +385,8 @@ class Installed(Frozen):
         features: The features that a container can request.
     """
 
-    library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
+    library: Annotated[Template, like(r"\{version\}", "libdemo.so.{version}")]
     libraries: tuple[SourcePath, ...] = Field(min_length=1)
     binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
-    uninstallers: tuple[Annotated[Template, StringConstraints(pattern=r"^[^/\s]")], ...] = ()
+    uninstallers: tuple[Annotated[Template, like(r"^[^/\s]", "uninstall-demo")], ...] = ()
     features: dict[FeatureName, InstalledFeature] = Field(min_length=1)

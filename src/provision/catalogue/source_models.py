@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    StringConstraints,
     Tag,
     model_validator,
 )
@@ -34,7 +33,7 @@ from provision.catalogue.fields import (
     public,
     version_matches,
 )
-from provision.documents import Frozen
+from provision.documents import Frozen, like
 from provision.errors import ProvisionError
 from provision.manifest import ContainerFeature, FeatureName, FileKind
 from provision.pin import (
@@ -84,9 +83,7 @@ def no_commit_at(url: str, ref: str) -> tuple[str, str]:
 
 
 # Nothing that a pattern of git's or an option begins with.
-Ref = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_+#@=./-]*$", max_length=200)
-]
+Ref = Annotated[str, like(r"^[A-Za-z0-9_][A-Za-z0-9_+#@=./-]*$", "v1.2", max_length=200)]
 
 
 def _public_submodule(module: GitSubmodule) -> GitSubmodule:
@@ -321,7 +318,7 @@ class RunfileReleases(Source):
     kind: Literal["runfile"]
     url: UrlTemplate | None = None
     checksums: UrlTemplate | None = None
-    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+    leave_out: tuple[Annotated[str, like(r"^[A-Z0-9_]+$", "NVLIB_TYPE")], ...] = ()
     releases: tuple[RunfileRelease, ...] = ()
 
     @property

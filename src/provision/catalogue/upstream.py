@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from provision.catalogue.fields import Day, PublicUrl, known_placeholders, last_day
-from provision.documents import Frozen
+from provision.documents import Frozen, like
 
 # A vendor's promise for a branch, the longest support first.
 Maturity = Literal["lts", "production", "new-feature"]
@@ -54,7 +54,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-BranchName = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=32)]
+BranchName = Annotated[str, like(r"^[0-9]+(\.[0-9]+)*$", "580 or 2.1", max_length=32)]
 Address = Annotated[PublicUrl, AfterValidator(_address)]
 Pattern = Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)]
 

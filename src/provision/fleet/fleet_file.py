@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import RegistryAddress
 from provision.distros import find_distro
-from provision.documents import Frozen, how_to_correct, load_toml
+from provision.documents import Frozen, how_to_correct, like, load_toml
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
 from provision.fleet.matrix.cells import (
     Cell,
@@ -41,7 +41,7 @@ from provision.registry.signatures import signature_tag
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"
-Key = Annotated[str, StringConstraints(pattern=r"^(/|pkcs11:)[^\x00\n]*$")]
+Key = Annotated[str, like(r"^(/|pkcs11:)[^\x00\n]*$", "/etc/key.pem or pkcs11:…")]
 _MOST_CELLS = 10_000
 
 

@@ -13,14 +13,14 @@ from fnmatch import fnmatchcase
 from itertools import groupby, islice
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from provision.build.request import VersionRequest
 from provision.build.versions import suitable_versions
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.distros.debian.relations import version_key
-from provision.documents import Frozen
+from provision.documents import Frozen, like
 from provision.errors import NotFoundError, UsageError
 from provision.host.kernels import kernel_series
 from provision.pin import KernelRelease, Name, Version
@@ -32,11 +32,11 @@ _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 8
 _RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
 _KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
-KernelPattern = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
-CardId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
-DistroName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$")
+KernelPattern = Annotated[
+    str, like(rf"^({_KERNEL})$", "6.1.0-*, archive, all or latest-2", max_length=128)
 ]
+CardId = Annotated[str, like(r"^[0-9a-f]{4}:[0-9a-f]{4}$", "10de:2330")]
+DistroName = Annotated[str, like(r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$", "debian:12")]
 
 
 @dataclass(frozen=True, slots=True, order=True)
