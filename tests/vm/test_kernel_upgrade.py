@@ -9,6 +9,7 @@ engine has one in a container.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +41,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
 # What an in-tree module says in the kernel's log when it is loaded.
 _CONFLICT_LOG = "SMBus Host Controller at"
 _POLICY = "hold_kernels = true\ntrial = true"
+_WANTED = {SMALL_DRIVER: "latest", DUO: DUO_REFUSED, "lab": "latest"}
 _KERNEL_SAYS = "duo: this kernel lacks what the device needs"
 _GATES = REPOSITORY / "docs/examples/gates"
 # What Zincati asks, in the words of its protocol.
@@ -64,8 +66,9 @@ def _assert_gates(host: ManagedGuest, *, open_: bool) -> None:
     """What asks before a reboot, by the files of keep-drivers-loaded.md, is told whether it may."""
     values = (_GATES / "kured.yaml").read_text()
     command = yaml.safe_load(values)["configuration"]["rebootSentinelCommand"]
-    # As kured runs it.
-    kured = host.guest(f"nsenter -m/proc/1/ns/mnt -- {command}", check=False)
+    # As kured runs it: without a shell of its own.
+    words = shlex.join(["nsenter", "-m/proc/1/ns/mnt", "--", *shlex.split(command)])
+    kured = host.guest(words, check=False)
     zincati = host.guest(_ZINCATI_ASKS).stdout.strip()
     assert (kured.returncode == 0, zincati) == (open_, "200" if open_ else "409")
 
@@ -81,7 +84,7 @@ def _put_gates(host: ManagedGuest) -> None:
 
 def test_a_host_uses_three_drivers(host: ManagedGuest) -> None:
     host.guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
-    host.want(_POLICY, **{SMALL_DRIVER: "latest", DUO: DUO_REFUSED, "lab": "latest"})
+    host.want(_POLICY, **_WANTED)
     host.apply()
     host.configure_engines()
     host.assert_serves(DUO_REFUSED)
@@ -98,7 +101,8 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest
     host.guest.put(kernel_package(NEW_KERNEL), package)
     with host.kernel_service_runs():
         host.show(f"{APT} install {package}", timeout_s=APT_WITHIN_S, lines=0)
-    drivers = host.statuses(check=ExitCode.FAILED)
+    # What boots next has all of them: the kernel that is held.
+    drivers = host.statuses(check=ExitCode.DONE)
     for driver in (SMALL_DRIVER, "lab"):
         slot = slots_of(drivers[driver])[NEW_KERNEL]
         assert (slot["role"], slot["state"]) == ("next", "ready"), host.journal("provision-kernel")
@@ -124,15 +128,24 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest
         name = f'provision_driver_ready{{driver="{DUO}",kernel="{kernel}",role="{role}"}} '
         (value,) = (line for line in metrics.splitlines() if line.startswith(name))
         assert float(value.removeprefix(name)) == ready
-    # Nothing that asks reboots into it.
     _put_gates(host)
+    _assert_gates(host, open_=True)
+    # The build is over, and nothing holds up a shutdown.
+    assert "provision" not in host.guest("systemd-inhibit --list --no-pager").stdout
+
+
+def test_nothing_that_asks_reboots_into_a_kernel_without_its_drivers(host: ManagedGuest) -> None:
+    host.want("trial = true", **_WANTED)
+    host.apply(status=ExitCode.FAILED)
+    assert _default(host) is None
     _assert_gates(host, open_=False)
     boot = host.guest("cat /proc/sys/kernel/random/boot_id").stdout
     host.guest("systemctl start reboot-when-ready.service")
     assert host.guest("systemctl is-system-running", check=False).stdout.strip() != "stopping"
     assert host.guest("cat /proc/sys/kernel/random/boot_id").stdout == boot
-    # The build is over, and nothing holds up a shutdown.
-    assert "provision" not in host.guest("systemd-inhibit --list --no-pager").stdout
+    host.want(_POLICY, **_WANTED)
+    host.apply(status=ExitCode.FAILED)
+    assert _default(host) == OLD_KERNEL
 
 
 def test_with_a_patch_it_heals(host: ManagedGuest, catalogue: Path) -> None:

@@ -212,7 +212,23 @@ def _loader_of(root: Path) -> _Loader | None:
 
 
 def read_hold(root: Path) -> Hold:
-    """Return what is held, as the last run left it."""
+    """Return what is held: what the last run set, unless someone has changed it."""
+    hold = _recorded(root)
+    if hold.held is None or not hold.held.is_set:
+        return hold
+    try:
+        loader = _loader_of(root)
+        is_changed = loader is None or _is_changed(loader, hold.held)
+    except OSError as error:
+        return Hold(problem=f"its setting can't be read: {error}")
+    return Hold(left=hold.held.instead_of) if is_changed else hold
+
+
+def _is_changed(loader: _Loader, held: Held) -> bool:
+    return loader.value() != held.ours or loader.beside() != held.beside
+
+
+def _recorded(root: Path) -> Hold:
     path = in_root(root, RECORD)
     try:
         return load_json(path, Hold) if path.exists() else Hold()
@@ -228,7 +244,7 @@ def settle(root: Path, desired: Desired, observed: Observed | None) -> Hold:
     Args:
         observed: The host; None: nothing is held any more, whatever the policy says.
     """
-    before = read_hold(root)
+    before = _recorded(root)
     if observed is not None and not desired.config.policy.hold_kernels:
         observed = None
     # Another machine boots another root, and its programs are not run here.
@@ -268,7 +284,7 @@ class _Holding:
 
     def settle(self, desired: Desired, observed: Observed | None) -> None:
         held = self.hold.held
-        if held is not None and held.is_set and self._is_changed(held):
+        if held is not None and held.is_set and _is_changed(self.loader, held):
             report(Note(f"Someone has set another default than {held.kernel}, which stays"))
             if self.loader.value() == held.ours:
                 self.loader.put(held.before)
@@ -284,9 +300,6 @@ class _Holding:
             self._give_back(held)
         if observed is None or would_boot != self.hold.left:
             self.hold = self.hold.model_copy(update={"left": None})
-
-    def _is_changed(self, held: Held) -> bool:
-        return self.loader.value() != held.ours or self.loader.beside() != held.beside
 
     def _would_boot(self, observed: Observed, held: Held | None) -> str | None:
         """Return the kernel that boots if nothing is held; None: it is not known."""

@@ -122,7 +122,7 @@ def _known(layout: Layout, state: DriverState, release: str, inputs: str) -> Ker
         time=int(time.time()),
         final=True,
     )
-    return state.of(release).model_copy(update={"failure": failure})
+    return state.of(release).model_copy(update={"failure": failure, "inputs": None})
 
 
 def _artifact(

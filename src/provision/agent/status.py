@@ -72,6 +72,9 @@ class ArtifactStatus:
     state: State
     # Whether the driver works with this kernel, even with an older artifact.
     is_ready: bool
+    # Whether a boot of this kernel has the driver, for all that is known: nothing that decides on
+    # the artifact has changed since, unless what would replace it is not available.
+    is_ready_at_boot: bool
     version: str | None
     digest: str | None
     # The image of a registry that it came from, if that image is not signed.
@@ -155,6 +158,39 @@ class Status:
     error: Trouble | None = None
     # None: nothing is held, and nothing hinders it.
     hold: HoldStatus | None = None
+
+    @property
+    def check_code(self) -> ExitCode:
+        """The exit code of whether every driver works, and will after a reboot.
+
+        ``IN_USE``: a reboot costs no driver, and something waits for it. A newer version that is
+        not used, for whatever reason, changes nothing; neither does a kernel that is held back.
+        """
+        if self.state in {"not-configured", "unknown"}:
+            return ExitCode.NOT_FOUND
+        if self.error is not None:
+            return ExitCode(self.exit_code)
+        held_back = self.hold.instead_of if self.hold else None
+        artifacts = [one for driver in self.drivers for one in driver.kernels]
+        lacking = {
+            one.state
+            for one in artifacts
+            if (one.role, one.release) != ("next", held_back)
+            # A pending one may be of a kernel that was built again under the same release: what
+            # is there need not load any more.
+            and (one.state == "pending" or not one.is_ready_at_boot or not one.is_ready)
+            and not (one.state == "reboot-required" and one.is_ready_at_boot)
+        }
+        if lacking:
+            code = _exit_code(lacking)
+            return code if code in {ExitCode.FAILED, ExitCode.NOT_FOUND} else ExitCode.FAILED
+        if self.kernels.notes:
+            # A kernel that may boot next could not be looked at.
+            return ExitCode.NOT_FOUND
+        # The latter: of a driver that provision.toml no longer names.
+        waits = any(one.state == "reboot-required" for one in artifacts)
+        is_waiting = waits or self.exit_code == ExitCode.IN_USE
+        return ExitCode.IN_USE if is_waiting else ExitCode.DONE
 
     def document(self) -> dict[str, Any]:
         """Return the content of ``status.json``, as in ``docs/reference/status.schema.json``."""
@@ -322,6 +358,7 @@ def _artifact(
         role="running" if is_running else "next",
         state=state,
         is_ready=driver.serves if is_running else artifact.is_whole,
+        is_ready_at_boot=artifact.is_current or artifact.keeps_old,
         version=artifact.version,
         digest=artifact.digest,
         unsigned=artifact.unsigned,

@@ -20,8 +20,9 @@ from kit.process import run
 from provision.agent.hold import settle
 from provision.agent.model import Desired
 from provision.agent.removal import uninstall
+from provision.agent.run import plan_host
 from provision.agent.status import MOTD, metrics_text
-from provision.errors import ProvisionError
+from provision.errors import ExitCode, ProvisionError
 from provision.store.locks import switching
 from unit.agent.host import Host
 
@@ -222,6 +223,8 @@ def test_it_boots_what_has_its_driver_until_the_next_kernel_has_it(loader: Loade
     assert f'provision_kernel_held{{kernel="{KERNEL}",instead_of="{NEXT}"}} 1' in metrics_text(
         status
     )
+    # What boots next has its driver.
+    assert status.check_code == ExitCode.DONE
     # A run that changes nothing touches no boot loader.
     loader.told()
     loader.apply()
@@ -254,6 +257,8 @@ def test_what_someone_sets_meanwhile_stays(loader: Loader) -> None:
     host = loader.host
     loader.apply()
     loader.choose(NEXT)
+    _, _, status = plan_host(host.root, host.desired())
+    assert status.check_code == ExitCode.FAILED
     chosen = (host.root / loader.files[0]).read_bytes()
     for _ in range(2):
         assert loader.apply() is None

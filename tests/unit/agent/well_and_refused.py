@@ -22,6 +22,7 @@ def slot(
         role="running" if release == KERNEL else "next",
         state=state,
         is_ready=state in {"ready", "reboot-required"},
+        is_ready_at_boot=state in {"ready", "reboot-required"},
         version="535.1",
         digest="0123456789ab",
         unsigned=None,

@@ -51,6 +51,11 @@ def _newer_offered(host: HostTree, run: Run) -> None:
     host.want(version="2.0")
 
 
+def _newer_in_use(host: HostTree, run: Run) -> None:
+    _newer_offered(host, run)
+    host.use()
+
+
 def _two_versions(host: HostTree, run: Run) -> None:
     _newer_offered(host, run)
     run("apply")
@@ -164,6 +169,16 @@ def _then(state: State, change: Callable[[HostTree], object]) -> State:
         change(host)
 
     return changed
+
+
+def _applied(state: State, *words: str) -> State:
+    """A state in which the agent has run."""
+
+    def applied(host: HostTree, run: Run) -> None:
+        state(host, run)
+        run("apply", *words)
+
+    return applied
 
 
 def _with(state: State, old: str, new: str) -> State:
@@ -437,7 +452,9 @@ STATES: dict[str, State] = {
     "two versions, previous library altered": _previous_library_altered,
     "two versions, none whole, booted": _nothing_whole_at_boot,
     "two versions, a third while in use": _third_version_while_in_use,
-    "newer, in use": _then(_newer_offered, lambda host: host.use()),
+    "newer, in use": _newer_in_use,
+    "newer, in use, made": _applied(_newer_in_use),
+    "wanted, conflict in use, made": _applied(_conflict_in_use),
     "next kernel, unfinished": _unfinished_next,
     "two versions": _two_versions,
     "two versions, keep none": _with(_two_versions, "[policy]", "[policy]\nkeep = 0"),
@@ -463,6 +480,7 @@ STATES: dict[str, State] = {
     ),
     "next kernel, refused": _next_kernel_refused,
     "next kernel, refuses a newer version": _next_kernel_refuses_newer,
+    "next kernel, refused a newer version": _applied(_next_kernel_refuses_newer, "--update"),
     "next kernel, refused, trials off": _then(
         _next_kernel_refused, lambda host: host.want("trial = false\n")
     ),

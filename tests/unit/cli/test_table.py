@@ -262,7 +262,10 @@ _ROWS: list[Row] = [
     # Another version: switched to while nobody uses the old one.
     ("newer", "plan", 0, _actions(*_SWITCH), set()),
     ("newer", "apply", 0, _applied("ready", *_SWITCH), _READY - {"host"} | {"previous"}),
-    ("newer, in use", "status --check", 4, _state("reboot-required"), set()),
+    # It is still to be made; once it is there, only the reboot is missing.
+    ("newer, in use", "status --check", 1, _state("reboot-required"), set()),
+    ("newer, in use, made", "status --check", 4, _state("reboot-required"), set()),
+    ("wanted, conflict in use, made", "status --check", 4, _state("reboot-required"), set()),
     (
         "newer, in use",
         "apply",
@@ -326,6 +329,7 @@ _ROWS: list[Row] = [
     ("rolled back", "apply --retry", 0, _applied("ready", *_SWITCH), _BACK),
     # What failed its own check is tried again by a retry, named or not, and by nothing else.
     ("check failed", "apply", 1, {"actions": [], "status": _FAILS}, {"status"}),
+    ("check failed", "status --check", 0, _state("failed"), set()),
     ("check failed", "apply --retry", 1, {"status": _FAILS}, {"status", "state"}),
     (
         "check failed, not named",
@@ -374,6 +378,7 @@ _ROWS: list[Row] = [
         {"status": {"drivers": [{"is_ready": True, "kernels": [{}, _REFUSES]}]}},
         {"status", "state", "entry"},
     ),
+    ("next kernel, refused a newer version", "status --check", 0, {}, set()),
     # A kernel that is named is that kernel's matter.
     (
         "rolled back",

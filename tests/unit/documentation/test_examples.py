@@ -13,6 +13,7 @@ import yaml
 
 from kit.cache import REPOSITORY
 from kit.pages import blocks, pages
+from kit.process import run
 from provision.config import Config
 from unit.documentation.commands import refusal
 
@@ -27,6 +28,41 @@ _SETTINGS = set(Config.model_fields)
 # What stands for something of the reader's, or for more of the same.
 _PLACEHOLDER = re.compile(r"[…\[\]|:]|^\.\.\.$|^COMMAND$")
 _OPTION = re.compile(r"--[a-z][a-z-]+")
+
+
+_GATES = REPOSITORY / "docs/examples/gates"
+
+
+def _kured() -> list[str]:
+    values = yaml.safe_load((_GATES / "kured.yaml").read_text())
+    return shlex.split(values["configuration"]["rebootSentinelCommand"])
+
+
+def _unit() -> list[str]:
+    text = (_GATES / "reboot-when-ready.service").read_text()
+    (condition,) = re.findall(r"(?m)^ExecCondition=(.*)$", text)
+    return shlex.split(condition.replace("$$", "$"))
+
+
+@pytest.mark.parametrize(("code", "is_open"), [(0, True), (4, True), (1, False), (3, False)])
+def test_what_reboots_hosts_does_so_where_no_driver_is_lost(
+    code: int, tmp_path: Path, *, is_open: bool
+) -> None:
+    program = tmp_path / "provision"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "status --check" ] && exit {code}\n')
+    program.chmod(0o755)
+    (tmp_path / "reboot-required").touch()
+
+    def played(words: list[str], given: str = "") -> tuple[int, str]:
+        words = [word.replace("/run/reboot", f"{tmp_path}/reboot") for word in words]
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        done = run(words, env=path, stdin=given, check=False)
+        return done.returncode, done.stdout
+
+    asked = "POST /v1/pre-reboot HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"
+    zincati = played(["/bin/sh", str(_GATES / "fleet-lock")], asked)[1].split()[1]
+    assert (zincati == "200", zincati == "409") == (is_open, not is_open)
+    assert [played(words)[0] == 0 for words in (_kured(), _unit())] == [is_open] * 2
 
 
 def _name(page: Path) -> str:
