@@ -6,11 +6,11 @@ passes the address of its mirror on to wget, and writes it into the image.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from provision.build.base_image import (
@@ -23,11 +23,10 @@ from provision.build.base_image import (
 from provision.build.network_access import netrc_home
 from provision.build.solve import repositories_of
 from provision.build.workspace import Settings
-from provision.distros import Distro, Repository, release_of, uses_archive
+from provision.distros import release_of, uses_archive
 from provision.distros.debian.sources import binary_key
 from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
-from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
@@ -36,9 +35,9 @@ from provision.pin import BasePin, names_of
 from provision.progress import Note, Output, report
 from provision.run import run, stream
 
-FLATCAR = "flatcar"
+_FLATCAR = "flatcar"
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){0,3}")
-_FILE = "flatcar_developer_container.bin.bz2"
+_DISK = "flatcar_developer_container.bin.bz2"
 _KEYRING = "/etc/provision/keys/flatcar.asc"
 # Source: https://www.flatcar.org/security/image-signing-key/
 _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
@@ -60,50 +59,6 @@ def copy_root(packed: Path, tree: Path) -> None:
     """Copy the files of a packed disk's root partition into a new folder."""
     argv = ["sh", "-c", _COPY_ROOT, "sh", str(packed), str(tree)]
     run(argv, why="copy the files of the developer container", timeout=_COPY_SECONDS)
-
-
-def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
-    """Return the image of the developer container of a release of Flatcar; made if missing."""
-    version = request.distro.version
-    if not _VERSION.fullmatch(version):
-        raise UsageError(
-            f"'{version}' is no version of Flatcar.",
-            resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
-        )
-    archive = settings.config.distro(FLATCAR).archive
-    url = release_address(FLATCAR, version, request.architecture, mirror=archive.mirror)
-    packed = settings.state / "developer-containers" / f"{version}.bin.bz2"
-
-    def fill(tree: Path) -> None:
-        key = settled_path(settings.root, archive.keyring or _KEYRING)
-        if not key.is_file():
-            raise NotFoundError(
-                f"The key that signs Flatcar's releases is not there: '{key}'.",
-                resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
-                f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
-                f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
-                " [distros.flatcar.archive] in /etc/provision/provision.toml.",
-            )
-        keyring = _binary_keyring(settings, {str(key): key.read_bytes()})
-        download_signed(f"{url}/{_FILE}", keyring=keyring, destination=packed)
-        copy_root(packed, tree)
-
-    maker = "Flatcar's developer container"
-    pin = _make_image(settings.engine(), request, maker, url, fill, state=settings.state)
-    # Half a gigabyte, which is not needed once the image exists.
-    packed.unlink(missing_ok=True)
-    return pin
-
-
-def _binary_keyring(settings: Settings, keys: Mapping[str, bytes]) -> Path:
-    """Return a file with keys in OpenPGP's binary form, in which a keyring is a sequence of them.
-
-    Source: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
-    """
-    content = b"".join(binary_key(key, name=name) for name, key in keys.items())
-    path = settings.state / "archive/keys" / f"{hashlib.sha256(content).hexdigest()}.gpg"
-    write_atomic(path, content)
-    return path
 
 
 # debootstrap's own scripts, one for each release.
@@ -135,6 +90,16 @@ chroot "$1" sh -euc '
 chroot "$1" rpm --query rpm"""
 
 
+class _Maker(NamedTuple):
+    """How a base image is made."""
+
+    name: str
+    # The address that it is made from, for people.
+    origin: str
+    # Fills a new folder with the root filesystem; what is beside that folder is removed.
+    fill: Callable[[Path], None]
+
+
 def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
     """Return a base image; it is made if it is neither here nor in its registry.
 
@@ -150,80 +115,96 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
         if not request.can_be_made:
             raise
     report(Note(f"There is no image {request.name}; making it"))
-    if request.distro.id == FLATCAR:
-        return ensure_developer_image(settings, request)
-    if uses_archive(request.distro):
-        return _from_archive(settings, request)
-    return _from_repositories(settings, request)
+    if request.distro.id == _FLATCAR:
+        maker = _flatcar(settings, request)
+    elif uses_archive(request.distro):
+        maker = _debootstrap(settings, request)
+    else:
+        maker = _packages(settings, request)
+    # Not in /tmp, which may forbid programs and device nodes.
+    with scratch(settings.state, "base") as folder:
+        if (made := engine.image(request.name)) is not None:
+            # The process that this one waited for made it.
+            return base_pin(request.name, made.id)
+        tree = folder / "root"
+        report(Note(f"Making {request.name} with {maker.name} from {maker.origin}"))
+        maker.fill(tree)
+        for foreign in _FOREIGN:
+            (tree / foreign).unlink(missing_ok=True)
+        report(Note(f"Importing {request.name}"))
+        # Without the address, which may hold a password.
+        return image_of_tree(engine, tree, request, maker.name)
 
 
-def _from_archive(settings: Settings, request: BaseRequest) -> BasePin:
-    distro = request.distro
-    suites = [one for one in repositories_of(settings, distro) if one.id == distro.codename]
-    # Rather not one that may be another's archive.
-    suite = min(suites, key=lambda one: one.origin is not None)
-    keyring = _binary_keyring(settings, suite.keys) if suite.keys else None
-    return make_apt_base(settings.engine(), request, suite.urls[0], keyring, state=settings.state)
-
-
-def _from_repositories(settings: Settings, request: BaseRequest) -> BasePin:
-    """Make a base image from provision.toml's repositories, or from those of such a host."""
-    distro = request.distro
-    data, release = release_of(distro)
-    own = repositories_of(settings, distro)
-    facts = settings.facts.distro
-    is_such_a_host = facts.id == distro.id and data.release(facts.version or "") == release
-    # The release's name in its repositories ($releasever).
-    version = facts.version if is_such_a_host and facts.version else release.version
-    configured = in_root(settings.root, _REPOSITORIES[data.family])
-    is_known = all(one.keys for one in own) if own else is_such_a_host and configured.is_dir()
-    if not is_known:
-        raise NotFoundError(
-            f"It is not known from which repositories, and with whose keys, a base image of"
-            f" {data.name} {release.version} can be made.",
-            resolution="Name its repositories, with the keys that sign their packages, in"
-            f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
-            ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
-            f" where that is possible ({release.image}) and docker load it here.",
+def _flatcar(settings: Settings, request: BaseRequest) -> _Maker:
+    """Return what makes the image of the developer container of a release of Flatcar."""
+    version = request.distro.version
+    if not _VERSION.fullmatch(version):
+        raise UsageError(
+            f"'{version}' is no version of Flatcar.",
+            resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
         )
-    return make_rpm_base(
-        settings.engine(), request, data, version, own or configured, state=settings.state
-    )
-
-
-def make_apt_base(
-    engine: Engine, request: BaseRequest, mirror: str, keyring: Path | None = None, *, state: Path
-) -> BasePin:
-    """Make a base image with debootstrap.
-
-    Args:
-        keyring: The keys that sign the mirror; None: those that debootstrap knows.
-    """
+    archive = settings.config.distro(_FLATCAR).archive
+    url = release_address(_FLATCAR, version, request.architecture, mirror=archive.mirror)
 
     def fill(tree: Path) -> None:
+        key = settled_path(settings.root, archive.keyring or _KEYRING)
+        if not key.is_file():
+            raise NotFoundError(
+                f"The key that signs Flatcar's releases is not there: '{key}'.",
+                resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
+                f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
+                f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
+                " [distros.flatcar.archive] in /etc/provision/provision.toml.",
+            )
+        keyring = _binary_keyring(tree.parent, {str(key): key.read_bytes()})
+        packed = tree.parent / _DISK
+        download_signed(f"{url}/{_DISK}", keyring=keyring, destination=packed)
+        copy_root(packed, tree)
+
+    return _Maker("Flatcar's developer container", url, fill)
+
+
+def _binary_keyring(folder: Path, keys: Mapping[str, bytes]) -> Path:
+    """Return a file with keys in OpenPGP's binary form, in which a keyring is a sequence of them.
+
+    Source: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    path = folder / "keys.gpg"
+    path.write_bytes(b"".join(binary_key(key, name=name) for name, key in keys.items()))
+    return path
+
+
+def _debootstrap(settings: Settings, request: BaseRequest) -> _Maker:
+    suites = repositories_of(settings, request.distro)
+    # Rather not one that may be another's archive.
+    suite = min(
+        (one for one in suites if one.id == request.distro.codename),
+        key=lambda one: one.origin is not None,
+    )
+    mirror = suite.urls[0]
+
+    def fill(tree: Path) -> None:
+        # Without any, those that debootstrap knows.
+        keyring = _binary_keyring(tree.parent, suite.keys) if suite.keys else None
         with _logged_in(mirror, tree.parent) as (address, environment):
-            stream(
-                [
-                    "debootstrap",
-                    "--variant=minbase",
-                    "--force-check-gpg",
-                    f"--arch={names_of(request.architecture).debian}",
-                    *([f"--keyring={keyring}"] if keyring else []),
-                    # apt in the image can't read an https mirror without these.
-                    *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-                    request.distro.codename,
-                    tree,
-                    address,
-                    *([_SCRIPTS / request.script] if request.script else []),
-                ],
-                why="make a base image",
-                env=environment,
-                on_line=lambda line: report(Output(line)),
+            _run(
+                "debootstrap",
+                "--variant=minbase",
+                "--force-check-gpg",
+                f"--arch={names_of(request.architecture).debian}",
+                *([f"--keyring={keyring}"] if keyring else []),
+                # apt in the image can't read an https mirror without these.
+                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                request.distro.codename,
+                tree,
+                address,
+                *([_SCRIPTS / request.script] if request.script else []),
+                environment=environment,
             )
         _tidy(tree)
 
-    maker = "debootstrap --variant=minbase"
-    return _make_image(engine, request, maker, mirror, fill, state=state)
+    return _Maker("debootstrap --variant=minbase", mirror, fill)
 
 
 @contextmanager
@@ -246,41 +227,53 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
         yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
 
 
-def make_rpm_base(
-    engine: Engine,
-    request: BaseRequest,
-    distro: Distro,
-    version: str,
-    repositories: tuple[Repository, ...] | Path,
-    *,
-    state: Path,
-) -> BasePin:
-    """Make a base image with this machine's dnf or zypper.
+def _packages(settings: Settings, request: BaseRequest) -> _Maker:
+    """Return what makes a base image with this machine's dnf or zypper.
 
-    Args:
-        version: The release's name in its repositories (``$releasever``).
-        repositories: The repositories, or this machine's folder with them.
+    Their repositories are those of provision.toml, or of such a host.
     """
+    distro, release = release_of(request.distro)
+    own = repositories_of(settings, request.distro)
+    facts = settings.facts.distro
+    is_such_a_host = facts.id == distro.id and distro.release(facts.version or "") == release
+    # The release's name in its repositories ($releasever).
+    version = facts.version if is_such_a_host and facts.version else release.version
+    configured = in_root(settings.root, _REPOSITORIES[distro.family])
+    is_known = all(one.keys for one in own) if own else is_such_a_host and configured.is_dir()
+    if not is_known:
+        raise NotFoundError(
+            f"It is not known from which repositories, and with whose keys, a base image of"
+            f" {distro.name} {release.version} can be made.",
+            resolution="Name its repositories, with the keys that sign their packages, in"
+            f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
+            ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
+            f" where that is possible ({release.image}) and docker load it here.",
+        )
 
     def fill(tree: Path) -> None:
         folder = tree.parent
         home = folder / "home"
         write_atomic(home / ".rpmmacros", f"%_dbpath /{_DATABASE}\n")
-        place = repositories if isinstance(repositories, Path) else folder / "repos"
-        own = () if isinstance(repositories, Path) else repositories
         for name, content in rpm.repository_files(own, str(folder)).items():
             write_atomic(folder / name, content)
         (tree / _REPOSITORIES[distro.family]).mkdir(parents=True)
-        zypper = _zypper(tree, distro, place)
-        for words in zypper if distro.family == "zypper" else [_dnf(tree, distro, version, place)]:
-            stream(
-                words,
-                why="make a base image",
-                on_line=lambda line: report(Output(line)),
-                # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the
-                # default.
-                env={"HOME": str(home), "TMPDIR": ""},
-            )
+        # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
+        environment = {"HOME": str(home), "TMPDIR": ""}
+        place = folder / "repos" if own else configured
+        if distro.family == "dnf":
+            options = [f"reposdir={place}", "install_weak_deps=False", "tsflags=nodocs"]
+            words = [f"--installroot={tree}", f"--releasever={version}"]
+            words += [*(f"--setopt={one}" for one in options), "--assumeyes", "install"]
+            _run("dnf", *words, *distro.base_packages, environment=environment)
+        else:
+            # zypper trusts the keys in the tree's database and refuses all others.
+            for key in sorted(folder.glob("keys/*")):
+                _run("rpm", "--root", tree, "--import", key, environment=environment)
+            zypper = ("zypper", "--root", tree, "--non-interactive", "--reposd-dir", place)
+            _run(*zypper, "refresh", environment=environment)
+            how = ("--no-recommends", "--auto-agree-with-licenses", "--capability")
+            install = ("--no-refresh", "install", *how, *distro.base_packages)
+            _run(*zypper, *install, environment=environment)
         report(Note(f"Writing the package database of {request.name}"))
         run(
             ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
@@ -288,63 +281,13 @@ def make_rpm_base(
         )
         _tidy(tree)
 
-    if isinstance(repositories, Path):
-        places = f"this machine's repositories ({repositories})"
-    else:
-        places = ", ".join(url for repository in repositories for url in repository.urls)
-    return _make_image(engine, request, distro.family, places, fill, state=state)
+    addresses = ", ".join(url for repository in own for url in repository.urls)
+    return _Maker(distro.family, addresses or f"this machine's repositories ({configured})", fill)
 
 
-def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequence[str | Path]:
-    return [
-        "dnf",
-        f"--installroot={tree}",
-        f"--releasever={version}",
-        f"--setopt=reposdir={repositories}",
-        "--setopt=install_weak_deps=False",
-        "--setopt=tsflags=nodocs",
-        "--assumeyes",
-        "install",
-        *distro.base_packages,
-    ]
-
-
-def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str | Path]]:
-    zypper = ["zypper", "--root", str(tree), "--non-interactive"]
-    zypper += ["--reposd-dir", str(repositories)]
-    install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
-    # zypper trusts the keys in the tree's database and refuses all others.
-    keys = sorted(map(str, tree.parent.glob("keys/*")))
-    return [
-        *(["rpm", "--root", str(tree), "--import", key] for key in keys),
-        [*zypper, "refresh"],
-        [*zypper, "--no-refresh", *install, *distro.base_packages],
-    ]
-
-
-def _make_image(
-    engine: Engine,
-    request: BaseRequest,
-    maker: str,
-    origin: str,
-    fill: Callable[[Path], None],
-    *,
-    state: Path,
-) -> BasePin:
-    """Let a program fill a root filesystem, and import it with the name of the request."""
-    # Not in /tmp, which may forbid programs and device nodes.
-    with scratch(state, "base") as folder:
-        if (made := engine.image(request.name)) is not None:
-            # The process that this one waited for made it.
-            return base_pin(request.name, made.id)
-        tree = folder / "root"
-        report(Note(f"Making {request.name} with {maker} from {origin}"))
-        fill(tree)
-        for foreign in _FOREIGN:
-            (tree / foreign).unlink(missing_ok=True)
-        report(Note(f"Importing {request.name}"))
-        # Without the address, which may hold a password.
-        return image_of_tree(engine, tree, request, maker)
+def _run(*argv: str | Path, environment: Mapping[str, str]) -> None:
+    why = "make a base image"
+    stream(argv, why=why, env=environment, on_line=lambda line: report(Output(line)))
 
 
 def _tidy(tree: Path) -> None:

@@ -268,12 +268,10 @@ class PackageStore:
     def _left_behind(self) -> list[tuple[Path, int]]:
         """Return the leftovers of killed runs, which only a repeated run would remove otherwise."""
         limit = time.time() - _DRAFT_S
-        places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
-        places += (self.state / "developer-containers").glob("*")
         found = []
-        for path in places:
+        for path in self.runfiles.glob(".*"):
             with suppress(FileNotFoundError):
-                if path.lstat().st_mtime < limit:
+                if path.is_dir() and path.lstat().st_mtime < limit:
                     found.append((path, _size_of(path)))
         return found
 

@@ -166,30 +166,15 @@ _MAX_SIGNATURE = 1 << 20
 def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
     """Download a file with a signature in ``URL.sig``.
 
-    An existing file with a valid signature stays.
-
     Args:
         keyring: File with the keys that may sign it, in OpenPGP's binary form.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    signature = destination.with_name(f".{destination.name}.sig")
-    draft = destination.with_name(f".{destination.name}.draft")
-    try:
+    with tempfile.TemporaryDirectory(dir=destination.parent) as folder:
+        draft, signature = Path(folder, "file"), Path(folder, "signature")
         download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNATURE)
-        if destination.is_file():
-            draft = destination
-        else:
-            download_any(url, destination=draft, limit=LARGEST)
+        download_any(url, destination=draft, limit=LARGEST)
         verify_detached(draft, signature, keyring=keyring, name=url)
         draft.replace(destination)
-        sync_directory(destination.parent)
-    except WrongContentError:
-        destination.unlink(missing_ok=True)
-        raise
-    finally:
-        signature.unlink(missing_ok=True)
-        if draft != destination:
-            draft.unlink(missing_ok=True)
 
 
 def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) -> None:

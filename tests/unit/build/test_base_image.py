@@ -7,13 +7,13 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.files import write
-from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, ensure_base, find_base
-from provision.build.bootstrap import make_apt_base
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.workspace import load_settings
 from provision.distros import find_distro
 from provision.engine.docker_api import Image
@@ -21,7 +21,7 @@ from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
 from provision.progress import Event
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 _ID = "sha256:" + "a" * 64
 _REGISTRY = "sha256:" + "b" * 64
@@ -42,7 +42,7 @@ def engine() -> FakeEngine:
 def test_without_an_engine_nothing_is_said_of_images(tmp_path: Path, events: list[Event]) -> None:
     write(tmp_path / "etc/provision/provision.toml", '[engine]\nhost = "unix:///none.sock"\n')
     with pytest.raises(NotFoundError):
-        bootstrap.ensure_distro_base(load_settings(tmp_path), _REQUEST)
+        ensure_distro_base(load_settings(tmp_path), _REQUEST)
     assert events == []
 
 
@@ -129,7 +129,10 @@ cd "$(dirname "$0")"
 if [ "$HOME" != {home} ]; then stat -c %a "$HOME/.netrc" | cat - "$HOME/.netrc" >netrc; fi
 for word; do
     echo "$word" >>words
-    case $word in http*) tree=$last ;; esac
+    case $word in
+        http*) tree=$last ;;
+        --keyring=*) cp "${{word#*=}}" keyring ;;
+    esac
     last=$word
 done
 mkdir -p "$tree/var/cache/apt/archives" "$tree/etc"
@@ -147,6 +150,16 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def _made(engine: FakeEngine, root: Path, mirror: str, **more: Any) -> BasePin:  # noqa: ANN401 - of the request
+    """Have the base image made from a mirror."""
+    write(root / "keys.gpg", "a key of the mirror")
+    toml = f'[distros.debian.archive]\nmirror = "{mirror}"\nkeyring = "/keys.gpg"\n'
+    write(root / "etc/provision/provision.toml", toml)
+    settings = dataclasses.replace(load_settings(root), state=root / "state")
+    request = dataclasses.replace(_REQUEST, is_published=False, **more)
+    return ensure_distro_base(using(settings, engine), request)
+
+
 def _words(programs: Path) -> list[str]:
     return (programs / "words").read_text().splitlines()
 
@@ -156,7 +169,7 @@ def test_a_mirrors_password_is_in_no_argument(
 ) -> None:
     """Every user can read the arguments of programs, and the image would keep the address."""
     mirror = "https://me:p%40ss@m.example:8443/debian"
-    make_apt_base(engine, _REQUEST, mirror, state=tmp_path)
+    _made(engine, tmp_path, mirror)
     argv = _words(programs)
     netrc = (programs / "netrc").read_text()
     assert netrc.split() == ["600", "machine", "m.example", "login", "me", "password", "p@ss"]
@@ -164,17 +177,17 @@ def test_a_mirrors_password_is_in_no_argument(
     assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
     assert not list(tmp_path.rglob(".netrc"))
     with pytest.raises(UsageError) as caught:
-        make_apt_base(FakeEngine(), _REQUEST, "http://me:a%20b@m.example/debian", state=tmp_path)
+        _made(FakeEngine(), tmp_path, "http://me:a%20b@m.example/debian")
     assert "a%20b" not in caught.value.message
 
 
 def test_a_base_image_is_made_from_the_archive_and_tidy(
     programs: Path, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    pin = make_apt_base(engine, _REQUEST, "http://mirror/debian", Path("/keys.gpg"), state=tmp_path)
+    pin = _made(engine, tmp_path, "http://mirror/debian")
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
     words = _words(programs)
-    assert "--keyring=/keys.gpg" in words
+    assert (programs / "keyring").read_text() == "a key of the mirror"
     assert words[-1] == "http://mirror/debian"
     assert not Path(words[-2]).parent.exists()
     names = _names_in(engine)
@@ -201,8 +214,7 @@ def test_what_a_release_or_mirror_needs_is_said_to_debootstrap(
     mirror: str,
     word: str,
 ) -> None:
-    request = dataclasses.replace(_REQUEST, script=script)
-    make_apt_base(engine, request, mirror, state=tmp_path)
+    _made(engine, tmp_path, mirror, script=script)
     assert {word, mirror} <= set(_words(programs))
 
 

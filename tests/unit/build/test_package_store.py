@@ -165,22 +165,15 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
 def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
     """Gigabytes, which only a run of the same would remove."""
     store = PackageStore(tmp_path)
-    old = [
-        store.runfiles / ".key",
-        tmp_path / "developer-containers/.1.bin.bz2.draft",
-    ]
-    scratch = tmp_path / "scratch/verify"
-    for path in (old[0], scratch):
+    old, scratch = store.runfiles / ".key", tmp_path / "scratch/verify"
+    for path in (old, scratch):
         (path / "root").mkdir(parents=True)
         (path / "root/file").write_bytes(b"half")
-    old[1].parent.mkdir()
-    old[1].write_bytes(b"half")
-    for path in old:
-        aged(path, 2)
-    expected = {(path.name, 4) for path in old}
+    aged(old, 2)
+    expected = {(old.name, 4)}
     assert set(store.collect([], days=30, dry_run=True)) == expected
     assert set(store.collect([], days=30)) == expected
-    assert not any(path.exists() for path in (*old, scratch))
+    assert not any(path.exists() for path in (old, scratch))
 
 
 def test_gc_removes_what_is_known_of_run_files(

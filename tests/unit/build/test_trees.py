@@ -12,8 +12,9 @@ from threading import Thread
 
 import pytest
 
-from provision.build import bootstrap, trees
+from provision.build import trees
 from provision.build.base_image import BaseRequest, base_request
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.context_files import downloaded_files
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
@@ -247,15 +248,14 @@ def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_containe
 def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
     wanted = _developer(version)
     with pytest.raises(UsageError) as caught:
-        bootstrap.ensure_developer_image(settings, wanted)
+        ensure_distro_base(using(settings, FakeEngine()), wanted)
     assert "--distro flatcar:4081.2.0" in str(caught.value.resolution)
 
 
 def _developer(version: str) -> BaseRequest:
     name = f"flatcar-developer:{version}"
-    return BaseRequest(
-        DistroPin(id="flatcar", version=version, codename="flatcar"), "x86_64", reference=name
-    )
+    pin = DistroPin(id="flatcar", version=version, codename="flatcar")
+    return BaseRequest(pin, "x86_64", reference=name, is_published=False)
 
 
 def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None:
@@ -326,9 +326,7 @@ def test_one_process_at_a_time_downloads_a_developer_container(settings: Setting
     engine, wanted = FakeEngine(), _developer("4081.2.0")
     found: list[BasePin] = []
     thread = Thread(
-        target=lambda: found.append(
-            bootstrap.ensure_developer_image(using(settings, engine), wanted)
-        )
+        target=lambda: found.append(ensure_distro_base(using(settings, engine), wanted))
     )
     with lock(settings.state / "locks/base"):
         thread.start()

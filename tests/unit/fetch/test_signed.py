@@ -25,6 +25,7 @@ def test_a_file_is_kept_only_with_its_signature(
     server.answer(200, key_of(signer).sign_file(original).read_bytes())
     server.answer(200, CONTENT + b"!" * altered)
     file = tmp_path / "new/file"
+    file.parent.mkdir()
     try:
         download_signed(server.url, keyring=key_of("trusted").keyring, destination=file)
     except WrongContentError:
