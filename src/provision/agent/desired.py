@@ -87,7 +87,7 @@ class Inputs:
     desired: Desired
     # The recipe of each driver, or why there is none.
     recipes: Mapping[str, Recipe | ProvisionError]
-    # The cards of those with a recipe; the cards' generations decide about the version.
+    # The cards of those with a recipe; their ids decide about the version, and what is refused.
     cards: Mapping[str, tuple[Card, ...]]
     # What modules are built against, by kernel.
     _kernels: dict[str, str] = field(default_factory=dict)
@@ -98,13 +98,12 @@ class Inputs:
         folders = (folder / driver for folder in reversed(self.desired.catalogue))
         folder = next(filter(Path.is_dir, folders), None)
         recipe = _files(folder, sorted(folder.rglob("*"))) if folder else "none"
-        cards = self.cards.get(driver, ())
-        kinds = {card.generation.name for card in cards if card.generation is not None}
+        cards = {f"{c.device.vendor}:{c.device.device}" for c in self.cards.get(driver, ())}
         if release not in self._kernels:
             self._kernels[release] = _kernel(self.root, self.desired.config, release)
         kernel = self._kernels[release]
         return _digest(
-            [self.shared, setting, recipe, kernel, *([",".join(sorted(kinds))] if kinds else [])]
+            [self.shared, setting, recipe, kernel, *([",".join(sorted(cards))] if cards else [])]
         )
 
 

@@ -20,8 +20,8 @@ from provision.store.state import Failure, KernelState
 # modules of the same names from another build.
 Loaded = Literal["yes", "no", "partly", "other"]
 # Reasons of a failure: what is needed is not there. "no-artifact": the registry lacks it, and this
-# host does not build.
-UNAVAILABLE = frozenset({"missing", "no-artifact"})
+# host does not build. "no-card": what there is drives no card of the host.
+UNAVAILABLE = frozenset({"missing", "no-artifact", "no-card"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Observed:
 
 
 Kind = Literal["prepare", "unload", "activate", "load", "check", "retire"]
-Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
+Obstacle = Literal["failed", "missing", "rejected", "reboot-required", "unserved"]
 # Kind, driver and kernel: they identify an action within a plan.
 Key = tuple[str, str, str]
 
@@ -329,8 +329,25 @@ def _for_kernel(
     if is_running:
         # An attempt that failed before is repeated, and costs nothing that works.
         prepares = isinstance(step, Action) and not artifact.keeps_old
-        for serving in _serve(desired, observed, driver, artifact, prepares=prepares):
+        serves = list(_serve(desired, observed, driver, artifact, prepares=prepares))
+        for serving in serves:
             yield (_SECOND if prepares else _FIRST), serving
+        if driver.unserved and not prepares and not serves:
+            yield _FIRST, _unserved(driver, release)
+
+
+def _unserved(driver: ObservedDriver, release: str) -> Blocked:
+    """Return that the artifact in use works, and that cards have no driver all the same."""
+    names = ", ".join(card.name for card in driver.unserved)
+    reason = f"its modules are loaded, and none of them drives {names}"
+    others = f"Another version or flavour may serve it: provision drivers versions {driver.name}"
+    resolution = f"See why in the kernel's log: 'provision doctor' and dmesg. {others}"
+    if driver.undriven:
+        listed = ", ".join(card.device.address for card in driver.undriven)
+        reason += f"; the driver's own list of cards lacks {listed}"
+        takes = "; ".join(card.wanted for card in driver.undriven)
+        resolution = f"{others}. {takes}"
+    return Blocked(driver.name, release, "unserved", reason, resolution)
 
 
 def _prepare(

@@ -235,7 +235,7 @@ def _driver(
         and active.check is not None
         and is_loaded
         and known.checked.get(current or "") != boot_id(layout.root),
-        undriven=undriven(lacking if is_loaded else cards, active) if active else (),
+        undriven=undriven(lacking, active.cards) if active else (),
     )
 
 

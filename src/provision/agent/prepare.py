@@ -18,7 +18,7 @@ from typing import Literal
 
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
-from provision.agent.use import link
+from provision.agent.use import link, refuse_unsuitable
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
@@ -113,7 +113,8 @@ class Forecast:
 def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...]:
     """Return the source of each driver's artifact for each kernel that may boot next."""
     making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
-    blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
+    in_use = {"reboot-required", "unserved"}
+    blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle not in in_use}
     found = []
     with settings_of(run).connected() as settings:
         for name in run.desired.drivers:
@@ -288,7 +289,8 @@ class Prepare:
         return compare_versions(pin.driver.version, artifact.version) <= 0
 
     def _refuse(self, pin: Pin, *, is_pulled: bool) -> None:
-        """Refuse an artifact that is older than the existing one, or was rolled back from."""
+        """Refuse an artifact that is unsuitable, older, or was rolled back from."""
+        refuse_unsuitable(self.run.root, self.run.desired, pin)
         # The serial of a registry's image only orders signatures: an old version may be signed
         # again.
         known = load_state(self._layout).of(self.kernel)
@@ -396,10 +398,10 @@ class Prepare:
                 )
             link(
                 layout,
+                self.run.desired,
                 kernel,
                 obtained.entry,
                 manifest,
-                options=self._setting.options,
                 state_of=partial(self._linked, obtained),
             )
         version = obtained.manifest.pin.driver.version

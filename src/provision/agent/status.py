@@ -316,7 +316,8 @@ def _artifact(
             # The modules were loaded since, by hand for example.
             failure = None
     here = (driver.name, release)
-    blocked = next((one for one in plan.blocked if (one.driver, one.kernel) == here), None)
+    hindrances = (one for one in plan.blocked if (one.driver, one.kernel) == here)
+    blocked = min(hindrances, key=lambda one: one.obstacle != "unserved", default=None)
     planned = [
         action
         for action in plan.actions
@@ -331,21 +332,14 @@ def _artifact(
         state = states.get(failure.reason, "failed")
         reason, resolution = failure.message, failure.resolution
     elif blocked is not None:
-        state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"
+        of_obstacles: dict[str, State] = {
+            "reboot-required": "reboot-required",
+            "unserved": "failed",
+        }
+        state = of_obstacles.get(blocked.obstacle, "pending")
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
         state, reason, resolution = _planned(driver, artifact, planned[0])
-    elif is_running and driver.unserved:
-        state = "failed"
-        names = ", ".join(card.name for card in driver.unserved)
-        reason = f"its modules are loaded, and none of them drives {names}"
-        if driver.undriven:
-            listed = ", ".join(card.device.address for card in driver.undriven)
-            reason += f"; the driver's own list of cards lacks {listed}"
-        resolution = (
-            "See why in the kernel's log: 'provision doctor' and dmesg. Another version or flavour"
-            f" may serve it: provision drivers versions {driver.name}"
-        )
     elif failure is not None:
         reason = f"it stays, because it could not be made again: {failure.message}"
         resolution = failure.resolution

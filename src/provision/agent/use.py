@@ -12,14 +12,17 @@ from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired
-from provision.catalogue.cards import AUTO
+from provision.catalogue import Catalogue
+from provision.catalogue.cards import AUTO, cards_of
+from provision.catalogue.suitability import require_suitable
 from provision.catalogue.upstream import CHANNELS, is_of
-from provision.errors import UsageError
+from provision.errors import NotFoundError, UsageError
+from provision.host.facts import pci_devices
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import Options, try_write_loader
-from provision.kmod.verify import files_fingerprint
+from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.manifest import Manifest
-from provision.pin import DriverPin
+from provision.pin import DriverPin, Pin
 from provision.store.activate import activate_entry, plan
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
@@ -58,21 +61,44 @@ def refuse_reverted(desired: Desired, driver: DriverPin) -> None:
         )
 
 
+def refuse_unsuitable(root: Path, desired: Desired, pin: Pin) -> None:
+    """Refuse an artifact that this host must not use, by its recipe and what the store has of it.
+
+    Raises:
+        NotFoundError: As ``require_suitable``.
+    """
+    try:
+        recipe = Catalogue(desired.catalogue).entry(pin.driver.name).recipe
+    except NotFoundError:
+        # What it is for is not known here.
+        return
+    stored = stored_manifest(Layout(root, pin.driver.name).entry(pin.short_digest))
+    cards = cards_of(recipe, pci_devices(root))
+    listed = stored.cards if stored else ()
+    require_suitable(recipe, cards, desired.config.policy.untried, pin, listed)
+
+
 def link(
     layout: Layout,
+    desired: Desired,
     kernel: str,
     entry: Path,
     manifest: Manifest,
     *,
-    options: Options,
     state_of: Callable[[KernelState, str], KernelState],
+    force: bool = False,
 ) -> None:
     """Point a kernel's link to an artifact; the caller holds the driver's lock.
 
+    Every artifact that a kernel begins to use comes by here.
+
     Args:
+        force: Whether to use it even where ``refuse_unsuitable`` refuses it.
         state_of: Returns the state of the kernel afterwards, given the one before and the
             fingerprint of the artifact's files.
     """
+    if not force:
+        refuse_unsuitable(layout.root, desired, manifest.pin)
     state = load_state(layout)
     known = state.of(kernel)
     now = linked_kernels(layout).get(kernel)
@@ -80,6 +106,8 @@ def link(
     # If the run is killed here, the next one repeats this, with the previous artifact.
     known = known.model_copy(update={"previous": previous, "inputs": None})
     store_state(layout, state.updated(kernel, known))
+    setting = desired.drivers.get(layout.driver)
+    options: Options = setting.options if setting else {}
     try_write_loader(entry, options, root=layout.root)
     link_kernel(layout, kernel, entry.name)
     made = state_of(known, files_fingerprint(entry, manifest))
@@ -94,7 +122,13 @@ def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Cha
 
 
 def use(
-    root: Path, desired: Desired, entry: Path, manifest: Manifest, *, replace: bool = False
+    root: Path,
+    desired: Desired,
+    entry: Path,
+    manifest: Manifest,
+    *,
+    replace: bool = False,
+    force: bool = False,
 ) -> tuple[Change, ...]:
     """Let the kernel of an artifact use it, now or at its next boot; return what has changed."""
     driver, kernel = manifest.pin.driver, manifest.pin.kernel.release
@@ -128,8 +162,7 @@ def use(
         with changing(layout):
             used = (linked_kernels(layout).get(kernel), load_state(layout).of(kernel).inputs)
             if used != (entry.name, inputs):
-                options = setting.options if setting else {}
-                link(layout, kernel, entry, manifest, options=options, state_of=state_of)
+                link(layout, desired, kernel, entry, manifest, state_of=state_of, force=force)
                 changes = (Change("switch", layout.kernel_link(kernel), entry.name),)
         if is_running:
             changes += activate(layout, entry, replace=replace)

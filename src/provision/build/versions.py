@@ -14,9 +14,10 @@ from provision.build.commits import commit_at
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
-from provision.catalogue import Recipe, version_matches
+from provision.catalogue import Recipe
 from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for, no_common_driver
 from provision.catalogue.recipe import Standing
+from provision.catalogue.suitability import is_refused, require_kernel
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
@@ -74,9 +75,8 @@ def suitable_versions(
         if name in version.ended and is_living:
             break
         is_living = is_living or any(known[one] != "fails" for one in members)
-        fitting += [one for one in members if known[one] == "works"]
-        if untried == "build":
-            fitting += [one for one in members if known[one] == "untried"]
+        usable = [one for one in members if not is_refused(known[one], untried)]
+        fitting += sorted(usable, key=lambda one: known[one] != "works")
     return found, fitting
 
 
@@ -290,7 +290,8 @@ def choose_available(
         choice = choose_version(recipe, flavour, request, kernel, context, untried=untried)
         version = choice.version
         if not force:
-            check_kernel(recipe, choice, kernel, untried)
+            nearest = _nearest(version, choice.working)
+            require_kernel(recipe, version, flavour, kernel, untried, nearest=nearest)
         try:
             return choice, pin_sources(recipe.name, choice.candidate, context)
         except UnpublishedError as error:
@@ -300,45 +301,6 @@ def choose_available(
                 raise
             report(Note(f"{error.message} The next version is taken."))
             context = less
-
-
-def check_kernel(recipe: Recipe, choice: Choice, kernel: str, untried: Untried) -> None:
-    """Refuse what is known to fail, and what nobody has tried where the policy says so.
-
-    Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
-    """
-    version, standing = choice.version, choice.standing
-    if standing.known == "works" or (standing.known == "untried" and untried == "build"):
-        return
-    if standing.row is not None:
-        by = f" ({standing.row.source})" if standing.row.source else ""
-        why = f"'{recipe.name}' {version} is known to fail on the kernel {kernel}: "
-        why += f"{standing.row.reason}{by}"
-    else:
-        why = (
-            f"'{recipe.name}' {version} is untried with the kernel {kernel}, and [policy] untried"
-            ' = "refuse"'
-        )
-    nearest = _nearest(version, choice.working)
-    advice = []
-    if nearest:
-        advice.append(f"Take {nearest}, which works on this kernel: --version {nearest}, or")
-        advice.append(f'version = "{nearest}" in [drivers.{recipe.name}] of provision.toml.')
-    else:
-        advice.append(f"Kernels that it builds on: provision drivers kernels {recipe.name}.")
-    advice.append(
-        "Or try it all the same: provision build"
-        f" {recipe.name} --kernel {kernel} --version {version} --force"
-    )
-    known = [
-        f"{row.versions or 'any version'}: {'works' if row.works is not None else 'fails'} on"
-        f" {row.kernels}"
-        for row in recipe.kernels
-        if version_matches(version, row.versions)
-        and (not row.flavours or choice.flavour in row.flavours)
-    ]
-    details = known or ["the recipe knows nothing about this version"]
-    raise NotFoundError(f"{why}.", resolution=" ".join(advice), details="\n".join(details))
 
 
 def _nearest(version: str, working: Sequence[str]) -> str | None:

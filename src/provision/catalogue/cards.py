@@ -12,7 +12,7 @@ from provision.catalogue.fields import CardGeneration, version_matches
 from provision.catalogue.recipe import Recipe
 from provision.errors import NotFoundError
 from provision.host.facts import PciDevice
-from provision.manifest import Manifest
+from provision.manifest import PciMatch
 
 # The flavour that a request without one has: the first that all cards take.
 AUTO = "auto"
@@ -38,12 +38,10 @@ class Card:
         return f"{label} {ids}" if label else ids
 
     @property
-    def needs(self) -> str:
-        """The versions and flavours that serve it."""
-        if self.generation is None:
-            return "any version, as far as the recipe knows"
-        flavours = " or ".join(self.generation.flavours)
-        return ", ".join(filter(None, (self.generation.versions or "any version", flavours)))
+    def wanted(self) -> str:
+        """Its name, and the versions and flavours that serve it."""
+        takes = self.generation.takes if self.generation else "any version, as far as is known"
+        return f"{self.name} takes {takes}"
 
     def takes_version(self, version: str) -> bool:
         """Return whether a version of the driver serves it."""
@@ -83,13 +81,15 @@ def no_common_driver(recipe: Recipe, cards: Sequence[Card]) -> NotFoundError:
     some = next(
         flavour for card in cards for flavour in recipe.flavours if card.takes_flavour(flavour)
     )
+    # Both lists are in the message, which every command and the status show.
+    takes = "; ".join(card.wanted for card in cards)
     return NotFoundError(
-        f"No offered version and flavour of '{recipe.name}' serves all cards of this host.",
+        f"No offered version and flavour of '{recipe.name}' serves all cards of this host:"
+        f" {takes}.",
         resolution="Choose those that shall work, by version and flavour, in [drivers."
         f'{recipe.name}] of /etc/provision/provision.toml (flavour = "{some}"); the other cards'
         " then have no driver. Or give them to virtual machines (vfio-pci), which counts as if they"
         " were not there.",
-        details="\n".join(f"{card.name}: {card.needs}" for card in cards),
     )
 
 
@@ -99,18 +99,18 @@ def unserved(cards: Sequence[Card], modules: Iterable[str]) -> tuple[Card, ...]:
     return tuple(card for card in cards if card.device.module not in names)
 
 
-def undriven(cards: Sequence[Card], manifest: Manifest) -> tuple[Card, ...]:
-    """Return the cards that what was built does not drive, by its own list."""
+def undriven(cards: Sequence[Card], listed: Sequence[PciMatch]) -> tuple[Card, ...]:
+    """Return the cards that what was built does not drive, by its own list; empty: it has none."""
     return tuple(
         card
         for card in cards
-        if manifest.cards
+        if listed
         and not any(
             one.matches(
                 vendor=card.device.vendor,
                 device=card.device.device,
                 device_class=card.device.device_class,
             )
-            for one in manifest.cards
+            for one in listed
         )
     )

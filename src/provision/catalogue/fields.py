@@ -189,6 +189,11 @@ class CardGeneration(Frozen):
     versions: Specifiers = ""
     flavours: tuple[Name, ...] = ()
 
+    @property
+    def takes(self) -> str:
+        """The versions and flavours that serve them."""
+        return ", ".join(filter(None, (self.versions or "any version", " or ".join(self.flavours))))
+
     def has(self, device: str) -> bool:
         """Return whether a device id is one of its."""
         for ids in self.devices:

@@ -218,15 +218,11 @@ def plan_command(
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
-    warnings = [
-        *_others(status),
-        *_without_card(observed),
-        *_undriven(observed),
-    ]
+    warnings = [*_others(status), *_without_card(observed)]
     is_configured = status.state != "not-configured"
     # As of an apply: failed, then not found.
     code = min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
-    if status.error or any(blocked.obstacle == "failed" for blocked in planned.blocked):
+    if status.error or any(one.obstacle in {"failed", "unserved"} for one in planned.blocked):
         code = ExitCode(status.exit_code)
     emit(
         {
@@ -310,19 +306,6 @@ def _without_card(observed: Observed) -> list[dict[str, str]]:
         for driver in observed.drivers.values()
         if driver.lacks_card
     ]
-
-
-def _undriven(observed: Observed) -> Iterator[dict[str, str]]:
-    """Yield the drivers in use that do not drive every card, by their own lists."""
-    for driver in observed.drivers.values():
-        if driver.undriven:
-            names = ", ".join(card.name for card in driver.undriven)
-            yield {
-                "driver": driver.name,
-                "message": f"the artifact in use does not drive {names}, by its own list of cards",
-                "resolution": f'Write version = "auto" and flavour = "auto" into [drivers.'
-                f"{driver.name}] of /etc/provision/provision.toml, then: provision apply",
-            }
 
 
 def _others(status: Status) -> list[dict[str, str]]:

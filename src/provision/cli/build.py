@@ -29,7 +29,7 @@ from provision.kmod.trial import Trial, require_loading
 from provision.registry.find import host_reference
 from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
-from provision.store.install import unpacked_image
+from provision.store.obtain import unpacked_image
 
 # What the engine's cache had takes no time.
 _CACHED_S = 0.05

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.agent.desired import load_desired
-from provision.agent.use import refuse_reverted, use
+from provision.agent.use import refuse_reverted, refuse_unsuitable, use
 from provision.build.image import image_pin
 from provision.build.workspace import Settings
 from provision.cli import options
@@ -24,10 +24,15 @@ from provision.kmod.verify import Report, verify_artifact
 from provision.registry.find import TrustOverride
 from provision.store.artifact_lookup import check_age
 from provision.store.entries import kernel_entry
-from provision.store.install import require_card, unpacked_image
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
-from provision.store.obtain import Stored, store_image, store_pulled, unpacked_pull
+from provision.store.obtain import (
+    Stored,
+    store_image,
+    store_pulled,
+    unpacked_image,
+    unpacked_pull,
+)
 
 
 @command("install")
@@ -38,7 +43,10 @@ def install_command(
     trust: TrustOverride = trust_options,
     again: bool = options.again,
     replace: bool = options.replace_files,
-    force: bool = option("--force", "Use it although it drives no card of this host."),
+    force: bool = option(
+        "--force",
+        "Use it although it drives no card of this host, or is said to fail on its kernel.",
+    ),
     dry_run: bool = options.dry_run,
 ) -> None:
     """Put an artifact into the host's store, and let its kernel use it.
@@ -68,15 +76,17 @@ def install_command(
                 f" ([drivers.{what}]), and run: provision apply",
             )
         refuse_reverted(desired, pin.driver)
+        if not force:
+            refuse_unsuitable(settings.root, desired, pin)
         entry = Layout(settings.root, pin.driver.name).entry(pin.short_digest)
         changes: list[Change] = [] if entry.is_dir() and not again else [Change("unpack", entry)]
         if not dry_run:
             stored = add()
             is_new = stored.origin != "store"
             changes = [Change("unpack", entry)] if is_new else []
-            if not force:
-                require_card(settings, stored.manifest)
-            changes += use(settings.root, desired, entry, stored.manifest, replace=replace)
+            changes += use(
+                settings.root, desired, entry, stored.manifest, replace=replace, force=force
+            )
     emit(
         {
             "driver": pin.driver.name,

@@ -211,6 +211,8 @@ class ArtifactQuery:
     distro: str
     # As ``uname -m`` prints it.
     architecture: str
+    # Whether a version may serve the kernel.
+    may_serve: Callable[[str], bool] = lambda _: True
 
     def tag(self, version: str) -> HostTag:
         """Return the tag of one version."""
@@ -257,7 +259,8 @@ def find_in_registries(
         # With as few requests as possible.
         stays, exact = sought.version.prefer, sought.version.exact
         for name in dict.fromkeys((stays, exact)):
-            if name is not None and (name == exact or sought.version.accepts(name)):
+            may_stay = name is not None and sought.version.accepts(name) and sought.may_serve(name)
+            if name is not None and (name == exact or may_stay):
                 with suppress(NotFoundError):
                     return version(client, name)
         newest = next(iter(_versions(client.tags(), sought)), None)
@@ -279,7 +282,9 @@ def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
     # Texts that are no versions can't be compared.
     labels = {version_of_tag(one): one for one in found}
     newest = newest_first(filter(_VERSION.fullmatch, labels))
-    return sought.version.accepted(labels[one] for one in newest)
+    found = sought.version.accepted(labels[one] for one in newest)
+    # Without one that may serve, whoever asks is told why.
+    return list(filter(sought.may_serve, found)) or found
 
 
 def find_pin_in_registries(

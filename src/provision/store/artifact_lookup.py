@@ -20,11 +20,13 @@ from provision.build.request import (
 from provision.build.versions import cards_for, chosen_flavour, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
+from provision.catalogue.suitability import is_refused, require_kernel
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import write_atomic
 from provision.host.kernels import machine
 from provision.pin import DistroPin
+from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -61,6 +63,7 @@ def look_for(
     if asks_registries(settings):
         sought = artifact_query(settings, request)
         found = find_in_registries(settings, sought, refusing_old(settings, lookup))
+        found = found and _usable(settings, sought, found)
     if found is None and settings.config.policy.build == "never":
         raise MissingArtifactError(
             f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
@@ -68,6 +71,22 @@ def look_for(
             resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
             ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
         )
+    return found
+
+
+def _usable(
+    settings: Settings, sought: ArtifactQuery, found: ArtifactImage
+) -> ArtifactImage | None:
+    """Return an image that may serve the kernel; None: a build may find a better version."""
+    recipe, policy = settings.catalogue.entry(sought.driver).recipe, settings.config.policy
+    version = found.pin.driver.version
+    try:
+        require_kernel(recipe, version, sought.flavour, sought.kernel, policy.untried)
+    except NotFoundError as error:
+        if policy.build == "never":
+            raise
+        report(Note(f"{found.reference} is not taken: {error.message}"))
+        return None
     return found
 
 
@@ -96,13 +115,20 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     cards = cards_for(settings, request)
+    flavour = chosen_flavour(recipe, request.flavour, cards)
+
+    def may_serve(version: str) -> bool:
+        found = recipe.standing(version=version, flavour=flavour, kernel_release=kernel)
+        return not is_refused(found.known, settings.config.policy.untried)
+
     return ArtifactQuery(
         driver=request.driver,
         version=replace(_version_request(settings, recipe, request, distro), cards=cards),
-        flavour=chosen_flavour(recipe, request.flavour, cards),
+        flavour=flavour,
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),
+        may_serve=may_serve,
     )
 
 

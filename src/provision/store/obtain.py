@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.build.image import build_image, find_built, image_pin
+from provision.build.image import build_image, find_built, image_pin, pin_label
 from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
@@ -274,6 +274,17 @@ def store_pulled(
         manifest = load_manifest(entry)
     origin: Origin = "registry" if added else "store"
     return Stored(manifest, entry, origin, _total(begun), received)
+
+
+@contextmanager
+def unpacked_image(settings: Settings, reference: str) -> Iterator[tuple[Path, Report]]:
+    """Compare the artifact in an image with its manifest; it is unpacked for the block."""
+    engine = settings.engine()
+    image = find_image(engine, reference)
+    with scratch(settings.state, "verify") as folder:
+        artifact = folder / "artifact"
+        extract(engine, image, artifact, state=settings.state)
+        yield artifact, verify_artifact(artifact, pin_label=pin_label(image))
 
 
 @contextmanager

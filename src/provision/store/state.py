@@ -51,7 +51,8 @@ class Failure(_Remembered):
     # ``compile``, ``build``, ``missing`` (headers, kernel, driver or version), ``untrusted`` (an
     # image of a registry lacks a trusted signature), ``does-not-load`` (the kernel did not take the
     # modules in a trial), ``load``, ``check`` (the driver's own check failed, after it was
-    # loaded), ``in-use`` (modules have to go first, and are in use) or ``failed``.
+    # loaded), ``in-use`` (modules have to go first, and are in use), ``no-card`` (it drives no card
+    # of the host) or ``failed``.
     reason: str
     message: str
     resolution: str | None = None
@@ -77,7 +78,7 @@ class Failure(_Remembered):
         """
         # The exponent is bounded, because the file may have any number.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
-        has_pause = self.reason in {"build", "compile", "load"}
+        has_pause = self.reason in {"build", "compile", "load", "no-card"}
         is_over = self.program == __version__ and self.final
         return is_over or (has_pause and 0 <= now - self.time < pause)
 

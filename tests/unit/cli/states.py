@@ -213,6 +213,20 @@ def _conflict(host: HostTree, run: Run) -> None:
     host.write("sys/module/nouveau/version", "1\n")
 
 
+def _recipe_with(state: State, more: str, old: str = "") -> State:
+    """A state in which the recipe also says this, or in place of what it said."""
+
+    def change(host: HostTree) -> None:
+        path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+        text = path.read_text()
+        path.write_text(text.replace(old, more) if old else f"{text}\n{more}")
+
+    return _then(state, change)
+
+
+_FAILS = '[[kernels]]\nversions = "{}"\nfails = ">=6.1"\nreason = "no such function"\n'
+
+
 def _of_an_ended_branch(host: HostTree, run: Run) -> None:
     """Have tables of long ago that say so."""
     _wanted(host, run)
@@ -349,9 +363,15 @@ def _for_other_cards(host: HostTree, run: Run) -> None:
     host.carry()
 
 
+def _pulled_for_other_cards(host: HostTree, run: Run) -> None:
+    _for_other_cards(host, run)
+    run("registry", "pull", f"oci:{host.folder}/carried/{DRIVER}:1")
+
+
 def _with_other_cards(host: HostTree, run: Run) -> None:
     _for_other_cards(host, run)
     run("install", f"oci:{host.folder}/carried/{DRIVER}:1", "--force")
+    run("apply")
 
 
 def _broken_recipe(host: HostTree, run: Run) -> None:
@@ -424,6 +444,17 @@ STATES: dict[str, State] = {
     "wanted, no keys": _with(_wanted, "keys =", "# keys ="),
     "wanted, to be built": _NO_ENGINE,
     "wanted, of an ended branch": _of_an_ended_branch,
+    "wanted, fails here": _recipe_with(_wanted, _FAILS.format("==1.2")),
+    "wanted, newest fails here": _recipe_with(
+        _then(_wanted, lambda host: host.offer("2.0")), _FAILS.format(">=2")
+    ),
+    "wanted, untried": _recipe_with(_wanted, 'works = "<6"', 'works = ">=6.1"'),
+    "wanted, untried and refused": _recipe_with(
+        _then(_wanted, lambda host: host.want('untried = "refuse"')),
+        'works = "<6"',
+        'works = ">=6.1"',
+    ),
+    "carried, fails here": _recipe_with(_carried("fleet"), _FAILS.format("==1.2")),
     "wanted, immutable": _then(
         _wanted,
         lambda host: host.write(
@@ -517,6 +548,7 @@ STATES: dict[str, State] = {
     ),
     "device": _device,
     "device, driver for others": _for_other_cards,
+    "device, driver for others pulled": _pulled_for_other_cards,
     "devices, driver for one": _then(_for_other_cards, lambda host: host.plug_in("0001", "0002")),
     "device, driver for others in use": _with_other_cards,
     "broken recipe": _broken_recipe,

@@ -200,6 +200,33 @@ _ROWS: list[Row] = [
     ("wanted, to be built", "build demo", 3, _error(3), set()),
     ("wanted, to be built", "resolve demo", 3, _error(3), set()),
     ("wanted, to be built", "build demo --render {root}/etc", 2, _error(2), set()),
+    # What the recipe knows of the kernel is so for what others have built too.
+    (
+        "wanted, fails here",
+        "apply",
+        3,
+        _refused("missing", "missing", 3),
+        {"status", "settings", "state"},
+    ),
+    ("wanted, fails here", "plan", 3, {"artifacts": [{"source": "missing"}]}, set()),
+    ("wanted, newest fails here", "plan", 0, {"artifacts": [{"version": "1.2"}]}, set()),
+    ("wanted, untried", "apply", 0, _applied("ready", *_FULL), _READY),
+    (
+        "wanted, untried and refused",
+        "apply",
+        3,
+        _refused("missing", "missing", 3),
+        {"status", "settings", "state"},
+    ),
+    ("carried, fails here", "install oci:{folder}/carried/demo:1", 3, _error(3), set()),
+    ("carried, fails here", "install oci:{folder}/carried/demo:1 --dry-run", 3, _error(3), set()),
+    (
+        "carried, fails here",
+        "install oci:{folder}/carried/demo:1 --force",
+        0,
+        _DONE,
+        {*_STORED, *_ACTIVE},
+    ),
     # What others have on the host stays, and is named.
     (
         "wanted, vendor file of an admin",
@@ -675,6 +702,14 @@ _ROWS: list[Row] = [
     ),
     (
         "device, driver for others",
+        "apply",
+        3,
+        _refused("missing", "no-card", 3),
+        {"status", "settings", "state", "entry"},
+    ),
+    ("device, driver for others pulled", "plan", 3, {"artifacts": [{"source": "missing"}]}, set()),
+    (
+        "device, driver for others",
         "install oci:{folder}/carried/demo:1 --force",
         0,
         _DONE,
@@ -687,7 +722,15 @@ _ROWS: list[Row] = [
         _DONE,
         {*_STORED, *_ACTIVE},
     ),
-    ("device, driver for others in use", "plan", 0, {"others": [{"driver": DRIVER}]}, set()),
+    (
+        "device, driver for others in use",
+        "plan",
+        1,
+        {"actions": [], "blocked": [{"obstacle": "unserved"}], "artifacts": [{"source": "store"}]},
+        set(),
+    ),
+    ("device, driver for others in use", "status --check", 1, _state("failed"), set()),
+    ("device, driver for others in use", "doctor", 1, {"states": {"fail": 1}}, set()),
     (
         "broken recipe",
         "drivers",

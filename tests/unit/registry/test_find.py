@@ -20,6 +20,7 @@ from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.catalogue.fields import Hardware
+from provision.catalogue.recipe import Standing
 from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
 from provision.errors import (
@@ -201,6 +202,7 @@ def with_recipe(
         default_flavour="open",
         sources=(),
         upstream=Upstream(branches=branches),
+        standing=lambda **_: Standing("untried"),
     )
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
     policy = settings.config.policy.model_copy(update={"build": build})

@@ -280,8 +280,7 @@ def test_cards_that_no_one_driver_serves_are_refused_with_what_each_takes(
     plug_in(settings.root, *devices)
     with pytest.raises(NotFoundError) as caught:
         day.choice(settings)
-    details = caught.value.details or ""
-    assert [device for device in devices if device not in details] == []
+    assert [device for device in devices if device not in caught.value.message] == []
     assert caught.value.resolution
     # A card that a virtual machine has is no card of the host.
     plug_in(day.host().root, *devices, driver="vfio-pci")
