@@ -25,7 +25,10 @@ _KEPT = ("etc", "lib", "proc/modules", "proc/sys", "srv", "sys", "usr", "var")
 
 def have_kept_host(host: HostTree, version: str) -> None:
     """Lay out a host on which a release has two versions of a driver, and the next kernel's."""
+    boot_id = (host.root / "proc/sys/kernel/random/boot_id").read_text()
     run(["tar", "-C", host.root, "-xpJf", _FOLDER / f"{version}.tar.xz"])
+    # It runs now, and not since the boot in which it was kept.
+    host.write("proc/sys/kernel/random/boot_id", boot_id)
     host.add_kernel(NEXT)
     # Templates and distros' data have changed since, on which a resolved Pin need not depend.
     desired = load_desired(host.root)
