@@ -277,7 +277,8 @@ def _say(text: str) -> None:
 
 def _alone(folder: str) -> None:
     """Become `nobody` in namespaces of its own, and begin again; the folder is all it may write."""
-    Path(folder).chmod(0o777)
+    # Settings in a folder that everyone may write are refused.
+    os.chown(folder, int(_NOBODY), int(_NOBODY))
     within = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
     # Tests serve files on 127.0.0.1.
     loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
