@@ -9,6 +9,7 @@ Lower layers raise these; only the outermost layer (``provision.cli``) turns the
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 import traceback
@@ -102,6 +103,19 @@ def redact(text: str) -> str:
     control characters become question marks.
     """
     return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", printable(text))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question after the name that was probably meant, and a blank; "": none is near."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'? " if close else ""
+
+
+def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """Return the names that exist, after the one that was probably meant."""
+    names = list(there)
+    are = "is" if len(names) == 1 else "are"
+    return f"{did_you_mean(name, [*names, *also])}There {are} {', '.join(names) or 'none'}."
 
 
 class ExitCode(IntEnum):

@@ -127,9 +127,10 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     ]
     catalogue, devices = Catalogue(desired.catalogue), pci_devices(root)
     recipes: dict[str, Recipe | ProvisionError] = {}
-    for driver in desired.drivers:
+    for driver, setting in desired.drivers.items():
         try:
-            recipes[driver] = catalogue.entry(driver).recipe
+            recipe = recipes[driver] = catalogue.entry(driver).recipe
+            recipe.refuse_unknown(setting.flavour, setting.version)
         except (OSError, ProvisionError) as error:
             recipes[driver] = as_error(error)
     cards = {n: cards_of(one, devices) for n, one in recipes.items() if isinstance(one, Recipe)}

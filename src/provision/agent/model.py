@@ -216,6 +216,7 @@ class Blocked:
     obstacle: Obstacle
     reason: str
     resolution: str | None = None
+    details: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +364,8 @@ def _prepare(
         return None
     if failure is not None and artifact.in_backoff and not mode.retries(release):
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
-        return Blocked(name, release, obstacle, failure.message, failure.resolution)
+        told = failure.message, failure.resolution, failure.details
+        return Blocked(name, release, obstacle, *told)
     if not mode.may_prepare:
         resolution = "Make it when the network is up: provision apply"
         return Blocked(name, release, "missing", reason, resolution)

@@ -91,6 +91,8 @@ class Forecast:
     # Why it is built or not available.
     reason: str | None = None
     resolution: str | None = None
+    # All mistakes of a file, or the last lines of a program.
+    details: str | None = None
     # What is known of the version's branch, by whom, and of which day.
     branch: str | None = None
     # That the vendor no longer supports the version's branch.
@@ -123,7 +125,13 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                 if place in making:
                     one = Prepare(settings, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
-                    one = Forecast(*place, "missing", reason=why.reason, resolution=why.resolution)
+                    one = Forecast(
+                        *place,
+                        "missing",
+                        reason=why.reason,
+                        resolution=why.resolution,
+                        details=why.details,
+                    )
                 elif artifact.is_whole:
                     one = Forecast(*place, "store", artifact.version)
                 else:
@@ -222,6 +230,7 @@ class Prepare:
                 "missing",
                 reason=error.message,
                 resolution=error.resolution,
+                details=error.details,
                 exit_code=ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED,
             )
 

@@ -36,6 +36,7 @@ from provision.errors import (
     ProvisionError,
     UnexpectedError,
     as_error,
+    choices,
 )
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader
@@ -222,7 +223,7 @@ def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
     if driver not in desired.drivers:
         raise NotFoundError(
             f"provision.toml names no driver '{driver}'.",
-            resolution=_named(desired),
+            resolution=choices(driver, desired.drivers) if desired.drivers else NAME_A_DRIVER,
         )
     release = kernel_release(root)
     if release is None:
@@ -231,12 +232,6 @@ def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
             resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
         )
     return Layout(root, driver), release
-
-
-def _named(desired: Desired) -> str:
-    if not desired.drivers:
-        return f"It names none. {NAME_A_DRIVER}"
-    return " or ".join(f"provision rollback {name}" for name in desired.drivers)
 
 
 def clean(layout: Layout) -> None:

@@ -229,7 +229,7 @@ def decide(
         needs.
     """
     recipe = entry.recipe
-    flavour = chosen_flavour(recipe, request.flavour, version.cards)
+    flavour = chosen_flavour(recipe, request, version.cards)
     kernel = kernel_pin(request.kernel or "", context.architecture)
     choice, sources = choose_available(
         recipe, flavour, version, kernel.release, context, untried=untried, force=request.force

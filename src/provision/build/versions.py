@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.debian.relations import compare_versions
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, choices
 from provision.files import in_root, is_writable
 from provision.host import STORE
 from provision.pin import DistroPin
@@ -98,14 +97,6 @@ def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext
     return "\n".join([*lines, *([places] if places else [])]) or None
 
 
-def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
-    """Return the names that exist, after the one that was probably meant."""
-    names = list(there)
-    close = difflib.get_close_matches(name, [*names, *also], n=1, cutoff=0.5)
-    guess = f"Did you mean '{close[0]}'? " if close else ""
-    return f"{guess}There are {', '.join(names) or 'none'}."
-
-
 def looked_in(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
     """Return the addresses of the archive, if a source of the flavour is packages."""
     variants = recipe.variants(context.names, flavour)
@@ -131,15 +122,12 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     return tuple(card for card in found if card.takes_flavour(named))
 
 
-def chosen_flavour(recipe: Recipe, name: str | None, cards: Sequence[Card] = ()) -> str:
-    """Return the flavour of a name; None and ``auto`` stand for the one that the cards need."""
-    if name is None or name == AUTO:
+def chosen_flavour(recipe: Recipe, request: DriverRequest, cards: Sequence[Card] = ()) -> str:
+    """Return a request's flavour; without one, or for ``auto``, the one that the cards need."""
+    recipe.refuse_unknown(request.flavour, request.version)
+    if request.flavour in {None, AUTO}:
         return flavour_for(recipe, cards)
-    if name not in recipe.flavours:
-        raise NotFoundError(
-            f"'{recipe.name}' has no flavour '{name}'.", resolution=choices(name, recipe.flavours)
-        )
-    return name
+    return request.flavour
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from provision.catalogue.fields import version_matches
 from provision.catalogue.recipe import Recipe, Variant
 from provision.catalogue.source_models import RecipeSource
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
-from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.errors import ConfigError, Mistake, NotFoundError, choices
 from provision.files import open_regular
 from provision.trust import require_trusted
 
@@ -123,11 +122,9 @@ class Catalogue:
         return entries, problems
 
     def _unknown(self, name: str) -> NotFoundError:
-        close = difflib.get_close_matches(name.lower(), self.names, n=1, cutoff=0.5)
-        guess = f"Did you mean '{close[0]}'? " if close else ""
         return NotFoundError(
             f"There is no driver '{name}'.",
-            resolution=f"{guess}There are {', '.join(self.names) or 'none'}. To add one, add a"
+            resolution=f"{choices(name, self.names)} To add one, add a"
             f" folder '{name}' with a {RECIPE} to one of the catalogue's folders.",
             details="\n".join(f"looked in {folder}" for folder in self.folders),
         )

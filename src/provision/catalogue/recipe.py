@@ -6,6 +6,7 @@ Data types only; ``provision.catalogue`` finds and loads the files.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,8 +27,9 @@ from provision.catalogue.fields import (
     Patch,
 )
 from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
-from provision.catalogue.upstream import Upstream
+from provision.catalogue.upstream import CHANNELS, Upstream
 from provision.documents import Frozen
+from provision.errors import NotFoundError, choices
 from provision.manifest import Check, Container, HostNeeds
 from provision.pin import Name, PackageName
 
@@ -120,6 +122,22 @@ class Recipe(Frozen):
         """The flavour that is built when none is named."""
         marked = [name for name, flavour in self.flavours.items() if flavour.default]
         return marked[0] if marked else next(iter(self.flavours))
+
+    def refuse_unknown(self, flavour: str | None, version: str | None) -> None:
+        """Refuse a flavour that it does not have, and a word that stands for no version."""
+        if flavour not in {None, "auto", *self.flavours}:
+            raise NotFoundError(
+                f"'{self.name}' has no flavour '{flavour}'.",
+                resolution=choices(flavour or "", self.flavours),
+            )
+        words = ("latest", *CHANNELS)
+        # All versions and branches have digits.
+        if version is not None and version not in words and not re.search("[0-9]", version):
+            raise NotFoundError(
+                f"'{self.name}' has no version '{version}'.",
+                resolution=f"{choices(version, words)} See the versions: provision drivers versions"
+                f" {self.name}",
+            )
 
     def standing(self, *, version: str, flavour: str, kernel_release: str) -> Standing:
         """Return what is known of a version's flavour on a kernel."""

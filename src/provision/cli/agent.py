@@ -5,7 +5,6 @@ This module imports nothing that takes long to load: most runs of 'apply' find n
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ import click
 from provision.agent.actions import Maker
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import load_desired
-from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run
+from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
     Result,
@@ -43,7 +42,7 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.errors import ExitCode, NotFoundError, UsageError
+from provision.errors import ExitCode, NotFoundError, UsageError, choices
 from provision.host.kernels import kernels_of_usr
 from provision.store.state import IN_USE
 
@@ -132,7 +131,9 @@ def _overview(status: Mapping[str, Any]) -> Iterator[str]:
             warning = f"{one['digest']} is unsigned; it came from {one['unsigned']}"
             yield f"{what} {click.style(warning, fg='yellow')}"
         if one["reason"] is not None:
-            yield f"{what} {one['reason']}"
+            first, *more = one["reason"].splitlines()
+            yield f"{what} {first}"
+            yield from (f"  {line}" for line in more)
             yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})
 
 
@@ -189,7 +190,7 @@ def _run(
 @command("plan")
 def plan_command(
     *,
-    names: tuple[str, ...] = argument("[DRIVER]…"),
+    names: tuple[str, ...] = argument("[DRIVER]…", among=options.configured),
     releases: tuple[str, ...] = _extra_kernels,
     usr: Path | None = _usr,
     retry: bool = _retry,
@@ -211,13 +212,18 @@ def plan_command(
     run = _run(root, desired, mode, catalogues, extra_kernels, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, extra_kernels=extra_kernels)
     chosen = _chosen(names, observed)
-    planned = Plan(
-        tuple(action for action in planned.actions if action.driver in chosen),
-        tuple(blocked for blocked in planned.blocked if blocked.driver in chosen),
-    )
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
+    # What can't be made is followed by what an apply does after it has failed.
+    failing = {("prepare", one.driver, one.kernel) for one in artifacts if one.exit_code}
+    after = plan(run.desired, observed, run.mode, tried=frozenset(failing))
+    actions = [action for action in planned.actions if action.key in failing]
+    actions += after.actions
+    planned = Plan(
+        tuple(action for action in actions if action.driver in chosen),
+        tuple(blocked for blocked in after.blocked if blocked.driver in chosen),
+    )
     warnings = [*_others(status), *_without_card(observed)]
     is_configured = status.state != "not-configured"
     # As of an apply: failed, then not found.
@@ -247,11 +253,9 @@ def _chosen(names: tuple[str, ...], observed: Observed) -> set[str]:
     known = set(observed.drivers)
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
             raise NotFoundError(
-                f"provision.toml names no driver '{name}', and none is installed.{hint}",
-                resolution="See the drivers of this host: provision status",
+                f"provision.toml names no driver '{name}', and none is installed.",
+                resolution=choices(name, sorted(known)) if known else NAME_A_DRIVER,
             )
     return set(names) or known
 
@@ -265,8 +269,7 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"   {artifact['what']}"
             if artifact["branch"]:
                 yield f"   {artifact['branch']}"
-            if artifact["resolution"]:
-                yield f"   What to do: {artifact['resolution']}"
+            yield from (f" {line}" for line in advice(artifact))
     for blocked in document["blocked"]:
         yield f"Not now: {blocked['driver']} for {blocked['kernel']}: {blocked['reason']}"
         yield from advice(blocked)
@@ -489,7 +492,7 @@ def _after(document: Mapping[str, Any]) -> Iterator[str]:
 @command("rollback")
 def rollback_command(
     *,
-    driver: str = argument("DRIVER"),
+    driver: str = argument("DRIVER", among=options.configured),
     root: Path = options.root,
     dry_run: bool = options.dry_run,
 ) -> None:

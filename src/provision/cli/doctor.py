@@ -46,8 +46,8 @@ def doctor_command(
 def _check(check: Mapping[str, Any]) -> Iterator[str]:
     state = coloured(check["state"], f"{check['state']:<7}")
     driver = f" ({check['driver']})" if check["driver"] else ""
-    yield f"{state} {click.style(check['check'], bold=True)}{driver}: {check['seen']}"
-    for name in ("cause", "cure"):
+    head = f"{state} {click.style(check['check'], bold=True)}{driver}"
+    for name, said in (("seen", head), ("cause", "        cause"), ("cure", "        cure")):
         first, *more = (check[name] or "").splitlines() or [""]
-        yield from [f"        {name}: {first}"] if first else []
+        yield from [f"{said}: {first}"] if first else []
         yield from (f"          {line}" for line in more)

@@ -5,7 +5,6 @@ A command is imported only when it is called, so that ``--help`` does not wait f
 
 from __future__ import annotations
 
-import difflib
 import gc
 import importlib
 import logging
@@ -20,7 +19,7 @@ import click
 
 from provision import __version__
 from provision.cli import output
-from provision.errors import ExitCode, ProvisionError, UsageError, as_error, redact
+from provision.errors import ExitCode, ProvisionError, UsageError, as_error, choices, redact
 
 # What click 8.2 and later raise where a group has no command: its message is the help.
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -104,11 +103,7 @@ class LazyGroup(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise click.UsageError(
-            f"There is no command '{name}'.{hint} There are {', '.join(COMMANDS)}.", ctx
-        )
+        raise click.UsageError(f"There is no command '{name}'. {choices(name, COMMANDS)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview without loading the commands."""

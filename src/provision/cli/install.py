@@ -116,7 +116,7 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
 @command("verify")
 def verify_command(
     *,
-    what: str = argument("IMAGE|STORE-ENTRY|DRIVER"),
+    what: str = argument("IMAGE|STORE-ENTRY|DRIVER", among=options.stored),
     boot: bool = option(
         "--boot", "Also boot the kernel in a virtual machine, and load the modules there."
     ),
@@ -197,5 +197,5 @@ def _artifact(
             yield unpacked
     else:
         layout = Layout(settings.root, what)
-        entry = path if is_path else kernel_entry(layout, kernel)
+        entry = path if is_path else kernel_entry(layout, kernel, settings.config.drivers)
         yield entry, verify_artifact(entry)

@@ -49,7 +49,7 @@ class SeveralDriversError(ProvisionError):
         }
 
 
-_drivers = argument("[DRIVER]…")
+_drivers = argument("[DRIVER]…", among=options.stored)
 
 
 @command("load")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,13 +69,17 @@ def option(
 def argument(
     metavar: str,
     cls: type[click.Argument] = click.Argument,
+    among: Callable[[Path], Iterable[str]] | None = None,
     **more: Any,  # noqa: ANN401 - as click takes them
 ) -> Any:  # noqa: ANN401 - the default of a parameter
-    """Return an argument as the usage shows it: ``[DRIVER]…``."""
+    """Return an argument as the usage shows it: ``[DRIVER]…``.
+
+    ``among`` returns the drivers of a host's root that complete it, before those of the catalogue.
+    """
     more["nargs"] = -1 if metavar.endswith("…") else 1
     more["required"] = not metavar.startswith("[")
     if "DRIVER" in metavar or metavar == "[NAME]":
-        more["shell_complete"] = _complete_drivers
+        more["shell_complete"] = partial(_complete_drivers, among)
     return lambda name: cls([name], metavar=metavar, **more)
 
 
@@ -147,18 +151,42 @@ def _machine(name: str | None) -> str | None:
     return machine_of(name)
 
 
-def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
-    """Return the drivers of the catalogue whose names begin with a text."""
+def configured(root: Path) -> Iterable[str]:
+    """Return the drivers that a host's provision.toml names."""
+    from provision.config import load  # noqa: PLC0415 - only to complete a word
+
+    return load(root).drivers
+
+
+def stored(root: Path) -> Iterable[str]:
+    """Return the drivers that a host's store has."""
+    from provision.store.entries import stored_drivers  # noqa: PLC0415 - only to complete a word
+
+    return stored_drivers(root)
+
+
+def _complete_drivers(
+    among: Callable[[Path], Iterable[str]] | None,
+    ctx: click.Context,
+    param: click.Parameter,
+    start: str,
+) -> list[str]:
+    """Return the drivers whose names begin with a text: of the host, else of the catalogue."""
     del param
-    return [name for name in _catalogue(ctx).names if name.startswith(start)]
+    names: Iterable[str] = ()
+    with suppress(OSError, ProvisionError):
+        names = among(ctx.params.get("root") or Path("/")) if among else ()
+    return [name for name in names or _catalogue(ctx).names if name.startswith(start)]
 
 
 def _complete_flavours(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
     """Return the flavours of the driver that is named, else those of all."""
     del param
-    catalogue, named = _catalogue(ctx), ctx.params.get("driver")
+    catalogue = _catalogue(ctx)
+    # click has no arguments yet where the value of an option is what is missing.
+    words = (ctx.params.get("driver"), *ctx.args)
     found: set[str] = set()
-    for name in [named] if named else catalogue.names:
+    for name in [word for word in words if word in catalogue.names] or catalogue.names:
         with suppress(OSError, ProvisionError):
             found.update(catalogue.entry(name).recipe.flavours)
     return sorted(name for name in found if name.startswith(start))

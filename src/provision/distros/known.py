@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 
 from provision.distros.distro import AptArchive, Distro, Release
 from provision.documents import parse_json
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, did_you_mean
 from provision.pin import DistroPin
 
 # What a distro has for itself, although it is like another.
@@ -62,10 +61,9 @@ def find_distro(text: str) -> DistroPin:
         return distro.pin(release)
     known = known_distros()
     # Another release of a known distro is no misspelling.
-    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.6)
     raise NotFoundError(
         f"The distro '{text}' is not supported.",
-        resolution=(f"Did you mean '{close[0]}'? " if close else "")
+        resolution=("" if distro else did_you_mean(text, known))
         + f"There are {', '.join(known)}. Where this host's kernel is that of another distro, name"
         ' it with --distro, or as kernel_distro = "ID:VERSION" in /etc/provision/provision.toml;'
         " for any other kernel, name its tree there ([[trees]]).",

@@ -77,7 +77,7 @@ def _of_artifact(driver: Driver, artifact: ArtifactStatus) -> Iterator[Finding]:
     is_damaged = driver.seen.artifacts[artifact.release].damage is not None
     if state in {"failed", "missing"} or is_damaged or not (artifact.is_ready or is_waiting):
         yield driver.fail(seen, cause, cure)
-    elif is_waiting or failure is not None or artifact.distrust is not None:
+    elif is_waiting or failure or artifact.distrust or driver.seen.unknown:
         yield driver.warn(seen, cause, cure)
     elif artifact.unsigned is not None:
         yield driver.warn(

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import AUTO
 from provision.distros import all_distros
 from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
@@ -32,8 +31,8 @@ _CONTAINERS_CONF = (
 
 
 @check(
-    "The driver folders and flavours that provision.toml names exist",
-    of=lambda host: host.config.catalogue or host.drivers,
+    "The driver folders that provision.toml names exist",
+    of=lambda host: host.config.catalogue,
 )
 def catalogue(host: Observation) -> Iterator[Finding]:
     for folder in host.config.catalogue:
@@ -43,19 +42,6 @@ def catalogue(host: Observation) -> Iterator[Finding]:
                 f"catalogue names {folder}, and there is no such folder",
                 "its drivers are unknown; provision's own driver of the same name is used instead",
                 "make the folder, or remove it from catalogue in /etc/provision/provision.toml",
-            )
-
-    for driver in host.drivers:
-        configured = host.config.drivers.get(driver.name)
-        if configured is None or driver.recipe is None:
-            continue
-        if configured.flavour not in {AUTO, *driver.recipe.flavours}:
-            yield driver.fail(
-                f"provision.toml asks for {driver.name}'s flavour '{configured.flavour}', and there"
-                " is no such flavour",
-                "the driver can't be built",
-                f"[drivers.{driver.name}] flavour in /etc/provision/provision.toml must be one of"
-                f" {', '.join(driver.recipe.flavours)}",
             )
 
 

@@ -5,7 +5,7 @@ Missing facts fail nothing: facts that can't be found out or written are a warni
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,7 +29,7 @@ from provision.kmod.loader import Options
 from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
-from provision.store.entries import linked_kernels
+from provision.store.entries import linked_kernels, not_installed, stored_drivers
 from provision.store.layout import VENDOR_CONFIGS, Layout
 from provision.store.locks import changing, switching
 
@@ -145,12 +145,6 @@ class LoadResult:
     problems: tuple[str, ...] = ()
 
 
-def stored_drivers(root: Path) -> list[str]:
-    """Return the drivers that have an artifact in use in a host's store."""
-    links = glob_in_root(root, f"{STORE}/*/current")
-    return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
-
-
 def required_drivers(root: Path) -> list[str]:
     """Return the drivers that have an artifact in use; refuse to do something to none."""
     found = stored_drivers(root)
@@ -166,14 +160,14 @@ def load_driver(root: Path, config: Config, driver: str, *, dry_run: bool = Fals
     """Load the modules of a driver's artifact for the running kernel."""
     layout = Layout(root, driver)
     if dry_run:
-        entry, manifest = _artifact(layout)
+        entry, manifest = _artifact(layout, config.drivers)
         modules = loadable(entry, manifest, root=root)
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
         return LoadResult(manifest, entry, tuple(module.name for module in modules), conflicts)
     # Of nothing, no lock is left.
-    _artifact(layout)
+    _artifact(layout, config.drivers)
     with switching(root), changing(layout):
-        entry, manifest = _artifact(layout)
+        entry, manifest = _artifact(layout, config.drivers)
         require_kernel(manifest, root)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
@@ -187,11 +181,11 @@ def unload_driver(root: Path, config: Config, driver: str, *, dry_run: bool = Fa
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
     layout = Layout(root, driver)
     if dry_run:
-        entry, manifest = _artifact(layout)
+        entry, manifest = _artifact(layout, config.drivers)
         return LoadResult(manifest, entry, removable(manifest, root=root))
-    _artifact(layout)
+    _artifact(layout, config.drivers)
     with switching(root), changing(layout):
-        entry, manifest = _artifact(layout)
+        entry, manifest = _artifact(layout, config.drivers)
         with unloading(root, driver):
             options = _options(config, driver)
             unloaded = unload(entry, manifest, options=options, root=root)
@@ -203,7 +197,7 @@ def _options(config: Config, driver: str) -> Options:
     return configured.options if configured else {}
 
 
-def _artifact(layout: Layout) -> tuple[Path, Manifest]:
+def _artifact(layout: Layout, named: Iterable[str]) -> tuple[Path, Manifest]:
     """Return the running kernel's artifact: that of the kernel's link, else the one in use."""
     try:
         running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
@@ -213,11 +207,7 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
     links = [layout.kernel_link(running)] if has_own else [layout.current]
     link = next(filter(Path.is_symlink, links), None)
     if link is None:
-        installed = ", ".join(stored_drivers(layout.root)) or "none"
-        raise NotFoundError(
-            f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
-            resolution=f"Install it: provision apply. Installed are: {installed}.",
-        )
+        raise not_installed(layout, named)
     entry = layout.linked(link)
     if entry is None:
         raise ProvisionError(

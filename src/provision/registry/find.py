@@ -24,6 +24,7 @@ from provision.errors import (
     ProvisionError,
     UnreachableError,
     UntrustedError,
+    choices,
 )
 from provision.files import in_root, settled_path
 from provision.host.kernels import machine
@@ -48,6 +49,12 @@ from provision.sources.candidates import newest_first
 
 # Versions that Debian's order can compare.
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
+
+
+class MissingArtifactError(NotFoundError):
+    """No registry has an artifact, and nothing is built here."""
+
+    reason = "no-artifact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +248,16 @@ def find_in_registries(
     """Return the image of a query from the first of a host's registries that has it.
 
     Returns:
-        The image; None: no registry has it, or none answers and the host may build.
+        The image; None: no registry has it, or none answers, and the host may build.
 
     Raises:
+        MissingArtifactError: No registry has it, and the host never builds.
         UntrustedError: Registries have it, but none with a trusted signature.
         UnreachableError: A registry does not answer, and the host never builds.
         DeniedError: A registry refuses this host, and the host never builds.
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
+    offered: dict[str, None] = {}
 
     def version(client: Repository, version: str) -> ArtifactImage:
         named = client.at(client.reference.with_tag(sought.tag(version).text))
@@ -263,28 +272,47 @@ def find_in_registries(
             if name is not None and (name == exact or may_stay):
                 with suppress(NotFoundError):
                     return version(client, name)
-        newest = next(iter(_versions(client.tags(), sought)), None)
-        if newest is not None:
-            return version(client, newest)
-        raise NotFoundError(
-            f"'{client.reference.name}' has no {sought.tag(sought.version.name or '…').text}.",
-            resolution="Build and push it on a machine that builds: provision build"
-            f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
-        )
+        there = _versions(client.tags(), sought)
+        if accepted := sought.version.accepted(there):
+            # Without one that may serve, whoever asks is told why.
+            return version(client, next(filter(sought.may_serve, accepted), accepted[0]))
+        offered.update(dict.fromkeys(there))
+        tag = sought.tag(sought.version.name or "…").text
+        raise NotFoundError(f"'{client.reference.name}' has no {tag}.")
 
-    return _first(settings, sought.driver, lookup, look)
+    found = _first(settings, sought.driver, lookup, look)
+    if found is None and settings.config.policy.build == "never":
+        raise _missing(settings, sought, list(offered))
+    return found
+
+
+def _missing(
+    settings: Settings, sought: ArtifactQuery, offered: Sequence[str]
+) -> MissingArtifactError:
+    registry, name = settings.config.registry, sought.version.name
+    places = ", ".join((*registry.folders, *registry.addresses)) or "none is set"
+    what = f"{sought.driver} {name}" if name and offered else sought.driver
+    instead = (
+        f"{choices(name or '', offered)} Name one in [drivers.{sought.driver}] of"
+        " /etc/provision/provision.toml; or build and"
+        if offered
+        else "Build and"
+    )
+    return MissingArtifactError(
+        f'No registry has {what} for {sought.kernel} ({places}), and [policy] build = "never".',
+        resolution=f"{instead} push it elsewhere: provision build {sought.driver} --kernel"
+        f" {sought.kernel} --distro {sought.distro} --push … --sign; or allow it here: [policy]"
+        ' build = "fallback" in /etc/provision/provision.toml.',
+    )
 
 
 def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
-    """Return the versions that a repository has for a host, as in its tags, newest first."""
+    """Return the versions that a repository has for a kernel, as in its tags, newest first."""
     suffix = sought.tag("").suffix
     found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
     # Texts that are no versions can't be compared.
     labels = {version_of_tag(one): one for one in found}
-    newest = newest_first(filter(_VERSION.fullmatch, labels))
-    found = sought.version.accepted(labels[one] for one in newest)
-    # Without one that may serve, whoever asks is told why.
-    return list(filter(sought.may_serve, found)) or found
+    return [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
 
 
 def find_pin_in_registries(

@@ -38,12 +38,6 @@ from provision.sources.upstream.queries import known_branches, today
 from provision.store.layout import Layout
 
 
-class MissingArtifactError(NotFoundError):
-    """No registry has an artifact, and nothing is built here."""
-
-    reason = "no-artifact"
-
-
 def look_for(
     settings: Settings, request: DriverRequest, lookup: SearchOptions
 ) -> ArtifactImage | None:
@@ -57,21 +51,11 @@ def look_for(
         NotFoundError: The driver or kernel is unknown.
         UntrustedError: The image of a registry lacks a trusted signature.
     """
-    registry = settings.config.registry
-    places = (*registry.folders, *registry.addresses)
-    found = None
-    if asks_registries(settings):
+    if asks_registries(settings) or settings.config.policy.build == "never":
         sought = artifact_query(settings, request)
         found = find_in_registries(settings, sought, refusing_old(settings, lookup))
-        found = found and _usable(settings, sought, found)
-    if found is None and settings.config.policy.build == "never":
-        raise MissingArtifactError(
-            f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
-            f' ({", ".join(places) or "none is set"}), and [policy] build = "never".',
-            resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
-            ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
-        )
-    return found
+        return found and _usable(settings, sought, found)
+    return None
 
 
 def _usable(
@@ -115,7 +99,7 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     cards = cards_for(settings, request)
-    flavour = chosen_flavour(recipe, request.flavour, cards)
+    flavour = chosen_flavour(recipe, request, cards)
 
     def may_serve(version: str) -> bool:
         found = recipe.standing(version=version, flavour=flavour, kernel_release=kernel)

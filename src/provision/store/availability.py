@@ -129,7 +129,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     configured = settings.config.drivers.get(driver) or DriverConfig()
     request = replace(request, flavour=request.flavour or configured.flavour)
     cards = cards_for(settings, request)
-    flavour = chosen_flavour(recipe, request.flavour, cards)
+    flavour = chosen_flavour(recipe, request, cards)
     distro = choose_distro(settings, request.distro)
     max_age = math.inf if is_offline else 0.0
     readings = read_upstream(settings, recipe, distro=distro.name, max_age=max_age)
@@ -230,7 +230,7 @@ def list_kernels(
     """
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
-    flavour = chosen_flavour(recipe, request.flavour, cards_for(settings, request))
+    flavour = chosen_flavour(recipe, request, cards_for(settings, request))
     with SolvingSession(settings, distro, (recipe,)) as session:
         context = SourceContext(
             f"{distro.id} {distro.version}", source_names(distro), session.archive

@@ -10,13 +10,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from provision.errors import NotFoundError
-from provision.files import in_root, switch_symlink, sync_directory
+from provision.errors import NotFoundError, choices
+from provision.files import glob_in_root, in_root, switch_symlink, sync_directory
+from provision.host import STORE
 from provision.store.layout import Layout
 from provision.store.locks import changing
 
@@ -180,21 +181,41 @@ def leftovers(layout: Layout) -> list[Path]:
     return [path for path in found if not _is_owned(path)]
 
 
-def current_entry(layout: Layout) -> Path:
-    """Return the folder of the artifact in use."""
+def stored_drivers(root: Path) -> list[str]:
+    """Return the drivers that have an artifact in use in a host's store."""
+    links = glob_in_root(root, f"{STORE}/*/current")
+    return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
+
+
+def not_installed(layout: Layout, named: Iterable[str] = ()) -> NotFoundError:
+    """Return the error for a driver without an artifact in use, whose name may be misspelt.
+
+    Args:
+        named: The drivers that provision.toml names.
+    """
+    name, named = layout.driver, tuple(named)
+    known = dict.fromkeys((*named, *stored_drivers(layout.root)))
+    guess = f"{choices(name, known)} " if known and name not in known else ""
+    naming = f"name it in /etc/provision/provision.toml ([drivers.{name}]), and "
+    having = f"To have '{name}', {'' if name in named else naming}run"
+    return NotFoundError(
+        f"The driver '{name}' is not installed under '{layout.root}'.",
+        resolution=f"{guess}{having}: provision apply",
+    )
+
+
+def current_entry(layout: Layout, named: Iterable[str] = ()) -> Path:
+    """Return the folder of the artifact in use; arguments as ``not_installed``."""
     entry = layout.linked(layout.current)
     if entry is None:
-        raise NotFoundError(
-            f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
-            resolution="Install those of provision.toml: provision apply",
-        )
+        raise not_installed(layout, named)
     return entry
 
 
-def kernel_entry(layout: Layout, release: str | None) -> Path:
+def kernel_entry(layout: Layout, release: str | None, named: Iterable[str] = ()) -> Path:
     """Return the folder of the artifact for a kernel; None: of the one in use."""
-    if release is None:
-        return current_entry(layout)
+    if release is None or not linked_kernels(layout):
+        return current_entry(layout, named)
     entry = layout.linked(layout.kernel_link(release))
     if entry is None:
         raise NotFoundError(

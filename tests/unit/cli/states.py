@@ -442,6 +442,12 @@ STATES: dict[str, State] = {
     "wanted, not signed": _signed_by("nobody"),
     "wanted, signed at last": _signed_at_last,
     "wanted, no keys": _with(_wanted, "keys =", "# keys ="),
+    "wanted, misspelt flavour": _with(
+        _wanted, f"[drivers.{DRIVER}]", f'[drivers.{DRIVER}]\nflavour = "opne"'
+    ),
+    "its recipe broken": EMPTIED["its recipe broken"],
+    "wanted, misspelt version": _then(_wanted, lambda host: host.want(version="productoin")),
+    "wanted, no such version": _then(_wanted, lambda host: host.want(version="3.0")),
     "wanted, to be built": _NO_ENGINE,
     "wanted, of an ended branch": _of_an_ended_branch,
     "wanted, fails here": _recipe_with(_wanted, _FAILS.format("==1.2")),

@@ -61,6 +61,11 @@ def _applied(state: str, *kinds: str, kernel: str = KERNEL) -> dict[str, Any]:
     return {**_actions(*kinds, kernel=kernel), "status": {"state": state}}
 
 
+def _instead(name: str) -> dict[str, Any]:
+    """A plan of what can't be had, which says what was meant; nothing follows on it."""
+    return _actions("prepare") | {"artifacts": [{"source": "missing", "resolution": f"…{name}"}]}
+
+
 def _refused(state: str, reason: str, code: int) -> dict[str, Any]:
     """An apply that makes nothing, and what is remembered of it."""
     failure = {"drivers": [{"kernels": [{"failure": {"reason": reason}}]}]}
@@ -150,7 +155,7 @@ _ROWS: list[Row] = [
     ("wanted", "registry list demo", 2, _error(2), set()),
     ("wanted, immutable", "apply", 0, _applied("ready", *_FULL), _READY),
     # What is not there, or not trusted, is not installed.
-    ("wanted, offered by nobody", "plan", 3, {"artifacts": [{"source": "missing"}]}, set()),
+    ("wanted, offered by nobody", "plan", 3, _instead("--push"), set()),
     (
         "wanted, offered by nobody",
         "apply",
@@ -226,6 +231,39 @@ _ROWS: list[Row] = [
         0,
         _DONE,
         {*_STORED, *_ACTIVE},
+    ),
+    # What is misspelt is not waited for: what was meant, or is there, is said.
+    (
+        "wanted, misspelt flavour",
+        "status",
+        0,
+        _state("missing", drivers=[{"kernels": [{"resolution": "…'open'"}]}]),
+        set(),
+    ),
+    ("wanted, misspelt flavour", "status --check", 3, _state("missing"), set()),
+    ("wanted, misspelt flavour", "plan", 3, _instead("'open'"), set()),
+    ("wanted, misspelt flavour", "doctor", 1, {"states": {"fail": 1}}, set()),
+    (
+        "wanted, misspelt flavour",
+        "apply",
+        3,
+        _refused("missing", "missing", 3),
+        {"status", "settings", "state"},
+    ),
+    ("wanted, misspelt version", "status --check", 3, _state("missing"), set()),
+    ("wanted, misspelt version", "plan", 3, _instead("'production'"), set()),
+    ("wanted, no such version", "plan", 3, _instead("1.2"), set()),
+    ("its recipe broken", "plan", 1, {"artifacts": [{"details": "…flavours"}]}, set()),
+    *(
+        ("ready", f"{words} demmo", 3, _error(3, resolution="…'demo'"), set[str]())
+        for words in ("load", "unload", "verify", "verify --boot", "rollback", "plan")
+    ),
+    (
+        "wanted",
+        f"verify --boot --kernel {KERNEL} demmo",
+        3,
+        _error(3, resolution="…'demo'"),
+        set(),
     ),
     # What others have on the host stays, and is named.
     (
@@ -832,6 +870,8 @@ def _missing(found: Any, wanted: Any, where: str = "") -> list[str]:  # noqa: AN
             for number, pair in enumerate(pairs)
             for line in _missing(*pair, f"{where}[{number}]")
         ]
+    if isinstance(found, str) and isinstance(wanted, str) and wanted.startswith("…"):
+        return [] if wanted[1:] in found else [f"{where}: {found}"]
     if isinstance(found, str) and isinstance(wanted, str) and wanted.startswith("{root}"):
         return [] if found.endswith(wanted.removeprefix("{root}")) else [f"{where}: {found}"]
     return [] if found == wanted else [f"{where}: {json.dumps(found)[:200]}, not {wanted!r}"]

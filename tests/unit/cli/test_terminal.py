@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.host_tree import HostTree
 from kit.process import run
 
 _PROGRAM = Path(sys.executable).with_name("provision")
@@ -60,17 +61,24 @@ def test_colours_are_left_out_where_they_are_unwanted(
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("res", "resolve"),
-        ("resolve nvi", "nvidia"),
-        ("resolve nvidia --flavour op", "open"),
-        ("build nvidia --flavour prop", "proprietary"),
+        ("res", ["resolve"]),
+        ("resolve nvi", ["nvidia"]),
+        ("resolve nvidia --flavour op", ["open"]),
+        ("build nvidia --flavour prop", ["proprietary"]),
+        ("build onload --flavour op", []),
+        # Drivers of this host, where it has some.
+        ("plan --root {root} d", ["demo"]),
+        ("rollback --root {root} z", []),
+        ("load --root {root} z", ["zfs"]),
     ],
 )
-def test_names_are_completed(words: str, offered: str) -> None:
-    line = f"provision {words}"
+def test_names_are_completed(host_tree: HostTree, words: str, offered: list[str]) -> None:
+    host_tree.want()
+    line = f"provision {words.format(root=host_tree.root)}"
     variables = {
         "_PROVISION_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split()) - 1),
     }
-    assert f"plain,{offered}" in run([_PROGRAM], env=variables).stdout.splitlines()
+    printed = run([_PROGRAM], env=variables).stdout.split()
+    assert printed == [f"plain,{name}" for name in offered]

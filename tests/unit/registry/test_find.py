@@ -33,13 +33,14 @@ from provision.errors import (
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
     ArtifactQuery,
+    MissingArtifactError,
     TrustOverride,
     examine,
     find_in_registries,
     tag_of,
 )
 from provision.registry.signatures import signature_tag
-from provision.store.artifact_lookup import MissingArtifactError, look_for
+from provision.store.artifact_lookup import look_for
 from provision.store.layout import Layout
 from unit.registry.trusting_host import (
     ADDRESS,
@@ -203,6 +204,7 @@ def with_recipe(
         sources=(),
         upstream=Upstream(branches=branches),
         standing=lambda **_: Standing("untried"),
+        refuse_unknown=lambda _flavour, _version: None,
     )
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
     policy = settings.config.policy.model_copy(update={"build": build})

@@ -89,7 +89,7 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
     else:
         distro = tree.toolchain or tree.distro
     asked, context = version_context(settings, request, distro)
-    flavour = chosen_flavour(recipe, request.flavour, asked.cards)
+    flavour = chosen_flavour(recipe, request, asked.cards)
     with SolvingSession(settings, distro, (recipe,)) as session:
         untried = settings.config.policy.untried
         choice, _ = choose_available(
