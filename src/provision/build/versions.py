@@ -141,7 +141,7 @@ class Choice:
     passed_over: str | None = None
     # Offered versions that are known to build on the kernel.
     working: tuple[str, ...] = ()
-    # The cards that it serves, each with the newer branch that no longer does.
+    # The cards that it serves, each with which newer branch no longer does, and who says so.
     cards: Mapping[Card, str | None] = field(default_factory=dict)
 
     @property
@@ -152,7 +152,7 @@ class Choice:
     def reasons(self, kernel: str) -> Iterator[str]:
         """Yield what a person should know of the choice, before anything is built."""
         for card, ended_by in self.cards.items():
-            ended = f"; {ended_by} ended its support" if ended_by else ""
+            ended = f"; {ended_by}" if ended_by else ""
             yield f"{card.name}: {self.version}, {self.flavour}{ended}"
         if self.passed_over is not None:
             source = self.standing.row.source if self.standing.row else ""
@@ -216,10 +216,12 @@ def choose_version(
 
 
 def _ended_by(recipe: Recipe, card: Card, chosen: str, offered: Iterable[str]) -> str | None:
-    """Return the oldest branch after a version's that no longer serves a card, if there is one."""
+    """Return which branch after a version's is the first that does not serve a card, if one is."""
     later = [one for one in offered if compare_versions(one, chosen) > 0]
     ended = newest_first(one for one in later if not card.takes_version(one))
-    return recipe.upstream.branch_of(ended[-1]) if ended else None
+    if not ended:
+        return None
+    return f"{recipe.upstream.branch_of(ended[-1])} ended its support ({recipe.hardware.source})"
 
 
 def _choice(

@@ -5,6 +5,7 @@ A card that the table does not name is served by every version, as far as anybod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from provision.errors import NotFoundError
 from provision.host.facts import PciDevice
 from provision.manifest import PciMatch
 
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 # The flavour that a request without one has: the first that all cards take.
 AUTO = "auto"
 # Drivers that hold a device for a virtual machine, so that no other driver is meant to have it.
@@ -67,9 +69,15 @@ def flavour_for(recipe: Recipe, cards: Sequence[Card]) -> str:
     """Return the flavour that serves all cards: the default one, else the first that does.
 
     Raises:
-        NotFoundError: No flavour does.
+        NotFoundError: No flavour does, or no version, whatever is offered.
     """
     usual = recipe.default_flavour
+    named = [c.generation.versions for c in cards if c.generation and c.generation.versions]
+    # Ranges that share a version share an end of one of them, or what follows it at once.
+    ends = [end for text in named for end in _VERSION.findall(text)]
+    versions = [version for end in ends for version in (end, f"{end}.1")]
+    if named and not any(all(card.takes_version(one) for card in cards) for one in versions):
+        raise no_common_driver(recipe, cards)
     for flavour in (usual, *(name for name in recipe.flavours if name != usual)):
         if all(card.takes_flavour(flavour) for card in cards):
             return flavour
@@ -85,7 +93,7 @@ def no_common_driver(recipe: Recipe, cards: Sequence[Card]) -> NotFoundError:
     takes = "; ".join(card.wanted for card in cards)
     return NotFoundError(
         f"No offered version and flavour of '{recipe.name}' serves all cards of this host:"
-        f" {takes}.",
+        f" {takes} ({recipe.hardware.source}).",
         resolution="Choose those that shall work, by version and flavour, in [drivers."
         f'{recipe.name}] of /etc/provision/provision.toml (flavour = "{some}"); the other cards'
         " then have no driver. Or give them to virtual machines (vfio-pci), which counts as if they"

@@ -203,40 +203,6 @@ class CardGeneration(Frozen):
         return False
 
 
-class Hardware(Frozen):
-    """What a driver is for.
-
-    Attributes:
-        pci: The devices.
-        cards: Which versions and flavours serve which of them.
-        reviewed: The month or day on which ``cards`` was compared with the vendor's; a year later,
-            ``provision plan`` and ``provision doctor`` say that it is old.
-        supported: Files of the source with the cards of that version, in the format of NVIDIA's
-            ``supported-gpus.json``, plain or ``.gz``; the first that is there decides. Without it:
-            the PCI aliases of the modules.
-    """
-
-    pci: tuple[PciMatch, ...] = ()
-    cards: tuple[CardGeneration, ...] = ()
-    reviewed: Day | None = None
-    supported: tuple[SourcePath, ...] = ()
-
-    def matches(self, vendor: str, device: str, device_class: str) -> bool:
-        """Return whether the driver is for a device."""
-        return any(
-            one.matches(vendor=vendor, device=device, device_class=device_class) for one in self.pci
-        )
-
-    def generation(self, device: str) -> CardGeneration | None:
-        """Return the generation of a device that the driver is for; None: it is not known."""
-        return next((one for one in self.cards if one.has(device)), None)
-
-    @property
-    def reviewed_day(self) -> date | None:
-        """The day of ``cards``; None: it has no date."""
-        return None if self.reviewed is None else last_day(self.reviewed)
-
-
 def last_day(text: str) -> date:
     """Return the last day of a month (``2026-06``), or the day itself (``2026-06-30``)."""
     year, month, *day = (int(part) for part in text.split("-"))
@@ -254,6 +220,50 @@ def _day(text: str) -> str:
 Day = Annotated[
     str, like(r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$", "2027-06-30 or 2027-06"), AfterValidator(_day)
 ]
+
+
+class Reviewed(Frozen):
+    """A recipe's table that ages."""
+
+    reviewed: Day | None = None
+
+    @property
+    def source(self) -> str:
+        """What says so where no vendor does: the recipe, with its date."""
+        return f"the recipe of {self.reviewed}" if self.reviewed else "the recipe"
+
+    @property
+    def reviewed_day(self) -> date | None:
+        """The day of the table; None: it has no date."""
+        return None if self.reviewed is None else last_day(self.reviewed)
+
+
+class Hardware(Reviewed):
+    """What a driver is for.
+
+    Attributes:
+        pci: The devices.
+        cards: Which versions and flavours serve which of them.
+        reviewed: The month or day on which ``cards`` was compared with the vendor's; a year later,
+            ``provision plan`` and ``provision doctor`` say that it is old.
+        supported: Files of the source with the cards of that version, in the format of NVIDIA's
+            ``supported-gpus.json``, plain or ``.gz``; the first that is there decides. Without it:
+            the PCI aliases of the modules.
+    """
+
+    pci: tuple[PciMatch, ...] = ()
+    cards: tuple[CardGeneration, ...] = ()
+    supported: tuple[SourcePath, ...] = ()
+
+    def matches(self, vendor: str, device: str, device_class: str) -> bool:
+        """Return whether the driver is for a device."""
+        return any(
+            one.matches(vendor=vendor, device=device, device_class=device_class) for one in self.pci
+        )
+
+    def generation(self, device: str) -> CardGeneration | None:
+        """Return the generation of a device that the driver is for; None: it is not known."""
+        return next((one for one in self.cards if one.has(device)), None)
 
 
 class KnownKernels(Frozen):

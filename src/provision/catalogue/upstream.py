@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from provision.catalogue.fields import Day, PublicUrl, known_placeholders, last_day
+from provision.catalogue.fields import Day, PublicUrl, Reviewed, known_placeholders, last_day
 from provision.documents import Frozen, like
 
 # A vendor's promise for a branch, the longest support first.
@@ -129,7 +129,7 @@ class BranchFacts(Frozen):
         return None if self.end_of_life is None else last_day(self.end_of_life)
 
 
-class Upstream(Frozen):
+class Upstream(Reviewed):
     """An ``[upstream]``.
 
     Attributes:
@@ -143,17 +143,6 @@ class Upstream(Frozen):
     branch_parts: int = Field(default=1, ge=1, le=4)
     sources: tuple[UpstreamSource, ...] = ()
     branches: dict[BranchName, BranchFacts] = Field(default_factory=dict)
-    reviewed: Day | None = None
-
-    @property
-    def source(self) -> str:
-        """What says so where no vendor does: the recipe, with its date."""
-        return f"the recipe of {self.reviewed}" if self.reviewed else "the recipe"
-
-    @property
-    def reviewed_day(self) -> date | None:
-        """The day of its table; None: it has no date."""
-        return None if self.reviewed is None else last_day(self.reviewed)
 
     @property
     def has_kinds(self) -> bool:

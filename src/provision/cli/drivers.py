@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from provision.cli.output import advice, each, emit, fields, remark, table, want
 from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
 from provision.files import write_output
-from provision.host.facts import pci_devices
+from provision.host.facts import PciDevice, pci_devices
 from provision.sources.upstream.formats import newest_first
 from provision.sources.upstream.queries import UpstreamResult
 from provision.store.availability import Offers, list_kernels, list_offers
@@ -77,20 +77,14 @@ def drivers(
         _list_distros()
         return
     catalogue = load_settings(root, catalogues=catalogues).catalogue
+    devices = pci_devices(root)
     if name:
-        _show(catalogue.entry(name))
+        _show(catalogue.entry(name), devices)
         return
     entries, problems = catalogue.entries()
-    devices = pci_devices(root)
     emit(
         {
-            "drivers": [
-                {
-                    **_document(entry),
-                    "cards": [card.name for card in cards_of(entry.recipe, devices)],
-                }
-                for entry in entries
-            ],
+            "drivers": [_document(entry, devices) for entry in entries],
             "problems": [
                 {"file": p.file, "mistakes": [str(mistake) for mistake in p.mistakes]}
                 for p in problems
@@ -143,9 +137,10 @@ def _list_distros() -> None:
     )
 
 
-def _show(entry: Entry) -> None:
+def _show(entry: Entry, devices: Iterable[PciDevice]) -> None:
+    hardware = entry.recipe.hardware
     emit(
-        _document(entry),
+        _document(entry, devices),
         fields(
             {
                 "driver": "name",
@@ -161,6 +156,10 @@ def _show(entry: Entry) -> None:
                     "\n".join(_known_kernels(row) for row in one["kernels"])
                     or "nothing is known; a build decides"
                 ),
+                "cards": lambda _: "\n".join(
+                    f"{card.name}: {card.takes} ({hardware.source})" for card in hardware.cards
+                ),
+                "cards here": lambda one: "\n".join(one["cards"]),
                 "patches": lambda one: [patch["file"] for patch in one["patches"]],
                 "flag": "activation_flag",
                 "features": "features",
@@ -184,7 +183,7 @@ def _source(source: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(entry: Entry, devices: Iterable[PciDevice]) -> dict[str, Any]:
     recipe = entry.recipe
     return {
         "name": recipe.name,
@@ -209,6 +208,9 @@ def _document(entry: Entry) -> dict[str, Any]:
             for name, flavour in recipe.flavours.items()
         },
         "kernels": recipe.kernels,
+        "generations": recipe.hardware.cards,
+        "reviewed": recipe.hardware.reviewed,
+        "cards": [card.name for card in cards_of(recipe, devices)],
         "patches": recipe.patches,
         "activation_flag": recipe.container.activation_flag,
         "features": list(recipe.container.features),

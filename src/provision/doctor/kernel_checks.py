@@ -8,8 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import Card, cards_of
-from provision.doctor.observation import Driver, Finding, Observation, check, drivers, installed
+from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for
+from provision.doctor.observation import (
+    Driver,
+    Finding,
+    Observation,
+    State,
+    check,
+    drivers,
+    installed,
+)
+from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
@@ -44,7 +53,16 @@ def cards(host: Observation) -> Iterator[Finding]:
                 " /etc/provision/provision.toml",
             )
     for recipe in host.recipes:
-        for card in cards_of(recipe, host.facts.pci):
+        found = cards_of(recipe, host.facts.pci)
+        setting = host.config.drivers.get(recipe.name)
+        try:
+            if setting is None or setting.flavour in {None, AUTO}:
+                flavour_for(recipe, found)
+        except NotFoundError as error:
+            state: State = "fail" if setting else "warn"
+            cause = "no version and flavour is in both lists"
+            yield Finding(state, error.message, cause, error.resolution, recipe.name)
+        for card in found:
             if card.device.driver is None and recipe.name not in configured:
                 yield Finding(
                     "warn",

@@ -224,6 +224,10 @@ def _recipe_with(state: State, more: str, old: str = "") -> State:
     return _then(state, change)
 
 
+def _generation(name: str, device: str, versions: str) -> str:
+    return f'[[hardware.cards]]\nname = "{name}"\ndevices = ["{device}"]\nversions = "{versions}"\n'
+
+
 _FAILS = '[[kernels]]\nversions = "{}"\nfails = ">=6.1"\nreason = "no such function"\n'
 
 
@@ -553,6 +557,11 @@ STATES: dict[str, State] = {
         lambda host: (host.store("current").resolve() / "driver/usr/bin/democtl").unlink(),
     ),
     "device": _device,
+    "device, of a generation": _recipe_with(_device, _generation("Old", "0001", "<2")),
+    "devices that nothing serves together": _recipe_with(
+        _then(_device, lambda host: host.plug_in("0001", "0002")),
+        _generation("Old", "0001", "<2") + _generation("New", "0002", ">=2"),
+    ),
     "device, driver for others": _for_other_cards,
     "device, driver for others pulled": _pulled_for_other_cards,
     "devices, driver for one": _then(_for_other_cards, lambda host: host.plug_in("0001", "0002")),

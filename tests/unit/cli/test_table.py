@@ -729,6 +729,30 @@ _ROWS: list[Row] = [
         {"distro": {"id": "debian", "version": "12"}, "pci": [{"catalogue": [DRIVER]}]},
         set(),
     ),
+    (
+        "device, of a generation",
+        f"drivers {DRIVER}",
+        0,
+        {
+            "generations": [{"name": "Old", "versions": "<2"}],
+            "cards": ["Old 0000:01:00.0 [1234:0001]"],
+        },
+        set(),
+    ),
+    (
+        "devices that nothing serves together",
+        "plan",
+        3,
+        {"artifacts": [{"source": "missing"}]},
+        set(),
+    ),
+    (
+        "devices that nothing serves together",
+        "apply",
+        3,
+        _refused("missing", "missing", 3),
+        {"status", "settings", "state"},
+    ),
     ("device", f"drivers {DRIVER}", 0, {"default_flavour": "open"}, set()),
     # What was built says itself which cards it drives.
     (

@@ -77,6 +77,20 @@ def _no_card(host: DoctorHost) -> None:
     _card(host, vendor="0x4321")
 
 
+def _cards_apart(host: DoctorHost) -> None:
+    """No version drives both."""
+    _card(host)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    cards = "".join(
+        f'[[hardware.cards]]\nname = "{name}"\ndevices = ["{device}"]\nversions = "{versions}"\n\n'
+        for name, device, versions in (("Old", "0001", "<2"), ("New", "0002", ">=2"))
+    )
+    path.write_text(path.read_text().replace("[source]", f"{cards}[source]", 1))
+    folder = "sys/bus/pci/devices/0000:02:00.0"
+    for name, value in {"vendor": "0x1234", "device": "0x0002", "class": "0x030000"}.items():
+        host.write(f"{folder}/{name}", f"{value}\n")
+
+
 def _card_without_driver(host: DoctorHost) -> None:
     folder = "sys/bus/pci/devices/0000:01:00.0"
     for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
@@ -273,6 +287,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("status", _unsigned, "warn"),
     ("status", _has((_SETTINGS, f'[drivers.{DRIVER}]\nflavour = "opne"\n')), "warn"),
     ("cards", _no_card, "warn"),
+    ("cards", _cards_apart, "fail"),
     ("cards", _card_without_driver, "warn"),
     ("conflicts", _nouveau, "fail"),
     ("signing", locked_down, "fail"),
