@@ -7,21 +7,18 @@ world of each kernel that is built for.
 from __future__ import annotations
 
 import json
-import lzma
 import re
 import shlex
 import tarfile
 import tomllib
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from provision.build.dockerfile import fill_shipped
 from provision.build.request import choose_distro
-from provision.build.unpack_source import UnpackError, inside, open_tar
+from provision.build.unpack_source import UnpackError, unpack
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive
@@ -45,20 +42,6 @@ _SETS = re.compile(
 )
 _FOLDER = re.compile(rf"({_WORD})-([0-9][A-Za-z0-9.+~:_]*)")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+-dkms")
-_NO_ARCHIVE = (
-    UnpackError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    OSError,
-    # For invalid or oversized numbers in its headers.
-    ValueError,
-    ArithmeticError,
-    # For a password, or a compression that Python lacks.
-    RuntimeError,
-)
 # In a recipe until its author corrects it: SPDX's word for "unknown".
 UNKNOWN_LICENCE = "NOASSERTION"
 _NO_SOURCE = ArchiveSource(url="https://vendor.example/source.tar.gz", sha256="0" * 64)
@@ -95,16 +78,14 @@ def import_dkms(settings: Settings, what: str) -> Draft:
     Args:
         what: A package of a distro, a folder, an archive or ``.deb``, or the address of one.
     """
-    if re.match(r"https?://", what):
-        with scratch(settings.state, "import") as draft:
-            return draft_recipe(_downloaded(what, draft / "archive"))
-    path = Path(what)
-    if path.is_dir():
-        with scratch(settings.state, "import") as draft:
-            return draft_recipe(_folder(path.resolve(), draft))
-    if path.is_file():
-        path = path.resolve()
-        return draft_recipe(_archive(path, what, path.as_uri(), sha256_file(path)))
+    path = Path(what).resolve()
+    with scratch(settings.state, "import") as draft:
+        if re.match(r"https?://", what):
+            return draft_recipe(_downloaded(what, draft))
+        if path.is_dir():
+            return draft_recipe(_folder(path, draft))
+        if path.is_file():
+            return draft_recipe(_archive(path, what, path.as_uri(), sha256_file(path), draft))
     if _PACKAGE.fullmatch(what):
         name = what.removesuffix("-dkms")
         return draft_recipe(Origin(name, package=what, components=_components(settings)))
@@ -175,16 +156,7 @@ def write_recipe(draft: Draft, output: Path) -> Path:
 
 
 def _folder(path: Path, draft: Path) -> Origin:
-    found = [
-        path / _CONF,
-        *sorted(path.glob(f"usr/src/*/{_CONF}")),
-        *sorted(path.glob(f"*/{_CONF}")),
-    ]
-    confs = {}
-    for file in filter(Path.is_file, found):
-        with file.open(errors="replace") as stream:
-            confs[PurePosixPath(file.relative_to(path.parent))] = stream.read(_LONGEST_CONF)
-    name, version = _named(confs, str(path))
+    name, version = _named(path, str(path))
     release, modules = _checkout(path, draft)
     if release is None:
         return Origin(name, version)
@@ -192,7 +164,7 @@ def _folder(path: Path, draft: Path) -> Origin:
     return Origin(name, version, release=release, homepage=homepage, submodules=modules)
 
 
-def _downloaded(url: str, archive: Path) -> Origin:
+def _downloaded(url: str, draft: Path) -> Origin:
     if url.endswith(".git"):
         raise UsageError(
             f"'{url}' is a repository, not an archive.",
@@ -205,65 +177,47 @@ def _downloaded(url: str, archive: Path) -> Origin:
             resolution="Download it, and give the file: provision drivers import FILE",
         )
     report(Note(f"Downloading {url}"))
-    return _archive(archive, url, url, download_any(url, destination=archive, limit=MAX_BYTES))
+    archive = draft / "archive"
+    sha256 = download_any(url, destination=archive, limit=MAX_BYTES)
+    return _archive(archive, url, url, sha256, draft)
 
 
-def _archive(archive: Path, what: str, url: str, sha256: str) -> Origin:
-    """Return the origin of an archive, of which nothing is unpacked."""
+def _archive(archive: Path, what: str, url: str, sha256: str, draft: Path) -> Origin:
+    """Return the origin of an archive, which is unpacked as a build does it."""
+    tree = draft / "tree"
+    tree.mkdir()
     try:
-        paths, confs = _content(archive)
-    except _NO_ARCHIVE as error:
+        unpack(archive, tree, 0)
+    except (UnpackError, tarfile.TarError, OSError) as error:
         raise ProvisionError(
             f"'{what}' can't be unpacked: {error}.",
             resolution="Give a tar file, a zip file or a .deb, not a page about it.",
         ) from error
     # A build drops the folder that all files share. The source of a package is below usr/src, where
     # it is looked for.
-    is_package = any(parts[:2] == ("usr", "src") for parts in paths)
-    has_top = len({parts[0] for parts in paths}) == 1 and all(len(parts) > 1 for parts in paths)
-    name, version = _named(confs, what)
-    strip = int(has_top and not is_package)
-    return Origin(name, version, release=ArchiveSource(url=url, sha256=sha256, strip=strip))
+    tops = list(tree.iterdir())
+    has_top = len(tops) == 1 and tops[0].is_dir() and not (tree / "usr/src").is_dir()
+    name, version = _named(tree, what)
+    return Origin(name, version, release=ArchiveSource(url=url, sha256=sha256, strip=int(has_top)))
 
 
-def _content(archive: Path) -> tuple[list[tuple[str, ...]], dict[PurePosixPath, str]]:
-    """Return the paths of an archive's files, and the text of each dkms.conf."""
-    paths, confs = [], {}
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            for one in file.infolist():
-                if one.is_dir() or (path := inside(one.filename, 0)) is None:
-                    continue
-                paths.append(path.parts)
-                if path.name == _CONF:
-                    with file.open(one) as stream:
-                        confs[path] = stream.read(_LONGEST_CONF).decode(errors="replace")
-    else:
-        with open_tar(archive) as tar:
-            for member in tar:
-                if member.isdir() or (path := inside(member.name, 0)) is None:
-                    continue
-                paths.append(path.parts)
-                if path.name == _CONF and (content := tar.extractfile(member)):
-                    confs[path] = content.read(_LONGEST_CONF).decode(errors="replace")
-    if not paths:
-        raise UnpackError("it has no files")
-    return paths, confs
-
-
-def _named(confs: Mapping[PurePosixPath, str], what: str) -> tuple[str, str]:
-    """Return the name and version of the source with the topmost dkms.conf."""
-    if not confs:
+def _named(tree: Path, what: str) -> tuple[str, str]:
+    """Return the name and version of a source, by its topmost dkms.conf."""
+    places = (_CONF, f"*/{_CONF}", f"usr/src/*/{_CONF}")
+    confs = (path for place in places for path in sorted(tree.glob(place)) if path.is_file())
+    conf = next(confs, None)
+    if conf is None:
         raise NotFoundError(
             f"'{what}' has no dkms.conf.",
             resolution="Write a recipe by hand: docs/how-to/add-a-driver.md. A template of the file"
             " (dkms.conf.in) is filled in by the vendor's own build.",
         )
-    path = min(confs, key=lambda one: len(one.parts))
+    with conf.open(errors="replace") as stream:
+        text = stream.read(_LONGEST_CONF)
     found: dict[str, set[str]] = {"NAME": set(), "VERSION": set()}
-    for match in _SETS.finditer(confs[path]):
+    for match in _SETS.finditer(text):
         found[match[1]].add(match[3])
-    folder = _FOLDER.fullmatch(path.parent.name)
+    folder = _FOLDER.fullmatch(conf.parent.name)
     name, version = (
         said.pop() if len(said) == 1 else folder[place] if folder else ""
         for place, said in enumerate(found.values(), start=1)
