@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from provision.build.dockerfile import Templates, load_templates, load_tree_templates
+from provision.build.dockerfile import TREE, Templates, load_templates
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.source_models import (
     ArchiveReleases,
@@ -59,7 +59,7 @@ def patches(driver: str) -> dict[str, bytes]:
 
 def templates() -> Templates:
     """The templates that the repository ships, for Debian."""
-    return load_templates(REPOSITORY / "templates", "debian")
+    return load_templates("apt")
 
 
 def pin(driver: str, version: str, flavour: str) -> Pin:
@@ -115,7 +115,7 @@ def _whole(package: PackagePin) -> ClosurePackage:
 
 def tree_templates() -> Templates:
     """The templates that the repository ships, for kernels whose headers are no packages."""
-    return load_tree_templates(REPOSITORY / "templates")
+    return load_templates(TREE)
 
 
 def tree_pin(driver: str, version: str, flavour: str, *, kind: str) -> Pin:

@@ -13,7 +13,7 @@ import os
 from golden import test_golden, test_rpm
 from golden.pins import REPOSITORY
 from kit.cache import code_of
-from provision.build.dockerfile import load_templates, load_tree_templates
+from provision.build.dockerfile import TREE, load_templates
 from provision.pin import FORMAT
 
 _KEPT = REPOSITORY / "tests/golden/format.json"
@@ -35,7 +35,7 @@ def _made() -> dict[str, bytes]:
         f"Dockerfile of {case}": text.partition("LABEL")[0].encode()
         for case, text in (dockerfiles | rpm).items()
     }
-    for family in (load_templates(_TEMPLATES, "rocky"), load_tree_templates(_TEMPLATES)):
+    for family in (load_templates("rpm"), load_templates(TREE)):
         for name, content in family.helpers.items():
             # Both families have one of that name.
             key = f"{name} of {family.dockerfile}" if name == "install.sh" else name

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from golden.pins import REPOSITORY
 from golden.pins import recipe as shipped
 from golden.test_golden import assert_is_kept, without_digest
 from provision.build.dockerfile import load_templates, render
@@ -109,8 +108,7 @@ def nvidia_pin() -> Pin:
 
 
 def dockerfile(case: str) -> str:
-    distro = CASES["rocky" if case == NVIDIA else case][0]
-    templates = load_templates(REPOSITORY / "templates", distro.partition(":")[0])
+    templates = load_templates("rpm")
     if case == NVIDIA:
         pinned, recipe_ = nvidia_pin(), shipped(case.partition("-")[0])
     else:
@@ -135,7 +133,7 @@ def test_a_dkms_conf_is_built_from_without_a_network() -> None:
     data["source"]["kind"] = "dkms"
     del data["kernels"], data["flavours"]["only"]["build"]
     recipe_ = parse_json(json.dumps(data), Recipe, name="driver.toml")
-    templates = load_templates(REPOSITORY / "templates", "rocky")
+    templates = load_templates("rpm")
     pinned = pin("rocky")
     context = render(pinned, recipe_, templates=templates, patches={"x.patch": PATCH})
     steps = context.files["Dockerfile"].decode()
@@ -146,14 +144,14 @@ def test_a_dkms_conf_is_built_from_without_a_network() -> None:
 
 
 def test_another_compiler_than_the_distros_is_refused() -> None:
-    templates = load_templates(REPOSITORY / "templates", "rocky")
+    templates = load_templates("rpm")
     odd = pin("rocky").model_copy(update={"compiler": PackagePin(name="tcc", version="1.0")})
     with pytest.raises(NotFoundError, match="tcc"):
         render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
 
 
 def test_commits_of_a_git_source_and_its_submodules_come_with_the_context() -> None:
-    templates = load_templates(REPOSITORY / "templates", "rocky")
+    templates = load_templates("rpm")
     inner = GitSubmodule(
         url="https://example.org/y.git", commit="3" * 40, sha256="4" * 64, path="lib/y"
     )
@@ -171,7 +169,7 @@ def test_commits_of_a_git_source_and_its_submodules_come_with_the_context() -> N
 
 
 def test_a_base_image_that_has_everything_takes_no_packages() -> None:
-    templates = load_templates(REPOSITORY / "templates", "rocky")
+    templates = load_templates("rpm")
     bare = pin("rocky").model_copy(update={"closure": ()})
     context = render(bare, recipe(), templates=templates, patches={"x.patch": PATCH})
     assert "/provision/packages/" not in context.dockerfile

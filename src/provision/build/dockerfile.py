@@ -181,17 +181,9 @@ def template_family(distro_id: str) -> str:
     return family
 
 
-def load_templates(directory: Path, distro_id: str) -> Templates:
-    """Read the templates of a distro."""
-    return _load(directory, template_family(distro_id))
-
-
-def load_tree_templates(directory: Path) -> Templates:
-    """Read the templates of kernels whose headers are no packages."""
-    return _load(directory, TREE)
-
-
-def _load(directory: Path, family: str) -> Templates:
+def load_templates(family: str) -> Templates:
+    """Read the templates of a family of distros, or of kernel trees (``TREE``)."""
+    directory = templates_dir()
     main = directory / f"Dockerfile.{family}.j2"
     texts = [main, *sorted((directory / "macros").glob("*.j2"))]
     sources = {str(path.relative_to(directory)): path.read_text() for path in texts}

@@ -21,11 +21,11 @@ from pydantic import Field, ValidationError
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.dockerfile import (
+    TREE,
     RenderedContext,
-    Templates,
     load_templates,
-    load_tree_templates,
     render,
+    template_family,
     variant_of,
 )
 from provision.build.provenance import is_built_here
@@ -81,7 +81,6 @@ from provision.pin import (
     Url,
 )
 from provision.progress import Note, report
-from provision.shipped import templates_dir
 from provision.sources.candidates import PinnedSources, SourceContext, tools_of
 
 # Of a Pin, what a solver decides.
@@ -94,7 +93,6 @@ class Resolved:
 
     pin: Pin
     entry: Entry
-    templates: Templates
     # Addresses of the packages of the Pin, by sha256.
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -109,11 +107,9 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         distro = builder = choose_distro(
             settings, packaged_distro(settings, request.distro, kernel)
         )
-        templates = load_templates(templates_dir(), distro.id)
         tree, toolchain = None, None
     else:
         distro, builder = choice.distro, choice.toolchain or choice.distro
-        templates = load_tree_templates(templates_dir())
         found = _tree(settings, choice, kernel, update=request.refresh)
         toolchain = _toolchain(choice, found, kernel)
         changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
@@ -134,7 +130,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         if session is None:
             base = _complete_image(settings, distro, request.base, choice.image if choice else None)
             pin = Pin(**inputs, **_UNSOLVED, base=base)
-            return Resolved(pin, entry, templates, urls=sources.urls)
+            return Resolved(pin, entry, sources.urls)
         base = session.base()
         try:
             closure = session.closure(kernel, sources.needs, toolchain)
@@ -145,7 +141,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
             made = None if request.refresh else _made_before(settings, unsolved)
             if made is None:
                 raise
-            return Resolved(made, entry, templates, urls=sources.urls)
+            return Resolved(made, entry, sources.urls)
     pin = Pin(
         **inputs,
         base=base,
@@ -154,7 +150,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         packages=closure.tools,
         closure=closure.packages,
     )
-    return Resolved(pin, entry, templates, urls={**closure.urls, **sources.urls})
+    return Resolved(pin, entry, {**closure.urls, **sources.urls})
 
 
 def _tree(settings: Settings, choice: TreeChoice, kernel: str, *, update: bool) -> Tree:
@@ -318,8 +314,9 @@ def _made_before(settings: Settings, unsolved: Pin) -> Pin | None:
 
 def render_context(resolved: Resolved) -> RenderedContext:
     """Render the build context of a Pin; the same Pin gives the same bytes."""
-    entry = resolved.entry
-    return render(resolved.pin, entry.recipe, templates=resolved.templates, patches=entry.patches)
+    pin, entry = resolved.pin, resolved.entry
+    templates = load_templates(TREE if pin.tree else template_family(pin.distro.id))
+    return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 
 
 _BESIDE = ("digest", "image", "urls", "exit_code")
@@ -380,11 +377,7 @@ def read_pin(settings: Settings, path: Path) -> Resolved:
             " was made from.",
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
-    if pin.tree is None:
-        templates = load_templates(templates_dir(), pin.distro.id)
-    else:
-        templates = load_tree_templates(templates_dir())
-    return Resolved(pin, entry, templates, urls=file.urls)
+    return Resolved(pin, entry, file.urls)
 
 
 def load_pin(path: Path) -> Pin:

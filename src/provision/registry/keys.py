@@ -11,7 +11,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as pem
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from provision.config import KeyConfig
 from provision.documents import refusing
@@ -20,12 +25,6 @@ from provision.files import settled_path, write_atomic
 from provision.pem import LONGEST, fingerprint, key_files
 from provision.run import run
 from provision.trust import require_trusted
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import (
-        EllipticCurvePrivateKey,
-        EllipticCurvePublicKey,
-    )
 
 URI_SCHEME = "pkcs11:"
 _CURVE = "secp256r1"
@@ -61,18 +60,14 @@ class PublicKey:
     """A key that may sign."""
 
     name: str
-    key: EllipticCurvePublicKey
+    key: ec.EllipticCurvePublicKey
     # Of its file, as ``provision.pem`` has it.
     fingerprint: str
 
     def has_signed(self, payload: bytes, signature: bytes) -> bool:
         """Return whether a signature of a payload is this key's."""
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - loads a library
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - as above
-        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
-
         try:
-            self.key.verify(signature, payload, ECDSA(SHA256()))
+            self.key.verify(signature, payload, ec.ECDSA(SHA256()))
         except InvalidSignature:
             return False
         return True
@@ -117,12 +112,6 @@ def settled_keys(root: Path, keys: str) -> tuple[PublicKey, ...]:
 
 
 def _public_key(path: Path) -> PublicKey:
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - loads a library
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
-        load_pem_public_key,
-    )
-
     data = _key_bytes(path)
     if b"PRIVATE KEY" in data:
         raise ValueError("is a private key, which must not lie on hosts that only verify")
@@ -130,7 +119,7 @@ def _public_key(path: Path) -> PublicKey:
         # The library reads the first one only: what the others signed would be refused.
         raise ValueError("has several keys; each needs a file of its own")
     try:
-        key = load_pem_public_key(data)
+        key = pem.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError("is no public key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
@@ -155,15 +144,12 @@ def _key_bytes(path: Path) -> bytes:
 class FileSigner:
     """Signs with the private key of a file."""
 
-    private: EllipticCurvePrivateKey
+    private: ec.EllipticCurvePrivateKey
     public: PublicKey
 
     def __call__(self, data: bytes) -> bytes:
         """Return the signature of bytes, as ``Signer``."""
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - loads a library
-        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
-
-        return self.private.sign(data, ECDSA(SHA256()))
+        return self.private.sign(data, ec.ECDSA(SHA256()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +218,6 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
         prefix: Path without suffix; existing files are never replaced.
         password: Encrypts the private key; None: it is not encrypted.
     """
-    from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - loads a library
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
-
     if prefix.name in {"", ".."}:
         raise UsageError(
             f"'{prefix}' is a folder, and names no key.",
@@ -264,12 +247,6 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
     Args:
         password: Returns the password; called for an encrypted file.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - loads a library
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
-        load_pem_private_key,
-    )
-
     try:
         data = _key_bytes(path)
     except FileNotFoundError as error:
@@ -290,10 +267,10 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
         )
     try:
         try:
-            key = load_pem_private_key(data, None)
+            key = pem.load_pem_private_key(data, None)
         except TypeError:
             # The library raises this for an encrypted key.
-            key = load_pem_private_key(data, password())
+            key = pem.load_pem_private_key(data, password())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ProvisionError(
             f"'{path}' can't be read: the password is wrong, or it is no private key in PEM.",
@@ -307,16 +284,11 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
     return FileSigner(key, of_private_key(path.name, key))
 
 
-def of_private_key(name: str, key: EllipticCurvePrivateKey) -> PublicKey:
+def of_private_key(name: str, key: ec.EllipticCurvePrivateKey) -> PublicKey:
     """Return the public half of a private key."""
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - loads a library
-        Encoding,
-        PublicFormat,
-    )
-
     public = key.public_key()
-    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return PublicKey(name, public, fingerprint(pem) or "")
+    text = public.public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
+    return PublicKey(name, public, fingerprint(text) or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
-from provision.build.dockerfile import RenderedContext, load_templates, render
+from provision.build.dockerfile import RenderedContext, render, template_family
 from provision.catalogue import Recipe
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import FORMAT
@@ -150,7 +150,7 @@ def test_a_pin_of_another_format_is_refused() -> None:
 
 def test_a_distro_without_a_template_is_refused() -> None:
     with pytest.raises(NotFoundError):
-        load_templates(REPOSITORY / "templates", "plan9")
+        template_family("plan9")
 
 
 @pytest.mark.parametrize("contents", [{}, {"pci-resize-resource.patch": b"other"}])

@@ -13,9 +13,8 @@ import pytest
 
 from kit.artifact import make_pin
 from provision.build.diagnosis import build_error
-from provision.build.dockerfile import load_tree_templates
+from provision.build.dockerfile import TREE, load_templates
 from provision.engine.stream import BuildStream
-from provision.shipped import templates_dir
 
 KERNEL = "6.1.0-56-amd64"
 PLAN: dict[str, Any] = {
@@ -71,7 +70,7 @@ def world(tmp_path: Path) -> Path:
     """A folder to start programs in, which lie in ``provision`` as in a build container."""
     programs = tmp_path / "provision"
     programs.mkdir()
-    for name, content in load_tree_templates(templates_dir()).helpers.items():
+    for name, content in load_templates(TREE).helpers.items():
         (programs / name).write_bytes(content)
     return tmp_path
 
