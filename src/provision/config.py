@@ -406,7 +406,7 @@ class RegistryConfig(Frozen):
 
 
 class TrustRule(Frozen):
-    """Whose signatures count.
+    """The keys that images must be signed with.
 
     Attributes:
         keys: Folder of public keys (``*.pub``, ``*.pem``), or one file; one of them must have
@@ -437,7 +437,7 @@ class TrustRule(Frozen):
 
 
 class TrustConfig(TrustRule):
-    """Whose signatures count, for everything and for parts of it.
+    """The keys that images must be signed with, for everything and for parts of it.
 
     Attributes:
         registries: Other rules for a registry or a part of it, with the keys above:

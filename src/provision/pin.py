@@ -102,7 +102,7 @@ def _repository(text: object) -> object:
     if text.startswith(("http:", "https:")):
         return _address(text)
     raise ValueError(
-        f"'{redact(text)}' is no address of a repository, such as https://vendor.example/x.git,"
+        f"'{redact(text)}' is not a valid repository address, such as https://vendor.example/x.git,"
         " ssh://git@vendor.example/x.git, git@vendor.example:x.git or /srv/x.git: it has no blanks,"
         " quotes, '\\', '$' or '`'"
     )

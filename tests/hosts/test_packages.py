@@ -21,6 +21,7 @@ _PLAY = """\
         tasks_from: packages
       vars:
         __provision_host_packages: [hello]
+        __provision_host_packages_state: "{{ state | default('present') }}"
 """
 _EMPTY = "rm -rf /var/lib/apt/lists; mkdir -p /var/lib/apt/lists/partial"
 
@@ -43,3 +44,8 @@ def test_packages_come_with_a_fresh_list_and_need_none_where_they_are_there(
         again = ansible.play(playbook)
         assert (again.recap["host"]["rescued"], again.changed_tasks()) == (0, [])
         assert machine.sh("ls /var/lib/apt/lists").split() == ["partial"]
+        machine.sh("dpkg --purge python3-apt")
+        gone = ansible.play(playbook, "--check", "-e", "state=absent")
+        assert "cannot say without changes whether it has hello" in gone.output
+        ansible.play(playbook, "-e", "state=absent")
+        assert "hello" not in machine.sh("dpkg-query -W")

@@ -58,7 +58,7 @@ def test_a_name_with_a_host_is_a_registrys(reference: str, *, is_registry: bool)
     assert names_registry(reference) is is_registry
 
 
-# Whose signatures count
+# The keys that sign
 
 
 def test_rules_for_a_registry_or_driver_come_first() -> None:

@@ -54,7 +54,7 @@ options:
         elements: str
         default: []
       trust_keys:
-        description: Public keys whose signatures count on hosts.
+        description: Public keys that hosts trust.
         type: list
         elements: str
         default: []
