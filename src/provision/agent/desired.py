@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue, Recipe
-from provision.catalogue.cards import AUTO, Card, cards_of
+from provision.catalogue.cards import AUTO, Card, cards_of, chosen_flavour, deciding
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import find_distro
@@ -127,13 +127,15 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     ]
     catalogue, devices = Catalogue(desired.catalogue), pci_devices(root)
     recipes: dict[str, Recipe | ProvisionError] = {}
+    cards: dict[str, tuple[Card, ...]] = {}
     for driver, setting in desired.drivers.items():
         try:
             recipe = recipes[driver] = catalogue.entry(driver).recipe
-            recipe.refuse_unknown(setting.flavour, setting.version)
+            cards[driver] = cards_of(recipe, devices)
+            counted = deciding(cards[driver], setting.flavour)
+            chosen_flavour(recipe, setting.flavour, setting.version, counted)
         except (OSError, ProvisionError) as error:
             recipes[driver] = as_error(error)
-    cards = {n: cards_of(one, devices) for n, one in recipes.items() if isinstance(one, Recipe)}
     return Inputs(root, _digest(shared), desired, recipes, cards)
 
 

@@ -17,7 +17,7 @@ from provision.agent.model import (
     ObservedDriver,
     Unnamed,
 )
-from provision.catalogue.cards import Card, undriven, unserved
+from provision.catalogue.cards import Card, deciding, undriven, unserved
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
@@ -78,7 +78,7 @@ def observe(
             why = distrust(desired.config, root, name, entry) if entry else None
             artifacts[release] = replace(artifact, distrust=why)
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
-        here = cards if is_live else ()
+        here = deciding(cards, setting.flavour) if is_live else ()
         driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
         known_recipe = None if isinstance(recipe, ProvisionError) else recipe
         other = other_installation(root, name, known_recipe, stored_manifest(layout.current))

@@ -41,12 +41,13 @@ from provision.build.request import (
 from provision.build.session import SolvingSession
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import (
+    cards_for,
     choose_available,
-    chosen_flavour,
     version_context,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
+from provision.catalogue.cards import chosen_flavour
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.kernel_tree import (
@@ -102,6 +103,8 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     kernel = request.kernel or own_kernel(settings, settings.facts)
     request = replace(request, kernel=kernel)
     entry = settings.catalogue.entry(request.driver)
+    # What no answer would change is refused before anyone is asked.
+    chosen_flavour(entry.recipe, request.flavour, request.version, cards_for(settings, request))
     choice = choose_tree(settings, kernel, request.distro)
     if choice is None:
         distro = builder = choose_distro(
@@ -225,7 +228,7 @@ def decide(
         needs.
     """
     recipe = entry.recipe
-    flavour = chosen_flavour(recipe, request, version.cards)
+    flavour = chosen_flavour(recipe, request.flavour, request.version, version.cards)
     kernel = kernel_pin(request.kernel or "", context.architecture)
     choice, sources = choose_available(
         recipe, flavour, version, kernel.release, context, untried=untried, force=request.force

@@ -14,7 +14,7 @@ from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for, no_common_driver
+from provision.catalogue.cards import Card, cards_of, deciding, no_common_driver
 from provision.catalogue.recipe import Standing
 from provision.catalogue.suitability import is_refused, require_kernel
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
@@ -109,25 +109,12 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     """Return the cards that decide about a request: those of the host that it is made for.
 
     A request that names a distro or a base image is for another host, of whose cards nothing is
-    known. Where the flavour is named, only cards that it serves count: somebody has decided about
-    the others.
+    known.
     """
     if request.distro is not None or request.base is not None:
         return ()
     recipe = settings.catalogue.entry(request.driver).recipe
-    found = cards_of(recipe, settings.pci)
-    named = request.flavour
-    if named is None or named == AUTO:
-        return found
-    return tuple(card for card in found if card.takes_flavour(named))
-
-
-def chosen_flavour(recipe: Recipe, request: DriverRequest, cards: Sequence[Card] = ()) -> str:
-    """Return a request's flavour; without one, or for ``auto``, the one that the cards need."""
-    recipe.refuse_unknown(request.flavour, request.version)
-    if request.flavour in {None, AUTO}:
-        return flavour_for(recipe, cards)
-    return request.flavour
+    return deciding(cards_of(recipe, settings.pci), request.flavour)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,19 +65,43 @@ def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
     )
 
 
+def deciding(cards: Sequence[Card], flavour: str | None) -> tuple[Card, ...]:
+    """Return the cards that a driver has to serve where a flavour is named; None: none is.
+
+    Those are the ones that it serves: somebody has decided about the others. If it serves none,
+    they are all.
+    """
+    served = (card for card in cards if flavour in {None, AUTO} or card.takes_flavour(str(flavour)))
+    return tuple(served) or tuple(cards)
+
+
+def chosen_flavour(
+    recipe: Recipe, flavour: str | None, version: str | None, cards: Sequence[Card] = ()
+) -> str:
+    """Return a request's flavour; without one, or for ``auto``, the one that the cards need.
+
+    Raises:
+        NotFoundError: There is no such flavour or word for a version, or none for all cards.
+    """
+    recipe.refuse_unknown(flavour, version)
+    named = [c.generation.versions for c in cards if c.generation and c.generation.versions]
+    # Ranges that share a version share an end of one of them, or what follows it at once.
+    ends = [end for text in named for end in _VERSION.findall(text)]
+    versions = [one for end in ends for one in (end, f"{end}.1")]
+    is_shared = any(all(card.takes_version(one) for card in cards) for one in versions)
+    # A whole version that is named is taken.
+    if named and not is_shared and "." not in (version or ""):
+        raise no_common_driver(recipe, cards)
+    return flavour_for(recipe, cards) if flavour is None or flavour == AUTO else flavour
+
+
 def flavour_for(recipe: Recipe, cards: Sequence[Card]) -> str:
     """Return the flavour that serves all cards: the default one, else the first that does.
 
     Raises:
-        NotFoundError: No flavour does, or no version, whatever is offered.
+        NotFoundError: No flavour does.
     """
     usual = recipe.default_flavour
-    named = [c.generation.versions for c in cards if c.generation and c.generation.versions]
-    # Ranges that share a version share an end of one of them, or what follows it at once.
-    ends = [end for text in named for end in _VERSION.findall(text)]
-    versions = [version for end in ends for version in (end, f"{end}.1")]
-    if named and not any(all(card.takes_version(one) for card in cards) for one in versions):
-        raise no_common_driver(recipe, cards)
     for flavour in (usual, *(name for name in recipe.flavours if name != usual)):
         if all(card.takes_flavour(flavour) for card in cards):
             return flavour

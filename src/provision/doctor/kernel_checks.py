@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import AUTO, Card, cards_of, flavour_for
+from provision.catalogue.cards import Card, cards_of, deciding
 from provision.doctor.observation import (
     Driver,
     Finding,
     Observation,
-    State,
     check,
     drivers,
     installed,
 )
-from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
@@ -55,15 +53,17 @@ def cards(host: Observation) -> Iterator[Finding]:
     for recipe in host.recipes:
         found = cards_of(recipe, host.facts.pci)
         setting = host.config.drivers.get(recipe.name)
-        try:
-            if setting is None or setting.flavour in {None, AUTO}:
-                flavour_for(recipe, found)
-        except NotFoundError as error:
-            state: State = "fail" if setting else "warn"
-            cause = "no version and flavour is in both lists"
-            yield Finding(state, error.message, cause, error.resolution, recipe.name)
+        left_out = set(found) - set(deciding(found, setting.flavour if setting else None))
         for card in found:
-            if card.device.driver is None and recipe.name not in configured:
+            if card in left_out:
+                yield Finding(
+                    "warn",
+                    f"{card.wanted}, and provision.toml names another flavour",
+                    "this card gets no driver, which the status does not hold against it",
+                    "give it to a virtual machine (vfio-pci), or take it out",
+                    recipe.name,
+                )
+            elif card.device.driver is None and recipe.name not in configured:
                 yield Finding(
                     "warn",
                     f"{card.name} has no driver",

@@ -17,9 +17,10 @@ from provision.build.request import (
     distro_of_kernel,
     own_kernel,
 )
-from provision.build.versions import cards_for, chosen_flavour, follow
+from provision.build.versions import cards_for, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
+from provision.catalogue.cards import chosen_flavour
 from provision.catalogue.suitability import is_refused, require_kernel
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
@@ -99,7 +100,7 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
         # Nothing can be built for this distro here, but others may have built for it.
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     cards = cards_for(settings, request)
-    flavour = chosen_flavour(recipe, request, cards)
+    flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
 
     def may_serve(version: str) -> bool:
         found = recipe.standing(version=version, flavour=flavour, kernel_release=kernel)

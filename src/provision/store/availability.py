@@ -15,14 +15,13 @@ from provision.build.request import (
 from provision.build.session import SolvingSession
 from provision.build.versions import (
     cards_for,
-    chosen_flavour,
     files_of,
     read_upstream,
     suitable_versions,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import Card
+from provision.catalogue.cards import Card, chosen_flavour
 from provision.catalogue.recipe import Known
 from provision.config import DriverConfig, Untried
 from provision.distros import source_names
@@ -129,7 +128,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     configured = settings.config.drivers.get(driver) or DriverConfig()
     request = replace(request, flavour=request.flavour or configured.flavour)
     cards = cards_for(settings, request)
-    flavour = chosen_flavour(recipe, request, cards)
+    flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
     distro = choose_distro(settings, request.distro)
     max_age = math.inf if is_offline else 0.0
     readings = read_upstream(settings, recipe, distro=distro.name, max_age=max_age)
@@ -230,7 +229,7 @@ def list_kernels(
     """
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
-    flavour = chosen_flavour(recipe, request, cards_for(settings, request))
+    flavour = chosen_flavour(recipe, request.flavour, request.version, cards_for(settings, request))
     with SolvingSession(settings, distro, (recipe,)) as session:
         context = SourceContext(
             f"{distro.id} {distro.version}", source_names(distro), session.archive

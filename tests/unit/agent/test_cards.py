@@ -108,6 +108,29 @@ def test_a_driver_that_lists_no_card_of_the_host_is_not_used(host: Host) -> None
     assert host.current() == "3.0"
 
 
+@pytest.mark.parametrize(
+    ("flavour", "devices", "is_ready"),
+    [
+        # Somebody has decided that one card gets no driver.
+        ("plain", ("0x0001", "0x1000"), True),
+        ("auto", ("0x1000", "0x1000"), False),
+        # Nothing at all would be served.
+        ("plain", ("0x0001", "0x0001"), False),
+    ],
+)
+def test_a_card_that_the_named_flavour_does_not_serve_has_no_say(
+    host: Host, flavour: str, devices: tuple[str, str], *, is_ready: bool
+) -> None:
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(f'{path.read_text()}flavour = "{flavour}"\n')
+    other = CARD.replace("01", "02")
+    plug_in(host, device=devices[0])
+    plug_in(host, device=devices[1], where=other)
+    if devices[0] != devices[1]:
+        bind(host, "demo-pci", "demo", where=other)
+    assert host.apply().status.is_ready == is_ready
+
+
 def test_devices_that_it_is_not_for_have_no_say(host: Host) -> None:
     plug_in(host, device_class="0x040300")
     assert host.apply().status.is_ready

@@ -748,6 +748,13 @@ _ROWS: list[Row] = [
     ),
     (
         "devices that nothing serves together",
+        "status --check",
+        3,
+        _state("missing"),
+        set(),
+    ),
+    (
+        "devices that nothing serves together",
         "apply",
         3,
         _refused("missing", "missing", 3),

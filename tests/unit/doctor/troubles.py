@@ -91,6 +91,17 @@ def _cards_apart(host: DoctorHost) -> None:
         host.write(f"{folder}/{name}", f"{value}\n")
 
 
+def _card_left_out(host: DoctorHost) -> None:
+    """Of two cards, the flavour that is named serves one."""
+    _cards_apart(host)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    text = path.read_text().replace('versions = "<2"', 'flavours = ["dkms"]')
+    text = text.replace('versions = ">=2"', 'flavours = ["other"]')
+    path.write_text(f'{text}\n[flavours.other]\nlicences = ["GPL-2.0-only"]\n')
+    settings = host.root / "etc/provision/provision.toml"
+    settings.write_text(f'{settings.read_text()}flavour = "dkms"\n')
+
+
 def _card_without_driver(host: DoctorHost) -> None:
     folder = "sys/bus/pci/devices/0000:01:00.0"
     for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
@@ -287,7 +298,8 @@ CASES: list[tuple[str, Break, str]] = [
     ("status", _unsigned, "warn"),
     ("status", _has((_SETTINGS, f'[drivers.{DRIVER}]\nflavour = "opne"\n')), "warn"),
     ("cards", _no_card, "warn"),
-    ("cards", _cards_apart, "fail"),
+    ("status", _cards_apart, "fail"),
+    ("cards", _card_left_out, "warn"),
     ("cards", _card_without_driver, "warn"),
     ("conflicts", _nouveau, "fail"),
     ("signing", locked_down, "fail"),

@@ -38,10 +38,10 @@ from provision.build.session import SolvingSession
 from provision.build.versions import (
     Choice,
     choose_available,
-    chosen_flavour,
     version_context,
 )
 from provision.build.workspace import Settings, load_settings
+from provision.catalogue.cards import chosen_flavour
 from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import Selection, choose_rows
@@ -89,7 +89,7 @@ def version_to_build(settings: Settings, request: DriverRequest) -> Choice:
     else:
         distro = tree.toolchain or tree.distro
     asked, context = version_context(settings, request, distro)
-    flavour = chosen_flavour(recipe, request, asked.cards)
+    flavour = chosen_flavour(recipe, request.flavour, request.version, asked.cards)
     with SolvingSession(settings, distro, (recipe,)) as session:
         untried = settings.config.policy.untried
         choice, _ = choose_available(
