@@ -453,6 +453,12 @@ STATES: dict[str, State] = {
     "wanted, misspelt version": _then(_wanted, lambda host: host.want(version="productoin")),
     "wanted, no such version": _then(_wanted, lambda host: host.want(version="3.0")),
     "wanted, to be built": _NO_ENGINE,
+    "no engine, a mirror": _with(
+        _NO_ENGINE,
+        f"[drivers.{DRIVER}]",
+        '[distros.debian.archive]\nmirror = "http://127.0.0.1:9/d"\n'
+        f'security_mirror = "http://127.0.0.1:9/s"\n[drivers.{DRIVER}]',
+    ),
     "wanted, of an ended branch": _of_an_ended_branch,
     "wanted, fails here": _recipe_with(_wanted, _FAILS.format("==1.2")),
     "wanted, newest fails here": _recipe_with(

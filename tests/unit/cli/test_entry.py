@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) 
     assert outcome.err.startswith("Usage: provision")
     assert ("Commands:" if words else "On a host:") in outcome.err
     assert "Error" not in outcome.err
+    # What a command is for is said to its end.
+    assert not re.search(r"[a-z]\.\.\.$", outcome.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", ["status", "plan", "apply", "gc", "doctor", "facts"])

@@ -204,6 +204,9 @@ _ROWS: list[Row] = [
     ),
     ("wanted, to be built", "build demo", 3, _error(3), set()),
     ("wanted, to be built", "resolve demo", 3, _error(3), set()),
+    # Without an engine, nothing is asked of a mirror, and no image is missed.
+    ("no engine, a mirror", "build demo", 3, _error(3, details="…no-engine.sock"), set()),
+    ("no engine, a mirror", "plan", 3, _instead("[engine] host"), set()),
     ("wanted, to be built", "build demo --render {root}/etc", 2, _error(2), set()),
     # What the recipe knows of the kernel is so for what others have built too.
     (
@@ -870,6 +873,8 @@ def test_a_command_line(
     # A run that changes nothing else may write the same status at another time.
     assert found - {"status"} == changed - {"status"}
     assert found <= changed
+    # Of a driver that is not there, not even a lock is left.
+    assert not (host.root / "var/lib/provision/demmo").exists()
     if not changed:
         # What people read has the same end, and is no JSON.
         plain = run(*given)
