@@ -107,7 +107,7 @@ def redact(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the question after the name that was probably meant, and a blank; "": none is near."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     return f"Did you mean '{close[0]}'? " if close else ""
 
 

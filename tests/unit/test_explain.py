@@ -130,10 +130,33 @@ Error: Unable to find a match: aaa""",
     ],
 )
 def test_a_solvers_failure(name: str, kernel: str, said: str, kind: type[ProvisionError]) -> None:
+    error = _of_a_solver(name, kernel, said)
+    assert type(error) is kind
+    # The solver's own words, and what to do.
+    assert said.splitlines()[-1].strip() in str(error.details)
+    assert error.resolution
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_named"),
+    [
+        ("6.1.0-99-amd64", False),
+        ("6.8.12-4-pve", True),
+        ("6.6.51+rpt-rpi-v8", True),
+        ("6.12.8-x64v3-xanmod1", True),
+    ],
+)
+def test_headers_of_another_archive_are_not_waited_for(kernel: str, *, is_named: bool) -> None:
+    error = _of_a_solver("debian", kernel, f"E: Unable to locate package linux-headers-{kernel}")
+    named = [word in str(error.resolution) for word in ("[[trees]]", "snapshot.debian.org")]
+    assert named == [is_named, not is_named]
+
+
+def _of_a_solver(name: str, kernel: str, said: str) -> ProvisionError:
     distro = distro_named(name)
     assert distro is not None
     family = family_of(distro)
-    error = family.explain(
+    return family.explain(
         Failure(
             status=1,
             said=said,
@@ -144,10 +167,6 @@ def test_a_solvers_failure(name: str, kernel: str, said: str, kind: type[Provisi
             query=family.headers(distro, kernel, "x86_64"),
         )
     )
-    assert type(error) is kind
-    # The solver's own words, and what to do.
-    assert said.splitlines()[-1].strip() in str(error.details)
-    assert error.resolution
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,9 @@ class Family(ABC):
         known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)
         raise NotFoundError(
             f"'{kernel}' is no kernel of {distro.name}.",
-            resolution=f"Name one of its own kernels with --kernel (flavours: {known}), or the"
-            " distro that this kernel comes from with --distro.",
+            resolution=f"Name one of its own kernels with --kernel (flavours: {known}), the distro"
+            " that this kernel comes from with --distro, or the folder of its headers under"
+            " [[trees]] in /etc/provision/provision.toml.",
         )
 
     @abstractmethod
@@ -258,7 +259,7 @@ class Family(ABC):
         """Return the error for a kernel whose headers no repository has."""
         return failure.error(
             f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
-            " superseded, or of another release.",
+            " superseded, of another release or of another archive.",
             self.superseded(failure),
             HeadersGoneError,
         )

@@ -62,6 +62,10 @@ LISTING = "\n".join(
         ("debian", "6.1.0-47-cloud-amd64", "variants"),
         ("debian", "6.12.57+deb13-arm64-16k", "variants"),
         ("debian", "6.1.0-47-rt-amd64", "rt"),
+        ("debian", "6.8.12-4-pve", "foreign"),
+        ("debian", "6.6.51+rpt-rpi-v8", "foreign"),
+        ("debian", "6.12.8-x64v3-xanmod1", "foreign"),
+        ("debian", "6.12.8-1-liquorix-amd64", "foreign"),
     ],
 )
 def test_a_kernels_headers_are_a_package_of_its_name(name: str, kernel: str, flavour: str) -> None:

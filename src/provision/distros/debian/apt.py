@@ -75,7 +75,9 @@ class Apt(Family):
         return {name: version for name, _arch, version in found}
 
     def superseded(self, failure: Failure) -> str:
-        """Return how to get at headers that the archive has dropped."""
+        """Return how to get at headers that the archive has dropped, or never had."""
+        if failure.query.flavour == _FOREIGN:
+            return _ELSEWHERE
         where = " ".join(
             f"That is {archive.name} ({archive.url}): {archive.hint}"
             for archive in failure.distro.archives
@@ -110,13 +112,19 @@ class Apt(Family):
         return Script(text, files=source_files(supply.distro, supply.repositories), folder=None)
 
 
+# Of a distro's rules, the one for kernels that it does not package.
+_FOREIGN = "foreign"
+_ELSEWHERE = (
+    "The distro packages no kernel of this kind: install the headers from where the kernel came"
+    " from, and name their folder under [[trees]] in /etc/provision/provision.toml"
+    " (docs/how-to/kernel-trees.md). Or name the archive that has them there"
+    " ([distros.debian.archive] mirror)."
+)
 _SUPERSEDED = (
     "'provision drivers kernels DRIVER' lists the packaged ones. Headers may come later than their"
-    " kernel: try again then ('provision apply' and its timer do). If the distro packages no kernel"
-    " of this kind, install the headers from where the kernel came from, and name their folder"
-    " under [[trees]] in /etc/provision/provision.toml (docs/how-to/kernel-trees.md). If it has"
-    " dropped them, boot a kernel that is packaged (--kernel builds for it), or take them from"
-    " where superseded packages stay. "
+    " kernel: try again then ('provision apply' and its timer do). If the distro has dropped them,"
+    " boot a kernel that is packaged (--kernel builds for it), or take them from where superseded"
+    " packages stay. "
 )
 
 
