@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from provision.documents import Frozen, like, load_toml
+from provision.documents import Frozen, default, like, load_toml
 from provision.files import in_root
 from provision.pin import AbsolutePath, Name, Sha256, Url, Version, host_and_port
 from provision.shipped import shipped
@@ -169,7 +169,7 @@ class DistroConfig(Frozen):
             is optional.
     """
 
-    archive: ArchiveConfig = ArchiveConfig()
+    archive: ArchiveConfig = default(ArchiveConfig)
     repositories: tuple[RepositoryConfig, ...] = ()
     base_images: dict[str, BaseImage] = Field(default_factory=dict)
 
@@ -612,15 +612,15 @@ class Config(Frozen):
     described_in: ClassVar[str | None] = "docs/reference/provision-toml.md"
 
     drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
-    policy: PolicyConfig = PolicyConfig()
-    registry: RegistryConfig = RegistryConfig()
-    trust: TrustConfig = TrustConfig()
-    signing: SigningConfig = SigningConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    cdi: CdiConfig = CdiConfig()
-    kubernetes: KubernetesConfig = KubernetesConfig()
-    engine: EngineConfig = EngineConfig()
-    network: NetworkConfig = NetworkConfig()
+    policy: PolicyConfig = default(PolicyConfig)
+    registry: RegistryConfig = default(RegistryConfig)
+    trust: TrustConfig = default(TrustConfig)
+    signing: SigningConfig = default(SigningConfig)
+    metrics: MetricsConfig = default(MetricsConfig)
+    cdi: CdiConfig = default(CdiConfig)
+    kubernetes: KubernetesConfig = default(KubernetesConfig)
+    engine: EngineConfig = default(EngineConfig)
+    network: NetworkConfig = default(NetworkConfig)
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
     kernel_distro: KernelDistro | None = None
     catalogue: tuple[AbsolutePath, ...] = ()

@@ -19,6 +19,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
 )
@@ -72,6 +73,11 @@ def like(pattern: str, example: str, *, max_length: int | None = None) -> String
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)
+
+
+def default(model: type[ModelT]) -> ModelT:
+    """Return a model's own defaults, as the default of a field: no command pays for a check."""
+    return cast("ModelT", model.model_construct())
 
 
 def load_toml(path: Path, model: type[ModelT]) -> ModelT:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from provision.documents import Frozen, like, load_json
+from provision.documents import Frozen, default, like, load_json
 from provision.errors import NotFoundError
 from provision.pin import Pin, Sha256
 
@@ -332,7 +332,7 @@ class Manifest(Frozen):
     modules: tuple[Module, ...]
     files: tuple[DriverFile, ...] = ()
     container: Container
-    host: HostNeeds = HostNeeds()
+    host: HostNeeds = default(HostNeeds)
     check: Check | None = None
     cards: tuple[PciMatch, ...] = ()
     kmm: Module | None = None

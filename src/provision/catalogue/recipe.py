@@ -28,7 +28,7 @@ from provision.catalogue.fields import (
 )
 from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.catalogue.upstream import CHANNELS, Upstream
-from provision.documents import Frozen
+from provision.documents import Frozen, default
 from provision.errors import NotFoundError, choices
 from provision.manifest import Check, Container, HostNeeds
 from provision.pin import Name, PackageName
@@ -102,18 +102,18 @@ class Recipe(Frozen):
     vendor: str
     homepage: str
     proven: str | None = None
-    hardware: Hardware = Hardware()
+    hardware: Hardware = default(Hardware)
     source: OneOrSeveral
     kernels: tuple[KnownKernels, ...] = ()
     flavours: dict[Name, Flavour] = Field(min_length=1)
     patches: tuple[Patch, ...] = ()
-    container: Container = Container()
+    container: Container = default(Container)
     files: tuple[UserFile, ...] = ()
-    host: HostNeeds = HostNeeds()
+    host: HostNeeds = default(HostNeeds)
     check: Check | None = None
     installed: Installed | None = None
     dra: DraDriver | None = None
-    upstream: Upstream = Upstream()
+    upstream: Upstream = default(Upstream)
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

@@ -1,4 +1,4 @@
-"""The data files of the distros, read once."""
+"""The data files of the distros, each read once, when it is asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,20 +28,18 @@ _OWN = frozenset(
 def known_distros() -> list[str]:
     """Return the releases that drivers can be built for, as ``id:version``."""
     return [
-        f"{distro.id}:{release.version}"
-        for distro in _distros().values()
-        for release in distro.releases
+        f"{distro.id}:{release.version}" for distro in all_distros() for release in distro.releases
     ]
 
 
 def all_distros() -> list[Distro]:
     """Return all distros, in the order of their ids."""
-    return list(_distros().values())
+    return [_distro(name) for name in sorted(_files())]
 
 
 def distro_named(distro_id: str) -> Distro | None:
     """Return a distro by its ID of os-release; None: there are no data of it."""
-    return _distros().get(distro_id)
+    return _distro(distro_id) if distro_id in _files() else None
 
 
 def find_distro(text: str) -> DistroPin:
@@ -74,7 +73,7 @@ def distro_on(host: str, version: str, kernel: str) -> str | None:
     """Return the distro of a kernel on a host that says it is another (``hosts``), or None."""
     base = distro_named(host)
     own = base.release(version) if base else None
-    for distro in _distros().values():
+    for distro in all_distros():
         if distro.hosts == host and any(re.fullmatch(r.kernels, kernel) for r in distro.headers):
             for release in distro.releases:
                 if own is not None and release.codename == own.codename:
@@ -122,24 +121,23 @@ def source_names(pin: DistroPin) -> tuple[str, ...]:
 
 
 @cache
-def _distros() -> Mapping[str, Distro]:
-    """Read the data files, in the order of ids."""
-    files = sorted(
-        (file for file in resources.files(__package__).iterdir() if file.name.endswith(".toml")),
-        key=lambda file: file.name,
-    )
-    raw = {file.name.removesuffix(".toml"): tomllib.loads(file.read_text()) for file in files}
-    return {
-        name: parse_json(json.dumps(_whole(data, raw)), Distro, name=f"{name}.toml")
-        for name, data in raw.items()
-    }
+def _files() -> Mapping[str, Traversable]:
+    """Return the data files by the ids of their distros."""
+    files = resources.files(__package__).iterdir()
+    return {one.name.removesuffix(".toml"): one for one in files if one.name.endswith(".toml")}
 
 
-def _whole(data: dict[str, Any], raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+@cache
+def _distro(name: str) -> Distro:
+    return parse_json(json.dumps(_data(name)), Distro, name=f"{name}.toml")
+
+
+def _data(name: str) -> dict[str, Any]:
     """Return a distro's data with those of the distro that it is like."""
+    data = tomllib.loads(_files()[name].read_text())
     like = data.get("like")
     if like is None:
         return data
-    inherited = {key: value for key, value in _whole(raw[like], raw).items() if key not in _OWN}
+    inherited = {key: value for key, value in _data(like).items() if key not in _OWN}
     names = {**inherited.get("names", {}), **data.get("names", {})}
     return {**inherited, **data, **({"names": names} if names else {})}
