@@ -45,7 +45,7 @@ def install_command(
     replace: bool = options.replace_files,
     force: bool = option(
         "--force",
-        "Use it although it drives no card of this host, or is said to fail on its kernel.",
+        "Use it although it drives no card of this host, or is refused for its kernel.",
     ),
     dry_run: bool = options.dry_run,
 ) -> None:
