@@ -78,7 +78,8 @@ def observe(
             why = distrust(desired.config, root, name, entry) if entry else None
             artifacts[release] = replace(artifact, distrust=why)
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
-        here = deciding(cards, setting.flavour) if is_live else ()
+        # A driver that serves no card at all does not work.
+        here = (deciding(cards, setting.flavour) or cards) if is_live else ()
         driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
         known_recipe = None if isinstance(recipe, ProvisionError) else recipe
         other = other_installation(root, name, known_recipe, stored_manifest(layout.current))

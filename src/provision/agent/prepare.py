@@ -249,24 +249,26 @@ class Prepare:
             notes.clear()
             # Only what decides on all inputs shows that they are there.
             pin = (found or resolve_pin(self.settings, self._request())).pin
+            if self._keeps(pin):
+                reason = "there is no newer one"
+                return Forecast(*place, "store", self.artifact.version, reason=reason)
+            self._refuse(pin, is_pulled=found is not None)
         version = pin.driver.version
-        if self._keeps(pin):
-            reason = "there is no newer one"
-            return Forecast(*place, "store", self.artifact.version, reason=reason)
-        self._refuse(pin, is_pulled=found is not None)
+        of_choice = f"{self.driver} {version}: "
+        chosen = [text.removeprefix(of_choice) for text in notes if text.startswith(of_choice)]
         if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
-            return Forecast(*place, "store", version)
+            return Forecast(*place, "store", version, reason="; ".join(chosen) or None)
         if found is not None:
-            return Forecast(*place, "registry", version, str(found.reference))
+            image = str(found.reference)
+            return Forecast(*place, "registry", version, image, reason="; ".join(chosen) or None)
         # Without an engine, nothing is built.
         self.settings.engine()
-        of_choice = f"{self.driver} {version}: "
-        reasons += [text.removeprefix(of_choice) for text in notes if text.startswith(of_choice)]
         recipe = self.settings.catalogue.entry(self.driver).recipe
         known = recipe.standing(
             version=version, flavour=pin.driver.flavour, kernel_release=self.kernel
         ).known
-        return Forecast(*place, "build", version, reason="; ".join(reasons) or None, known=known)
+        why = "; ".join([*reasons, *chosen]) or None
+        return Forecast(*place, "build", version, reason=why, known=known)
 
     def _look_for(self) -> ArtifactImage | None:
         options = SearchOptions(self._trust)

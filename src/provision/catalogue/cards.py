@@ -66,13 +66,13 @@ def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
 
 
 def deciding(cards: Sequence[Card], flavour: str | None) -> tuple[Card, ...]:
-    """Return the cards that a driver has to serve where a flavour is named; None: none is.
+    """Return the cards that decide where a flavour is named: those that it serves; None: all.
 
-    Those are the ones that it serves: somebody has decided about the others. If it serves none,
-    they are all.
+    Somebody has decided about the others.
     """
-    served = (card for card in cards if flavour in {None, AUTO} or card.takes_flavour(str(flavour)))
-    return tuple(served) or tuple(cards)
+    if flavour is None or flavour == AUTO:
+        return tuple(cards)
+    return tuple(card for card in cards if card.takes_flavour(flavour))
 
 
 def chosen_flavour(

@@ -95,15 +95,20 @@ def require_suitable(
     driver = pin.driver
     require_kernel(recipe, driver.version, driver.flavour, pin.kernel.release, untried)
     lacking = undriven(cards, listed)
-    what = f"{driver.name} {driver.version} ({driver.flavour})"
     if lacking and len(lacking) == len(cards):
+        what = f"{driver.name} {driver.version} ({driver.flavour})"
         raise NoCardError(
             f"{what} drives no card of this host, by its own list:"
             f" {'; '.join(card.wanted for card in lacking)}.",
-            resolution=f'Let the cards decide: version = "auto" and flavour = "auto" in [drivers.'
-            f"{driver.name}] of /etc/provision/provision.toml; or name what they take: provision"
-            f" drivers versions {driver.name}. To use it all the same: provision install IMAGE"
-            " --force",
+            resolution="Name a version and flavour that they take, or 'auto' for both, in [drivers."
+            f"{driver.name}] of /etc/provision/provision.toml: provision drivers versions"
+            f" {driver.name}. To use it all the same: provision install IMAGE --force",
         )
+    what = f"{driver.name} {driver.version}: "
     for card in lacking:
-        report(Note(f"{what} does not drive {card.name}, by its own list of cards"))
+        report(Note(f"{what}it does not drive {card.name}, by its own list of cards"))
+    # A version and flavour that somebody has named are taken, until what was built says otherwise.
+    for card in () if listed else cards:
+        if not (card.takes_version(driver.version) and card.takes_flavour(driver.flavour)):
+            by = recipe.hardware.source
+            report(Note(f"{what}it is {driver.flavour}, and {card.wanted} ({by})"))

@@ -53,7 +53,8 @@ def cards(host: Observation) -> Iterator[Finding]:
     for recipe in host.recipes:
         found = cards_of(recipe, host.facts.pci)
         setting = host.config.drivers.get(recipe.name)
-        left_out = set(found) - set(deciding(found, setting.flavour if setting else None))
+        decides = deciding(found, setting.flavour if setting else None)
+        left_out = set(found) - set(decides or found)
         for card in found:
             if card in left_out:
                 yield Finding(

@@ -360,6 +360,11 @@ def _device(host: HostTree, run: Run) -> None:
     host.plug_in("0001")
 
 
+def _name_the_newest(host: HostTree) -> None:
+    host.offer("2.0")
+    host.want(vendor="1234", version="2.0")
+
+
 def _for_other_cards(host: HostTree, run: Run) -> None:
     """The driver lists other cards than the host has."""
     _device(host, run)
@@ -563,6 +568,9 @@ STATES: dict[str, State] = {
         lambda host: (host.store("current").resolve() / "driver/usr/bin/democtl").unlink(),
     ),
     "device": _device,
+    "device, too new a version named": _recipe_with(
+        _then(_device, _name_the_newest), _generation("Old", "0001", "<2")
+    ),
     "device, of a generation": _recipe_with(_device, _generation("Old", "0001", "<2")),
     "devices that nothing serves together": _recipe_with(
         _then(_device, lambda host: host.plug_in("0001", "0002")),

@@ -732,6 +732,14 @@ _ROWS: list[Row] = [
         {"distro": {"id": "debian", "version": "12"}, "pci": [{"catalogue": [DRIVER]}]},
         set(),
     ),
+    # A version that is named is taken; what its card takes is said before.
+    (
+        "device, too new a version named",
+        "plan",
+        0,
+        {"artifacts": [{"source": "registry", "version": "2.0", "reason": ...}]},
+        set(),
+    ),
     (
         "device, of a generation",
         f"drivers {DRIVER}",
@@ -892,7 +900,9 @@ def _area(path: str) -> str:
 
 
 def _missing(found: Any, wanted: Any, where: str = "") -> list[str]:  # noqa: ANN401 - any JSON
-    """What of `wanted` a document lacks, by its path; lists have the same length."""
+    """What of `wanted` a document lacks, by its path; lists have the same length, `...` is any."""
+    if wanted is ...:
+        return [] if found else [f"{where}: {found}"]
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         return [
             line
