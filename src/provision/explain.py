@@ -186,15 +186,16 @@ _TABLE = (
         r"|Invalid module format",
         Kind.UNFIT,
         "it was built for another kernel than {kernel}, or is damaged ({line})",
-        "Build it for this kernel: provision apply",
+        "Build it for this kernel: provision apply --kernel {kernel}",
     ),
     _Row(
         "kernel",
         r"Unknown symbol",
         Kind.UNFIT,
         "it needs symbols that the kernel {kernel} and its loaded modules don't have ({line})",
-        "A module that it depends on is missing or of another build: 'provision verify DRIVER', and"
-        " see that the kernel's own modules are all installed (linux-modules-extra and the like).",
+        "A module that it depends on is missing or of another build. See that the kernel's own are"
+        " all installed (linux-modules-extra and the like), and which ones the artifact has:"
+        " provision verify {artifact}",
     ),
     _Row(
         "kernel",

@@ -116,6 +116,7 @@ rm -r "$root/sys/module/$1"
 _QEMU = """\
 #!/bin/sh
 # Stand-in for a machine that boots; tests/vm boots real kernels.
+case " $* " in *" lockdown=integrity "*|*" module.sig_enforce=1 "*) enforces=yes ;; esac
 while [ $# -gt 0 ]; do
     case $1 in
         -initrd) initrd=$2 ;;
@@ -131,6 +132,13 @@ for name in ${{names#names=}}; do
         echo "$name: Unknown symbol nobody (err -2)" >> "$console"
         echo "modprobe: ERROR: could not insert '$name': Unknown symbol in module"
         echo "demo: $name could not be loaded: journalctl -k shows the kernel's reason"
+        echo "@load 1"
+        echo "@ended 0"
+        exit
+    fi
+    # As of modules without a signature: all here are.
+    if [ -n "${{enforces:-}}" ]; then
+        echo "modprobe: ERROR: could not insert '$name': Key was rejected by service"
         echo "@load 1"
         echo "@ended 0"
         exit

@@ -192,7 +192,8 @@ def _of_a_solver(name: str, kernel: str, said: str) -> ProvisionError:
 def test_a_kernels_refusal(said: str, logged: str, kind: type[ProvisionError]) -> None:
     """Lines of Linux 6.1 and kmod 30. Only a module that does not fit is rejected for good."""
     line = f"modprobe: ERROR: could not insert 'demo': {said}"
-    error = refusal("demo", "6.1.0-47-amd64", line, [logged] if logged else [])
+    names = {"kernel": "6.1.0-47-amd64", "artifact": "demo"}
+    error = refusal("demo", line, [logged] if logged else [], names)
     assert type(error) is kind
     assert line in str(error.details)
     assert logged in str(error.details)

@@ -186,7 +186,7 @@ def test_a_kernel_that_wants_signatures_says_so_and_is_understood(
         for row in _call(guest, "doctor")[1]["checks"]
         if row["check"] == "signing" and row["driver"] == SMALL_DRIVER
     ]
-    assert (finding["state"], "module.sig_enforce is on" in finding["seen"]) == ("fail", True)
+    assert (finding["state"], "module.sig_enforce=1" in finding["seen"]) == ("fail", True)
     _signed_store(engine, tmp_path).put(guest)
     status, document = _call(guest, "load", SMALL_DRIVER)
     assert status == 1

@@ -51,6 +51,13 @@ class Maker(Protocol):
     def make(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
         """Put an artifact into the store, and point the kernel's link to it; return the result."""
 
+    def try_stored(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
+        """Try an artifact that a kernel uses; return the result.
+
+        Raises:
+            TrialFailedError: The kernel does not take it, and no longer uses it.
+        """
+
     def asks_registries(self) -> bool:
         """Return whether a registry may get an artifact that can't be built here."""
 
@@ -87,6 +94,7 @@ class Actions:
         report(Note(str(action)))
         steps = {
             "prepare": self._prepare,
+            "try": self._try,
             "unload": self._unload,
             "activate": self._activate,
             "load": self._load,
@@ -109,6 +117,10 @@ class Actions:
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
             return self._maker().make(action.driver, action.kernel, artifact)
+
+    def _try(self, action: Action, observed: Observed) -> str:
+        artifact = _artifact(observed, action)
+        return self._maker().try_stored(action.driver, action.kernel, artifact)
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
@@ -185,7 +197,7 @@ class Actions:
             return False
         if action.kind == "check" and artifact.digest in artifact.known.checked:
             return False
-        failure = _failure_of(error, artifact.inputs, before=artifact.known.load_failure)
+        failure = failure_of(error, artifact.inputs, before=artifact.known.load_failure)
         is_final = isinstance(error, UnfitError | CheckFailedError)
         failure = failure.model_copy(update={"reason": action.kind, "final": is_final})
         with changing(layout):
@@ -207,12 +219,16 @@ class Actions:
         artifact = observed.drivers[action.driver].artifacts.get(action.kernel)
         if artifact is None:
             return None
-        field = "failure" if action.kind == "prepare" else "load_failure"
-        failure = _failure_of(error, artifact.inputs, before=getattr(artifact.known, field))
+        field = "failure" if action.kind in {"prepare", "try"} else "load_failure"
+        failure = failure_of(error, artifact.inputs, before=getattr(artifact.known, field))
         changes: dict[str, object] = {}
-        if action.kind != "prepare":
+        if field != "failure":
             if failure.reason != IN_USE:
                 changes = {"reason": action.kind}
+        elif action.kind == "try":
+            # The artifact itself, and not a newer one.
+            if failure.reason != DOES_NOT_LOAD:
+                return failure
         elif self.run.mode.update and artifact.is_current:
             # The requested artifact exists. Only what is wrong with a newer one is recorded, and
             # not as final: a still newer one may be right.
@@ -236,7 +252,7 @@ def _artifact(observed: Observed, action: Action) -> KernelArtifact:
     return observed.drivers[action.driver].artifacts[action.kernel]
 
 
-def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -> Failure:
+def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -> Failure:
     """Return the record of an error for the state.
 
     A compiler that refused a source refuses it again until an input changes, and so does a kernel

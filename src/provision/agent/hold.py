@@ -39,6 +39,7 @@ from provision.store.layout import Layout
 RECORD = STORE / ".hold.json"
 _DROP_IN = PurePosixPath(GRUB_DROP_INS, "zz-provision.cfg")
 _MENUS = ("boot/grub2/grub.cfg", "boot/grub/grub.cfg")
+_FLATCAR = "boot/flatcar"
 _BLS_ENTRIES = "boot/loader/entries"
 _EFI_DEFAULT = PurePosixPath(
     "sys/firmware/efi/efivars/LoaderEntryDefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
@@ -46,7 +47,7 @@ _EFI_DEFAULT = PurePosixPath(
 # Before the text of an EFI variable, in UTF-16, are its attributes.
 _EFI_ATTRIBUTES = 4
 _SECONDS = 900.0
-_OTHER_LOADERS = (
+OTHER_LOADERS = (
     "Hold the kernel's package instead (apt-mark hold, dnf versionlock), or set [policy]"
     " hold_kernels = false."
 )
@@ -211,6 +212,12 @@ def _loader_of(root: Path) -> _Loader | None:
     return None
 
 
+def can_hold(root: Path) -> bool:
+    """Return whether a host has something that keeps a kernel from booting by default."""
+    # There, a gate holds the update: ``store.units``.
+    return in_root(root, _FLATCAR).is_dir() or _loader_of(root) is not None
+
+
 def read_hold(root: Path) -> Hold:
     """Return what is held: what the last run set, unless someone has changed it."""
     hold = _recorded(root)
@@ -250,8 +257,7 @@ def settle(root: Path, desired: Desired, observed: Observed | None) -> Hold:
     # Another machine boots another root, and its programs are not run here.
     if (observed is None and before == Hold()) or not is_running_host(root):
         return before
-    if in_root(root, "boot/flatcar").is_dir():
-        # There, a gate holds the update: ``store.units``.
+    if in_root(root, _FLATCAR).is_dir():
         return before
     holding = _Holding(root, _loader_of(root), before)
     try:
@@ -278,7 +284,7 @@ class _Holding:
         if self._loader is None:
             raise NotFoundError(
                 "this host has no boot loader whose default provision can set.",
-                resolution=_OTHER_LOADERS,
+                resolution=OTHER_LOADERS,
             )
         return self._loader
 

@@ -65,6 +65,11 @@ class KernelArtifact:
     in_backoff: bool = False
     # Whether it was made for the present setting of provision.toml.
     is_wanted: bool = False
+    # Whether the policy has it tried, and what tries it: the path of a QEMU, or nothing.
+    is_tried: bool = False
+    tried_by: str = ""
+    # Whether another attempt at a trial is too early.
+    trial_waits: bool = False
 
     @property
     def keeps_old(self) -> bool:
@@ -78,6 +83,11 @@ class KernelArtifact:
             failure is not None and failure.reason in UNAVAILABLE and failure.inputs == self.inputs
         )
         return is_unavailable and self.is_whole and self.is_wanted and self.distrust is None
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether a trial is wanted that has not been made."""
+        return self.is_tried and self.is_whole and self.known.tried != self.digest
 
     @property
     def is_current(self) -> bool:
@@ -169,13 +179,14 @@ class Observed:
     unnamed: tuple[Unnamed, ...] = ()
 
 
-Kind = Literal["prepare", "unload", "activate", "load", "check", "retire"]
+Kind = Literal["prepare", "try", "unload", "activate", "load", "check", "retire"]
 Obstacle = Literal["failed", "missing", "rejected", "reboot-required", "unserved"]
 # Kind, driver and kernel: they identify an action within a plan.
 Key = tuple[str, str, str]
 
 _WORDS: dict[Kind, str] = {
     "prepare": "make the artifact of {driver} for {kernel}",
+    "try": "try the modules of {driver} in {kernel}",
     "unload": "unload the modules of {driver}",
     "activate": "switch to the artifact of {driver} for {kernel}",
     "load": "load the modules of {driver}",
@@ -188,9 +199,10 @@ _WORDS: dict[Kind, str] = {
 class Action:
     """One action of a plan."""
 
-    # ``prepare`` an artifact (find, pull or build it, and put it into the store), ``unload``
-    # modules, ``activate`` the artifact (user space and vendor file), ``load`` modules, ``check``
-    # that it works, ``retire`` a driver (remove its links and vendor file).
+    # ``prepare`` an artifact (find, pull or build it, and put it into the store), ``try`` it in a
+    # virtual machine, ``unload`` modules, ``activate`` the artifact (user space and vendor file),
+    # ``load`` modules, ``check`` that it works, ``retire`` a driver (remove its links and vendor
+    # file).
     kind: Kind
     driver: str
     # The kernel; the running one if the action concerns no certain kernel.
@@ -327,6 +339,8 @@ def _for_kernel(
         step = None
     if step is not None:
         yield (_SECOND if is_running else _THIRD), step
+    elif artifact.is_untried and (mode.retries(release) or not artifact.trial_waits):
+        yield _THIRD, Action("try", name, release, "it was not tried")
     if is_running:
         # An attempt that failed before is repeated, and costs nothing that works.
         prepares = isinstance(step, Action) and not artifact.keeps_old

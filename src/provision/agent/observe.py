@@ -23,7 +23,8 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
 from provision.host.devices.reading import recorded_problems
-from provision.host.kernels import boot_id, find_kernels, is_running_host
+from provision.host.kernels import boot_id, find_kernels, is_running_host, machine
+from provision.kmod.guest import find_qemu
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
@@ -62,6 +63,7 @@ def observe(
     kernels = find_kernels(root, ask=ask, extra_kernels=extra_kernels)
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
+    qemu = find_qemu(machine(root)) or ""
     loaded = loaded_modules(root) if is_live else None
     drivers = {}
     for name, setting in desired.drivers.items():
@@ -76,7 +78,20 @@ def observe(
             artifact = _artifact(layout, known, digest, current_inputs, wanted, compare_modules)
             entry = layout.entry(digest) if digest else None
             why = distrust(desired.config, root, name, entry) if entry else None
-            artifacts[release] = replace(artifact, distrust=why)
+            # Loading shows more than a trial would.
+            is_next = release != kernels.running
+            can_try = is_live and qemu != "" and release in kernels.installed
+            trial = desired.config.policy.trial
+            untried = known.untried
+            artifacts[release] = replace(
+                artifact,
+                distrust=why,
+                is_tried=is_next and (can_try if trial is None else trial),
+                tried_by=qemu,
+                trial_waits=untried is not None
+                and untried.inputs == qemu
+                and untried.holds(now=time.time()),
+            )
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         # A driver that serves no card at all does not work.
         here = (deciding(cards, setting.flavour) or cards) if is_live else ()

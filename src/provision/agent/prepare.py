@@ -14,10 +14,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from provision.agent.actions import failure_of
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
+from provision.agent.rollback import choose, reject
 from provision.agent.use import link, refuse_unsuitable
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
@@ -32,16 +35,15 @@ from provision.errors import (
     NotFoundError,
     ProvisionError,
 )
-from provision.host.kernels import is_running_host, kernel_release
-from provision.kmod.boot_files import has_kernel
-from provision.kmod.guest import NotTriedError, qemu_of
-from provision.kmod.trial import require_loading
+from provision.host.kernels import kernel_release
+from provision.kmod.guest import NotTriedError
+from provision.kmod.trial import TrialFailedError, require_loading
 from provision.kmod.verify import stored_manifest
+from provision.manifest import Manifest, load_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, listening, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
-from provision.run import find_program
 from provision.sources.upstream.queries import (
     Notice,
     ended_branch,
@@ -51,10 +53,13 @@ from provision.sources.upstream.queries import (
     today,
 )
 from provision.store.artifact_lookup import asks_registries, look_for
+from provision.store.entries import linked_kernels, unlink_kernel
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
+    NOT_TRIED,
+    Failure,
     KernelState,
     load_state,
     refuse_newer,
@@ -166,6 +171,15 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
     )
 
 
+class _Tried(NamedTuple):
+    """What a trial found out."""
+
+    # The artifact that the kernel takes.
+    digest: str | None = None
+    # Why there was none.
+    failure: Failure | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """The making of one artifact, in place of the one that was observed."""
@@ -209,8 +223,7 @@ class Prepare:
         self._refuse(pin, is_pulled=found is not None)
         for _ in range(_ATTEMPTS):
             obtained = make(replace=self._is_damaged(pin))
-            self._try(obtained)
-            result = self._link(obtained)
+            result = self._link(obtained, self._try(obtained.entry, obtained.manifest))
             if result is not None:
                 return result
         raise ProvisionError(
@@ -365,34 +378,54 @@ class Prepare:
                 return making()
             raise
 
-    def _try(self, obtained: Stored) -> None:
+    def _try(self, entry: Path, manifest: Manifest) -> _Tried:
         """Load the modules in the kernel that may boot next, before the host uses them.
 
         Raises:
             TrialFailedError: That kernel does not take them; the host keeps what it has.
         """
-        if not self._is_tried():
-            return
-        name = f"{self.driver} {obtained.manifest.pin.driver.version}"
+        if not self.artifact.is_tried:
+            return _Tried()
+        name = f"{self.driver} {manifest.pin.driver.version}"
         try:
-            trial = require_loading(self.settings, obtained.entry, obtained.manifest, what=name)
+            trial = require_loading(self.settings, entry, manifest, what=name)
+        except TrialFailedError as error:
+            self._give_up(entry.name, error)
+            raise
         except NotTriedError as error:
             report(Note(f"{name} is used without a trial: {error.message}"))
-            return
+            before = self.artifact.known.untried
+            failure = failure_of(error, self.artifact.tried_by, before=before)
+            return _Tried(failure=failure.model_copy(update={"reason": NOT_TRIED}))
         report(Note(f"{trial.kernel} takes {name}, by a trial of {trial.seconds} s"))
+        for untried in trial.untried:
+            report(Note(untried))
+        return _Tried(entry.name)
 
-    def _is_tried(self) -> bool:
-        """Return whether the kernel is another than the running one, and tried by the policy."""
-        root, trial = self.run.root, self.run.desired.config.policy.trial
-        if self.kernel == kernel_release(root):
-            # Loading shows more than a trial would.
-            return False
-        if trial is None:
-            has_qemu = find_program(qemu_of(self.settings.architecture)) is not None
-            trial = has_qemu and is_running_host(root) and has_kernel(root, self.kernel)
-        return trial
+    def try_stored(self) -> str:
+        """Try the artifact that the kernel uses, as ``Maker.try_stored`` says."""
+        layout, kernel = self._layout, self.kernel
+        entry = layout.entry(self.artifact.digest or "")
+        tried = self._try(entry, load_manifest(entry))
+        changes = {"tried": tried.digest, "untried": tried.failure}
+        update_state(layout, lambda state: state.changed(kernel, **changes))
+        return f"{kernel} takes it" if tried.digest else "it could not be tried"
 
-    def _link(self, obtained: Stored) -> str | None:
+    def _give_up(self, digest: str, error: TrialFailedError) -> None:
+        """Have the kernel use the artifact before, if there is one, or none, if it used this."""
+        layout, kernel, inputs = self._layout, self.kernel, self.artifact.inputs
+        with changing(layout):
+            if linked_kernels(layout).get(kernel) != digest:
+                return
+            try:
+                _now, before = choose(layout, kernel, self.run.desired.config)
+            except NotFoundError:
+                unlink_kernel(layout, kernel)
+            else:
+                failure = failure_of(error, inputs, before=None)
+                reject(layout, kernel, before, inputs=inputs, failure=failure)
+
+    def _link(self, obtained: Stored, tried: _Tried) -> str | None:
         """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
 
         Returns:
@@ -413,12 +446,14 @@ class Prepare:
                 kernel,
                 obtained.entry,
                 manifest,
-                state_of=partial(self._linked, obtained),
+                state_of=partial(self._linked, obtained, tried),
             )
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
 
-    def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
+    def _linked(
+        self, obtained: Stored, tried: _Tried, known: KernelState, fingerprint: str
+    ) -> KernelState:
         """Return the state of the kernel whose link was set."""
         run = self.run
         is_same = self.artifact.known.inputs == self.artifact.inputs
@@ -438,6 +473,8 @@ class Prepare:
             load_failure=known.failure if has_not_loaded else None,
             announced=kernel_release(run.root) or "" if is_extra else known.announced,
             checked=known.checked,
+            tried=tried.digest,
+            untried=tried.failure,
             **(known.model_extra or {}),
         )
 
@@ -453,6 +490,10 @@ class Maker:
     def make(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
         """Put an artifact into the store, and point the kernel's link to it; return the result."""
         return Prepare(self._settings, self._run, driver, kernel, artifact).prepare()
+
+    def try_stored(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
+        """Try an artifact that a kernel uses; return the result."""
+        return Prepare(self._settings, self._run, driver, kernel, artifact).try_stored()
 
     def asks_registries(self) -> bool:
         """Return whether a registry may get an artifact that can't be built here."""

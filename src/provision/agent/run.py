@@ -136,7 +136,9 @@ class _Apply:
             planned = plan(run.desired, observed, run.mode, tried=tried, only=run.only)
             if not planned.actions:
                 return self._conclude(observed)
-            ready = list(takewhile(lambda action: action.kind != "prepare", planned.actions))
+            ready = list(
+                takewhile(lambda action: action.kind not in {"prepare", "try"}, planned.actions)
+            )
             if not ready:
                 # That may take minutes, in which the status shows what is planned.
                 _publish(run, status_of(run.desired, observed, planned, time=int(time.time())))

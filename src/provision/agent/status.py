@@ -323,6 +323,8 @@ def _artifact(
         for action in plan.actions
         if (action.driver, action.kernel) == here
         and not (artifact.keeps_old and action.kind == "prepare")
+        # What can't be tried is used as it is.
+        and action.kind != "try"
     ]
     state: State = "ready"
     reason = resolution = None
@@ -343,6 +345,8 @@ def _artifact(
     elif failure is not None:
         reason = f"it stays, because it could not be made again: {failure.message}"
         resolution = failure.resolution
+    elif artifact.is_untried:
+        reason, resolution = _untried(artifact)
     if state == "ready" and artifact.distrust is not None:
         # Where nothing may be made now, as at boot, it is not planned either.
         state = "pending"
@@ -365,6 +369,14 @@ def _artifact(
         resolution=resolution,
         failure=failure,
     )
+
+
+def _untried(artifact: KernelArtifact) -> tuple[str, str | None]:
+    """Return that a trial is still to be made, and what to do."""
+    why = artifact.known.untried
+    if why is None:
+        return "its modules are still to be tried", "Run: provision apply"
+    return f"its modules were not tried: {why.message}", why.resolution
 
 
 def _planned(

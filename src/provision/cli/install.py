@@ -20,10 +20,9 @@ from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import UsageError
 from provision.kmod.trial import require_loading
-from provision.kmod.verify import Report, verify_artifact
+from provision.kmod.verify import Report, kernel_entry, verify_artifact
 from provision.registry.find import TrustOverride
 from provision.store.artifact_lookup import check_age
-from provision.store.entries import kernel_entry
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
 from provision.store.obtain import (

@@ -42,6 +42,7 @@ CHECKS: Mapping[str, Check] = {
         host_checks.units,
         host_checks.automatic_reboot,
         settings_checks.policy,
+        settings_checks.hold,
         settings_checks.catalogue,
         settings_checks.distros,
         settings_checks.runtime,

@@ -74,10 +74,11 @@ def _of_artifact(driver: Driver, artifact: ArtifactStatus) -> Iterator[Finding]:
     if failure is not None and failure.log:
         cure = f"{cure or 'See why'}; the whole output is in {failure.log}"
     is_waiting = state == "reboot-required"
+    is_less = state == "ready" and artifact.reason is not None
     is_damaged = driver.seen.artifacts[artifact.release].damage is not None
     if state in {"failed", "missing"} or is_damaged or not (artifact.is_ready or is_waiting):
         yield driver.fail(seen, cause, cure)
-    elif is_waiting or failure or artifact.distrust or driver.seen.unknown:
+    elif is_waiting or is_less or failure or artifact.distrust or driver.seen.unknown:
         yield driver.warn(seen, cause, cure)
     elif artifact.unsigned is not None:
         yield driver.warn(

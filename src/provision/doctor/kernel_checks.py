@@ -18,6 +18,7 @@ from provision.doctor.observation import (
     installed,
 )
 from provision.files import glob_in_root, in_root, selinux_label
+from provision.host.facts import signature_rules
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
 from provision.kmod.loader import (
@@ -92,12 +93,12 @@ def conflicts(host: Observation) -> Iterator[Finding]:
 
 @check("The modules have the signatures that the kernel requires", of=installed)
 def signing(host: Observation) -> Iterator[Finding]:
-    reason = _demands_signatures(host)
+    rules = " and ".join(signature_rules(host.root))
     for driver, entry, manifest in host.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
-        if unsigned and reason:
+        if unsigned and rules:
             yield driver.fail(
-                f"{reason}, and these are not signed: {', '.join(unsigned)}",
+                f"the kernel runs with {rules}, and these are not signed: {', '.join(unsigned)}",
                 "the kernel refuses modules that are not signed with a key that it knows",
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
             )
@@ -231,15 +232,6 @@ def _cards(host: Observation) -> Iterator[Card | Driver]:
     for recipe in host.recipes:
         yield from cards_of(recipe, host.facts.pci)
     yield from (one for one in host.drivers if one.recipe and one.recipe.hardware.pci)
-
-
-def _demands_signatures(host: Observation) -> str | None:
-    """Return why the kernel refuses unsigned modules; None: it accepts them."""
-    if host.facts.lockdown in {"integrity", "confidentiality"}:
-        return f"the kernel is locked down ({host.facts.lockdown})"
-    if host.text("sys/module/module/parameters/sig_enforce") == "Y":
-        return "module.sig_enforce is on"
-    return None
 
 
 def _without_link(host: Observation, manifest: Manifest) -> list[str]:

@@ -7,12 +7,13 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from provision.distros import all_distros
+from provision.agent.hold import OTHER_LOADERS, can_hold
+from provision.distros import all_distros, distro_named
 from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
-from provision.kmod.guest import qemu_of
+from provision.kmod.guest import find_qemu, how_to_install, qemu_of
 from provision.registry.keys import settled_keys
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
@@ -176,15 +177,45 @@ def policy(host: Observation) -> Iterator[Finding]:
             "prebuild = true in /etc/provision/provision.toml",
         )
         return
-    trial, qemu = host.config.policy.trial, f"usr/bin/{qemu_of(host.facts.arch)}"
+    trial, arch = host.config.policy.trial, host.facts.arch
+    seen = "artifacts are prepared, and not tried in their kernel"
+    lacking = f"there is no {qemu_of(arch)}"
+    # The first two are what an admin decides, and no problem.
     if trial is False:
-        why = "[policy] trial is false"
-    elif trial is None and not in_root(host.root, qemu).is_file():
-        why = f"/{qemu} is not installed, and [policy] trial is not set"
-    else:
+        yield Finding("ok", f"{seen}: [policy] trial is false")
+    elif find_qemu(arch) is not None:
         return
-    # What an admin decides, and no problem.
-    yield Finding("ok", f"artifacts are prepared, and not tried in their kernel: {why}")
+    elif trial is None:
+        yield Finding("ok", f"{seen}: {lacking}, and [policy] trial is not set")
+    elif not (host.facts.engines and _has_packaged_qemu(host)):
+        yield Finding(
+            "warn",
+            f"{seen}, as [policy] trial asks for",
+            f"{lacking}, and no engine that has one in a container of Debian or Ubuntu",
+            f"install it: {how_to_install(arch)}",
+        )
+
+
+def _has_packaged_qemu(host: Observation) -> bool:
+    distro = distro_named(host.facts.distro.id)
+    return distro is not None and distro.apt is not None
+
+
+@check(
+    "The boot loader's default can be held, as [policy] hold_kernels asks for",
+    of=lambda host: host.config.policy.hold_kernels,
+)
+def hold(host: Observation) -> Iterator[Finding]:
+    problem = host.status.hold.problem if host.status.hold else None
+    if problem is None and not can_hold(host.root):
+        problem = "this host has no boot loader whose default provision can set"
+    if problem is not None:
+        yield Finding(
+            "warn",
+            f"no kernel is held: {problem}",
+            "a kernel boots by default, whether or not it has its drivers",
+            OTHER_LOADERS,
+        )
 
 
 @check(

@@ -219,6 +219,33 @@ def lockdown(root: Path) -> str | None:
     return match[1] if match else None
 
 
+def command_line(root: Path) -> list[str]:
+    """Return the words of the running kernel's command line; none where no kernel runs."""
+    try:
+        return in_root(root, "proc/cmdline").read_text().split()
+    except OSError:
+        return []
+
+
+def signature_rules(root: Path) -> tuple[str, ...]:
+    """Return why the kernel takes signed modules only, as words of its command line.
+
+    What it does counts, and then what it was started with: the firmware's Secure Boot and the
+    kernel's configuration need no word there, and a word may have no effect.
+    """
+    words = dict(word.partition("=")[::2] for word in command_line(root))
+    level = lockdown(root) or words.get("lockdown")
+    rules = [f"lockdown={level}"] if level in {"integrity", "confidentiality"} else []
+    try:
+        enforced = in_root(root, "sys/module/module/parameters/sig_enforce").read_text().strip()
+    except OSError:
+        enforced = words.get("module.sig_enforce", "N") or "Y"
+    # Source: kstrtobool of Linux.
+    if re.match(r"[yYtT1]|[oO][nN]", enforced):
+        rules.append("module.sig_enforce=1")
+    return tuple(rules)
+
+
 def selinux(root: Path) -> str:
     """Return ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
 

@@ -36,6 +36,8 @@ _STARTS_WITHIN_S = 120.0
 # With KVM a kernel needs one; where KVM is offered and does not work, nothing ever comes.
 _KVM_STARTS_WITHIN_S = 5.0
 _KVM = Path("/dev/kvm")
+# RHEL's QEMU, for its own architecture.
+_QEMU_OF_RHEL = "/usr/libexec/qemu-kvm"
 _MEMORY = Path("/proc/meminfo")
 _STARTED = "@started"
 _ENDED = re.compile(r"@ended (\d+)")
@@ -60,22 +62,24 @@ class _Machine(NamedTuple):
     processor: str
     # The kernel's console, and the port of the report.
     ports: tuple[str, str]
-    # What to install.
-    packages: str
+    # Debian's package of QEMU, and SUSE's; the RPM families have one name for all.
+    package: str
+    package_of_suse: str
 
 
 _MACHINES = {
     "x86_64": _Machine(
-        ("-machine", "pc", "-serial", "chardev:console", "-serial", "chardev:report"),
+        # RHEL's has no older one.
+        ("-machine", "q35", "-serial", "chardev:console", "-serial", "chardev:report"),
         "max,avx=off,avx2=off",
         ("ttyS0", "ttyS1"),
-        "apt-get install qemu-system-x86, or dnf install qemu-system-x86-core",
+        *("qemu-system-x86", "qemu-x86"),
     ),
     "aarch64": _Machine(
         ("-machine", "virt", "-serial", "chardev:console", "-device", "pci-serial,chardev=report"),
         "max,pauth=off,sve=off,lpa2=off",
         ("ttyAMA0", "ttyS0"),
-        "apt-get install qemu-system-arm, or dnf install qemu-system-aarch64-core",
+        *("qemu-system-arm", "qemu-arm"),
     ),
 }
 
@@ -233,8 +237,40 @@ class _EndedError(Exception):
 
 
 def qemu_of(architecture: str) -> str:
-    """Return the program that boots kernels of an architecture."""
+    """Return the name of the program that boots kernels of an architecture."""
     return f"qemu-system-{architecture}"
+
+
+def find_qemu(architecture: str) -> str | None:
+    """Return this machine's program that boots kernels of an architecture; None: it has none."""
+    names = [qemu_of(architecture)]
+    if os.uname().machine == architecture:
+        names.append(_QEMU_OF_RHEL)
+    return next(filter(None, map(find_program, names)), None)
+
+
+def package_of(architecture: str) -> str:
+    """Return Debian's package of a QEMU that boots kernels of an architecture."""
+    return _machine(architecture).package
+
+
+def how_to_install(architecture: str) -> str:
+    """Return how this machine gets a QEMU that boots kernels of an architecture."""
+    machine = _machine(architecture)
+    return (
+        f"apt-get install {machine.package} (RHEL, Fedora: dnf install qemu-kvm-core; SUSE: zypper"
+        f" install {machine.package_of_suse})"
+    )
+
+
+def _machine(architecture: str) -> _Machine:
+    machine = _MACHINES.get(architecture)
+    if machine is None:
+        raise NotTriedError(
+            f"No kernel of the architecture '{architecture}' can be tried.",
+            resolution=f"There are {', '.join(_MACHINES)}.",
+        )
+    return machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,15 +333,10 @@ def run_guest(
     Raises:
         NotTriedError: QEMU or memory is missing, or the kernel said nothing at all.
     """
-    machine = _MACHINES.get(architecture)
-    if machine is None:
-        raise NotTriedError(
-            f"No kernel of the architecture '{architecture}' can be tried.",
-            resolution=f"There are {', '.join(_MACHINES)}.",
-        )
-    program = qemu_of(architecture)
+    machine = _machine(architecture)
+    program = find_qemu(architecture)
     with ExitStack() as opened:
-        if find_program(program) is not None:
+        if program is not None:
             offered = os.access(_KVM, os.R_OK | os.W_OK) and os.uname().machine == architecture
             accelerators = accelerators or (("kvm", "tcg") if offered else ("tcg",))
             console = opened.enter_context(tempfile.TemporaryFile())
@@ -313,10 +344,11 @@ def run_guest(
         elif elsewhere is not None:
             accelerators = ("tcg",)
             qemu = opened.enter_context(elsewhere(kernel, initramfs))
+            program = qemu_of(architecture)
         else:
             raise NotTriedError(
-                f"There is no {program}, which boots a kernel to try modules in.",
-                resolution=f"Install it, and run the command again: {machine.packages}.",
+                f"There is no {qemu_of(architecture)}, which boots a kernel to try modules in.",
+                resolution=f"Install it: {how_to_install(architecture)}",
             )
         memory = _needed_memory(initramfs, qemu)
         for accelerator in accelerators:

@@ -22,12 +22,18 @@ from provision.engine.scratch import container_owner
 from provision.errors import ProvisionError
 from provision.files import lock, shared_path
 from provision.kmod.boot_files import distro_packages
-from provision.kmod.guest import Files, NotTriedError, Qemu
+from provision.kmod.guest import (
+    Files,
+    NotTriedError,
+    Qemu,
+    how_to_install,
+    package_of,
+    qemu_of,
+)
 from provision.pin import Pin
 from provision.progress import Output, report
 from provision.run import TimeLimitError
 
-_PACKAGES = {"x86_64": "qemu-system-x86", "aarch64": "qemu-system-arm"}
 _WORK = "/provision/guest"
 _LOCK = "guest"
 # Without their scripts for a whole system; libraries are found without a cache.
@@ -48,18 +54,18 @@ def qemu_in_container(
         NotTriedError: There can be none here.
     """
     machine = pin.kernel.architecture
+    package = package_of(machine)
     data, _release = distros.release_of(pin.distro)
     if data.apt is None or pin.tree is not None or machine != os.uname().machine:
         raise NotTriedError(
-            f"There is no qemu-system-{machine}, which boots a kernel to try modules in.",
-            resolution="Install it, and run the command again: apt-get install"
-            f" {_PACKAGES[machine]}, or dnf install qemu-system-*-core.",
+            f"There is no {qemu_of(machine)}, which boots a kernel to try modules in.",
+            resolution=f"Install it: {how_to_install(machine)}",
         )
     with ExitStack() as opened:
         try:
             waiting = "Another process tries modules; waiting for it"
             opened.enter_context(lock(settings.state / "locks" / _LOCK, waiting=waiting))
-            packages = distro_packages(settings, pin, (_PACKAGES[machine],))
+            packages = distro_packages(settings, pin, (package,))
             engine = settings.engine()
             request = ContainerRequest(
                 ensure_base(engine, pin.base).id,
@@ -76,8 +82,8 @@ def qemu_in_container(
             container.put(files, _WORK)
         except ProvisionError as error:
             raise NotTriedError(
-                f"There is no qemu-system-{machine} here, and none in a container: {error.message}",
-                resolution=f"Install it: apt-get install {_PACKAGES[machine]}",
+                f"There is no {qemu_of(machine)} here, and none in a container: {error.message}",
+                resolution=f"Install it: {how_to_install(machine)}",
                 details=error.details,
             ) from error
         yield _InContainer(container)

@@ -85,15 +85,19 @@ class KernelLog:
 _SAID = re.compile(r"^.*?could not insert '[^']*': ", re.MULTILINE)
 
 
-def reason_of(module: str, kernel: str, said: str, log: Sequence[str]) -> Explanation | None:
-    """Return what a kernel's refusal means, by what it logged and what modprobe said."""
+def reason_of(said: str, log: Sequence[str], names: Mapping[str, str]) -> Explanation | None:
+    """Return what a kernel's refusal means, by what it logged and what modprobe said.
+
+    Args:
+        names: ``kernel``, and the ``artifact`` as 'provision verify' knows it.
+    """
     text = "\n".join([*log, _SAID.sub("", said)])
-    return explain("kernel", text, {"module": module, "kernel": kernel})
+    return explain("kernel", text, names)
 
 
-def refusal(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
+def refusal(module: str, said: str, log: Sequence[str], names: Mapping[str, str]) -> ProvisionError:
     """Return the error to raise for a module that could not be loaded."""
-    reason = reason_of(module, kernel, said, log)
+    reason = reason_of(said, log, names)
     details = [*said.splitlines(), *log[-_LOG_LINES:]]
     cause = reason.cause if reason else last_line(said).rpartition(": ")[2]
     kind = ProvisionError if reason is None or reason.kind is Kind.DENIED else reason.kind.error
@@ -302,8 +306,8 @@ def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionEr
         lines_of = {n: [line for line in lines if f"'{n}'" in line] for n in names}
         named = [name for name in names if lines_of[name]] or names
         text = "\n".join([*(line for n in named for line in lines_of[n] or lines[-1:]), *lacking])
-        release = manifest.pin.kernel.release
-        return refusal(", ".join(named), release, text, log.lines())
+        known = {"kernel": manifest.pin.kernel.release, "artifact": driver}
+        return refusal(", ".join(named), text, log.lines(), known)
     last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
     return ProvisionError(
         f"The modules of {driver} could not be loaded: {last.removeprefix(f'{driver}: ')}.",

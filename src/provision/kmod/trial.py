@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,9 +21,10 @@ from typing import Literal
 
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, NotFoundError, ProvisionError
-from provision.explain import last_line
+from provision.explain import fill, last_line
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
+from provision.host.facts import command_line, secure_boot, signature_rules
 from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
 from provision.kmod.guest_container import qemu_in_container
@@ -42,6 +43,8 @@ from provision.loader_script import Place
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, report
 from provision.shipped import templates_dir
+from provision.store.entries import is_entry
+from provision.store.state import DOES_NOT_LOAD
 
 State = Literal["loaded", "no-device", "refused", "crashed", "not-tried"]
 
@@ -63,14 +66,11 @@ _LOADED = re.compile(r"@load (\d+)")
 _MARK = "provision: "
 _LOG_LINES = 8
 _OTHER_VERSION = (
-    "Don't boot this kernel before there is a version of the driver for it: 'provision drivers"
-    " versions DRIVER' lists them."
+    "Don't boot this kernel before there is a version of the driver for it. See which there are:"
+    " provision drivers versions {driver}"
 )
-# Of the host's command line: what decides which modules a kernel takes.
-_OPTION = re.compile(
-    r"(?:module\.sig_enforce|lockdown|module_blacklist|modprobe\.blacklist)(?:=.*)?"
-)
-_ENFORCING = re.compile(r"module\.sig_enforce(?:=[1Yy].*)?|lockdown=.*")
+# Of the host's command line: what keeps a kernel from loading modules.
+_DENIED = re.compile(r"(?:module_blacklist|modprobe\.blacklist)=.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Trial:
 class TrialFailedError(ProvisionError):
     """A kernel does not take the modules of an artifact."""
 
-    reason = "does-not-load"
+    reason = DOES_NOT_LOAD
 
     def __init__(self, what: str, trial: Trial) -> None:
         bad = [one for one in trial.outcomes if one.is_bad]
@@ -195,7 +195,8 @@ def try_artifact(
             options=taken,
             elsewhere=partial(qemu_in_container, settings, pin),
         )
-    return judge(manifest, ran, kernel=kernel, untried=untried)
+    named = str(artifact) if is_entry(artifact) else None
+    return judge(manifest, ran, kernel=kernel, artifact=named, untried=untried)
 
 
 def _needed(
@@ -259,29 +260,40 @@ def _taken_over(
     settings: Settings, artifact: Path, manifest: Manifest
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of a host that the guest gets, and what can't be tried for them."""
-    try:
-        words = in_root(settings.root, "proc/cmdline").read_text().split()
-    except OSError:
-        words = []
-    taken = [word for word in words if _OPTION.fullmatch(word)]
+    root = settings.root
+    taken = [word for word in command_line(root) if _DENIED.fullmatch(word)]
+    rules = signature_rules(root)
     signed = settings.config.signing.key is not None or any(
         read_signature(artifact / one.path) for one in manifest.modules
     )
-    if not signed or not any(map(_ENFORCING.fullmatch, taken)):
-        return taken, ()
-    # A guest has no keys that the host's firmware brings along.
-    return [word for word in taken if not _ENFORCING.fullmatch(word)], (
-        "Whether the host's kernel knows the key that signs the modules was not tried.",
-    )
+    if rules and signed:
+        # A guest has no keys that the host's firmware brings along.
+        untried = "Whether the host's kernel knows the key that signs the modules was not tried."
+        return taken, (untried,)
+    if not rules and not signed and secure_boot(root) == "enabled":
+        # A distro's kernel mostly does; the one that runs here does not.
+        return taken, ("Whether Secure Boot makes this kernel refuse the modules was not tried.",)
+    return [*taken, *rules], ()
 
 
-def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...] = ()) -> Trial:
+def judge(
+    manifest: Manifest,
+    ran: Ran,
+    *,
+    kernel: str,
+    artifact: str | None = None,
+    untried: tuple[str, ...] = (),
+) -> Trial:
     """Say of each module what the kernel did with it, by what a guest printed.
+
+    Args:
+        artifact: What 'provision verify' knows it by; None: the image of its Pin.
 
     Raises:
         NotFoundError: The loader found that the artifact is for another kernel.
     """
     driver = manifest.pin.driver.name
+    names = {"driver": driver, "kernel": kernel, "artifact": artifact or manifest.pin.image}
     said, status = _loading(ran.lines)
     if status == ExitCode.NOT_FOUND:
         raise NotFoundError(
@@ -300,22 +312,22 @@ def judge(manifest: Manifest, ran: Ran, *, kernel: str, untried: tuple[str, ...]
         if name in loaded:
             outcome = Outcome(name, "loaded")
         elif name in failed:
-            outcome = _refused(name, kernel, [failed[name]], [*log, *nowhere(driver, said)])
+            outcome = _refused(name, names, [failed[name]], [*log, *nowhere(driver, said)])
         elif stop is not None:
             outcome = Outcome(name, "not-tried", reason=f"{stop} comes before it")
         elif status is None:
-            outcome = _crashed(name, ran, log)
+            outcome = _crashed(name, names, ran, log)
         else:
             # The loader ended before it: one of the kernel's own is missing, or a file damaged.
             others = [line for line in said if not line.startswith(f"{driver}: ")]
-            outcome = _refused(name, kernel, others or said, log)
+            outcome = _refused(name, names, others or said, log)
         if outcome.state != "loaded" and not (optional and outcome.state == "refused"):
             stop = stop or name
         outcomes[name] = replace(outcome, optional=optional)
     if status == ExitCode.DONE and ran.end != "ended":
         # The last that was loaded is the first to go.
         last = next(one for one in reversed(outcomes.values()) if one.state == "loaded")
-        crashed = _crashed(last.module, ran, _after(ran.console, "unload"))
+        crashed = _crashed(last.module, names, ran, _after(ran.console, "unload"))
         outcomes[last.module] = replace(crashed, reason=f"when it was unloaded: {crashed.reason}")
     return Trial(
         kernel=kernel,
@@ -349,7 +361,9 @@ def _after(console: Sequence[str], mark: str) -> list[str]:
     return found
 
 
-def _refused(module: str, kernel: str, said: Sequence[str], log: Sequence[str]) -> Outcome:
+def _refused(
+    module: str, names: Mapping[str, str], said: Sequence[str], log: Sequence[str]
+) -> Outcome:
     """Return the outcome of a module that the kernel did not keep."""
     found = next((match for line in said if (match := _SAID.search(line))), None)
     why = found["why"] if found else ""
@@ -358,13 +372,13 @@ def _refused(module: str, kernel: str, said: Sequence[str], log: Sequence[str]) 
     if error in _NO_DEVICE:
         reason = "the kernel took it, and it found no device to drive"
         return Outcome(module, "no-device", error, reason, lines=tuple(log[-_LOG_LINES:]))
-    known = reason_of(module, kernel, "\n".join(said), log)
+    known = reason_of("\n".join(said), log, names)
     what = known.cause if known else why or last_line("\n".join(said))
-    advice = known.what_to_do if known else _OTHER_VERSION
+    advice = known.what_to_do if known else fill(_OTHER_VERSION, names)
     return Outcome(module, "refused", error, what, advice, tuple(log[-_LOG_LINES:]))
 
 
-def _crashed(module: str, ran: Ran, log: Sequence[str]) -> Outcome:
+def _crashed(module: str, names: Mapping[str, str], ran: Ran, log: Sequence[str]) -> Outcome:
     """Return the outcome of a module with which the guest came to no end."""
     begin = next((at for at, line in enumerate(log) if _TRACE.search(line)), None)
     if begin is not None:
@@ -373,4 +387,5 @@ def _crashed(module: str, ran: Ran, log: Sequence[str]) -> Outcome:
         lines = log[-_LOG_LINES:]
         hung = f"it did not end within {LIMIT_S:g} s"
         reason = hung if ran.end == "limit" else "the kernel reset the machine"
-    return Outcome(module, "crashed", None, reason.rstrip("."), _OTHER_VERSION, tuple(lines))
+    advice = fill(_OTHER_VERSION, names)
+    return Outcome(module, "crashed", None, reason.rstrip("."), advice, tuple(lines))

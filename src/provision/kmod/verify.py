@@ -22,6 +22,8 @@ from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
 from provision.manifest import ADMISSION, MANIFEST, DriverFile, Manifest, Module, load_manifest
 from provision.progress import Transfer, report
+from provision.store.entries import current_entry, entries
+from provision.store.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,30 @@ def verify_modules(artifact: Path) -> Report:
 def stored_manifest(entry: Path) -> Manifest | None:
     """Return the manifest of a store entry; None if it is missing or damaged."""
     return load_if_readable(entry / MANIFEST, Manifest)
+
+
+def kernel_entry(layout: Layout, release: str | None, named: Iterable[str] = ()) -> Path:
+    """Return the folder of the artifact for a kernel; None: of the one in use.
+
+    It is the one that the kernel uses, or else the newest: one that the kernel refused is not used.
+    Arguments as ``not_installed``.
+    """
+    if release is None or not entries(layout):
+        return current_entry(layout, named)
+    made = [
+        entry
+        for entry in map(layout.entry, entries(layout))
+        if (manifest := stored_manifest(entry)) and manifest.pin.kernel.release == release
+    ]
+    newest = max(made, key=lambda entry: entry.stat().st_ctime_ns, default=None)
+    entry = layout.linked(layout.kernel_link(release)) or newest
+    if entry is None:
+        raise NotFoundError(
+            f"The driver '{layout.driver}' has no artifact for the kernel {release} under"
+            f" '{layout.root}'.",
+            resolution=f"Install one: provision apply --kernel {release}",
+        )
+    return entry
 
 
 def files_fingerprint(entry: Path, manifest: Manifest) -> str:

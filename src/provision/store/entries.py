@@ -212,20 +212,6 @@ def current_entry(layout: Layout, named: Iterable[str] = ()) -> Path:
     return entry
 
 
-def kernel_entry(layout: Layout, release: str | None, named: Iterable[str] = ()) -> Path:
-    """Return the folder of the artifact for a kernel; None: of the one in use."""
-    if release is None or not linked_kernels(layout):
-        return current_entry(layout, named)
-    entry = layout.linked(layout.kernel_link(release))
-    if entry is None:
-        raise NotFoundError(
-            f"The driver '{layout.driver}' has no artifact for the kernel {release} under"
-            f" '{layout.root}'.",
-            resolution=f"Install one: provision apply --kernel {release}",
-        )
-    return entry
-
-
 def sync_tree(folder: Path) -> None:
     """Make a folder and everything in it durable, before it is renamed."""
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
@@ -37,8 +37,11 @@ _Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 IN_USE = "in-use"
 # The reason of a failure by the driver's own check, after it was loaded.
 CHECK = "check"
+# The reason why nothing is known of an artifact's trial: nothing could be tried.
+NOT_TRIED = "not-tried"
 # The reason of a failure in a trial: the kernel that may boot next does not take the modules.
-DOES_NOT_LOAD = "does-not-load"
+DoesNotLoad = Literal["does-not-load"]
+DOES_NOT_LOAD: DoesNotLoad = "does-not-load"
 
 
 class _Remembered(Frozen):
@@ -78,7 +81,7 @@ class Failure(_Remembered):
         """
         # The exponent is bounded, because the file may have any number.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
-        has_pause = self.reason in {"build", "compile", "load", "no-card"}
+        has_pause = self.reason in {"build", "compile", "load", "no-card", NOT_TRIED}
         is_over = self.program == __version__ and self.final
         return is_over or (has_pause and 0 <= now - self.time < pause)
 
@@ -106,6 +109,9 @@ class KernelState(_Remembered):
     load_failure: Failure | None = None
     # The boot in which an artifact's check passed last, by the artifact.
     checked: dict[str, str] = Field(default_factory=dict)
+    # The artifact that its kernel took in a trial, and why the last trial found nothing out.
+    tried: str | None = None
+    untried: Failure | None = None
     # The kernel that ran while the artifact was prepared for a kernel that was yet to come (empty
     # if no kernel ran); None for other kernels.
     announced: str | None = None

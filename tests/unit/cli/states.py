@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,40 @@ def _next_kernel_refuses_newer(host: HostTree, run: Run) -> None:
     _next_kernel_ready(host, run)
     host.offer("2.0", kernel=NEXT)
     host.refuse_next()
+
+
+def _next_kernel_untried(host: HostTree, run: Run) -> None:
+    """Have it be made without a trial, as where QEMU is installed later."""
+    _next_kernel_ready(host, run)
+    state = host.store("state.json")
+    state.write_text(re.sub(r'(?m)^ *"tried": "[0-9a-f]+",\n', "", state.read_text()))
+
+
+def _next_kernel_can_not_be_tried(host: HostTree, run: Run) -> None:
+    program = host.folder / "programs/qemu-system-x86_64"
+    text = program.read_text()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    _next_kernel_ready(host, run)
+    program.write_text(text)
+
+
+def _lock_down(host: HostTree) -> None:
+    """As Secure Boot makes a distro's kernel do, without a word on its command line."""
+    host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
+
+
+def _lock_down_and_sign(host: HostTree) -> None:
+    _lock_down(host)
+    settings = _settings(host)
+    signing = '[signing]\nkey = "/etc/provision/mok.key"\ncertificate = "/etc/provision/mok.der"\n'
+    settings.write_text(f"{settings.read_text()}\n{signing}")
+
+
+def _secure_boot(host: HostTree) -> None:
+    name = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    path = host.root / "sys/firmware/efi/efivars" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x06\0\0\0\x01")
 
 
 def _check_failed(version: str | None) -> State:
@@ -531,6 +566,17 @@ STATES: dict[str, State] = {
         _check_failed(None), lambda host: host.write("srv/works", "")
     ),
     "next kernel, refused": _next_kernel_refused,
+    "next kernel, made without a trial": _next_kernel_untried,
+    "next kernel, made without a trial, refuses": _then(
+        _next_kernel_untried, lambda host: host.refuse_next()
+    ),
+    "next kernel, can't be tried": _next_kernel_can_not_be_tried,
+    "next kernel, ready, locked down": _then(_next_kernel_ready, _lock_down),
+    "next kernel, ready, not locked down": _then(
+        _next_kernel_ready, lambda host: host.write("proc/cmdline", "quiet lockdown=none\n")
+    ),
+    "next kernel, ready, locked down, signed here": _then(_next_kernel_ready, _lock_down_and_sign),
+    "next kernel, ready, Secure Boot": _then(_next_kernel_ready, _secure_boot),
     "next kernel, refuses a newer version": _next_kernel_refuses_newer,
     "next kernel, refused a newer version": _applied(_next_kernel_refuses_newer, "--update"),
     "next kernel, refused, trials off": _then(

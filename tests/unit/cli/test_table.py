@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -503,7 +504,15 @@ _ROWS: list[Row] = [
     ("next kernel, refused", "status --check", 1, _state("next-kernel-not-ready"), set()),
     ("next kernel, refused", "plan", 1, {"actions": []}, set()),
     ("next kernel, refused", "load", 0, {"drivers": [{"changed": False}]}, set()),
-    ("next kernel, refused", f"verify --boot --kernel {NEXT} demo", 3, _error(3), set()),
+    # What the kernel refused can be tried again, and is in use nowhere.
+    (
+        "next kernel, refused",
+        f"verify --boot --kernel {NEXT} demo",
+        1,
+        _error(1, boot={"outcomes": [{"state": "refused"}]}),
+        set(),
+    ),
+    ("next kernel", f"verify --boot --kernel {NEXT} demo", 3, _error(3), set()),
     (
         "next kernel, refused, trials off",
         "apply",
@@ -516,6 +525,67 @@ _ROWS: list[Row] = [
         f"verify --boot --kernel {NEXT} demo",
         0,
         {"boot": {"kernel": NEXT, "outcomes": [{"module": DRIVER, "state": "loaded"}]}},
+        set(),
+    ),
+    # What was made without a trial is tried as soon as that is possible, and said to be untried.
+    (
+        "next kernel, made without a trial",
+        "status --check",
+        0,
+        _state("ready", drivers=[{"kernels": [{}, {"reason": ANY}]}]),
+        set(),
+    ),
+    ("next kernel, made without a trial", "plan", 0, _actions("try", kernel=NEXT), set()),
+    (
+        "next kernel, made without a trial",
+        "apply",
+        0,
+        _applied("ready", "try", kernel=NEXT),
+        {"status", "state"},
+    ),
+    (
+        "next kernel, made without a trial, refuses",
+        "apply",
+        1,
+        _applied("next-kernel-not-ready", "try", kernel=NEXT),
+        {"status", "state", "kernels"},
+    ),
+    ("next kernel, can't be tried", "apply", 0, _applied("ready"), {"status"}),
+    (
+        "next kernel, can't be tried",
+        "apply --retry",
+        0,
+        _applied("ready", "try", kernel=NEXT),
+        {"status", "state"},
+    ),
+    ("next kernel, can't be tried", "doctor", 0, {"states": {"warn": 2}}, set()),
+    # A guest enforces what the host does, whoever made it do so, or that is said to be untried.
+    (
+        "next kernel, ready, locked down",
+        f"verify --boot --kernel {NEXT} demo",
+        1,
+        _error(1, boot={"outcomes": [{"state": "refused"}]}),
+        set(),
+    ),
+    (
+        "next kernel, ready, not locked down",
+        f"verify --boot --kernel {NEXT} demo",
+        0,
+        {"boot": {"untried": []}},
+        set(),
+    ),
+    (
+        "next kernel, ready, locked down, signed here",
+        f"verify --boot --kernel {NEXT} demo",
+        0,
+        {"boot": {"untried": [ANY]}},
+        set(),
+    ),
+    (
+        "next kernel, ready, Secure Boot",
+        f"verify --boot --kernel {NEXT} demo",
+        0,
+        {"boot": {"untried": [ANY]}},
         set(),
     ),
     ("next kernel, ready", f"verify --kernel {NEXT} demo", 2, _error(2), set()),
@@ -819,10 +889,17 @@ _ROWS: list[Row] = [
         set(),
     ),
     # A host as a release left it: nothing is built, loaded or switched, and all of it works. That
-    # its files were unpacked here gives them another fingerprint; its loaders are today's.
+    # its files were unpacked here gives them another fingerprint; its loaders are today's, and it
+    # tried no kernel.
     ("left by 0.1.0", "status --check", 0, _state("ready"), set()),
-    ("left by 0.1.0", "plan", 0, _NO_ACTIONS, set()),
-    ("left by 0.1.0", "apply", 0, _applied("ready"), {"entry", "state", "status"}),
+    ("left by 0.1.0", "plan", 0, _actions("try", kernel=NEXT), set()),
+    (
+        "left by 0.1.0",
+        "apply",
+        0,
+        _applied("ready", "try", kernel=NEXT),
+        {"entry", "state", "status"},
+    ),
     ("left by 0.1.0", "apply --boot", 0, _applied("ready"), {"state", "status"}),
     ("left by 0.1.0", "verify demo", 0, {"findings": []}, set()),
     ("left by 0.1.0", "gc", 0, {"artifacts": []}, set()),

@@ -74,21 +74,36 @@ def test_a_driver_that_no_catalogue_has_is_looked_for_there(host: DoctorHost) ->
 
 
 @pytest.mark.parametrize(
-    ("trial", "has_qemu", "is_tried"),
-    [("", True, True), ("", False, False), ("true", False, True), ("false", True, False)],
+    ("trial", "has_qemu", "has_engine", "state", "is_tried"),
+    [
+        ("", True, False, "ok", True),
+        ("", False, True, "ok", False),
+        ("true", False, True, "ok", True),
+        ("true", False, False, "warn", False),
+        ("false", True, True, "ok", False),
+    ],
 )
 def test_who_reboots_knows_whether_the_next_kernel_is_tried(
     host: DoctorHost,
+    monkeypatch: pytest.MonkeyPatch,
     trial: str,
-    has_qemu: bool,  # noqa: FBT001 - a row
-    is_tried: bool,  # noqa: FBT001 - a row
+    state: str,
+    *,
+    has_qemu: bool,
+    has_engine: bool,
+    is_tried: bool,
 ) -> None:
+    # Where the agent looks for it, too.
+    programs = write(host.folder / "bin/sh", b"").parent
+    monkeypatch.setenv("PATH", str(programs))
     if trial:
         host.write("etc/provision/provision.toml", f"[policy]\ntrial = {trial}\n")
     if has_qemu:
-        host.write(f"usr/bin/qemu-system-{os.uname().machine}", "")
+        write(programs / f"qemu-system-{os.uname().machine}", b"").chmod(0o755)
+    if not has_engine:
+        (host.root / "usr/bin/dockerd").unlink()
     (found,) = host.results("policy")
-    assert (found.state, "not tried" not in found.seen) == ("ok", is_tried)
+    assert (found.state, "not tried" not in found.seen) == (state, is_tried)
 
 
 def test_one_cause_is_one_finding(host: DoctorHost) -> None:

@@ -365,6 +365,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("units", lambda host: host.write("bin/true", "").chmod(0o666), "fail"),
     ("automatic-reboot", _reboots, "warn"),
     ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
+    ("hold", _has((_SETTINGS, "[policy]\nhold_kernels = true\n")), "warn"),
     ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
     ("distros", _has((_SETTINGS, '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')), "warn"),
     ("runtime", _redefined, "warn"),

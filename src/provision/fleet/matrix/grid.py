@@ -24,6 +24,7 @@ from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Result, read_result
 from provision.host.kernels import kernel_order
+from provision.store.state import DOES_NOT_LOAD
 
 NOT_BUILT = "not-built"
 # A symbol and words beside the colour, for print and for readers who see no colours.
@@ -112,7 +113,7 @@ _REASONS = {
     "compile": "does not compile",
     "build": "a step of the build failed",
     "missing": "something is missing",
-    "does-not-load": "the kernel does not take it",
+    DOES_NOT_LOAD: "the kernel does not take it",
     "failed": "failed",
 }
 

@@ -20,9 +20,10 @@ from provision.files import in_root, remove_drafts, write_atomic
 from provision.fleet.matrix.cells import Cell, Column, DistroName, Row
 from provision.host import STORE
 from provision.pin import ImageDigest, KernelRelease, Name, Version
+from provision.store.state import DOES_NOT_LOAD, DoesNotLoad
 
 State = Literal["built", "failed", "not-supported"]
-Reason = Literal["compile", "build", "missing", "does-not-load", "failed"]
+Reason = Literal["compile", "build", "missing", DoesNotLoad, "failed"]
 # Of the year 9999, the last one that can be shown.
 _LAST_SECOND = 253_402_300_799
 _LONGEST_TEXT = 16_000
@@ -101,7 +102,7 @@ class Result(Frozen):
 
     def holds_for(self, digest: str) -> bool:
         """Return whether building a Pin would have this result again."""
-        is_final = self.state != "failed" or self.reason in {"compile", "does-not-load"}
+        is_final = self.state != "failed" or self.reason in {"compile", DOES_NOT_LOAD}
         return is_final and self.digest == digest
 
 
