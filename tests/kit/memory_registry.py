@@ -19,7 +19,7 @@ from kit.media import image_of
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
-from provision.registry.image_layout import LayoutWriter
+from provision.registry.image_layout import ImageLayout
 from provision.registry.keys import PublicKey, of_private_key
 from provision.registry.manifests import (
     BLOBS,
@@ -163,7 +163,7 @@ class MemoryRepository:
         self.stored.asked.append(what)
 
 
-def copy_to_layout(registry: MemoryRegistry, writer: LayoutWriter) -> None:
+def copy_to_layout(registry: MemoryRegistry, writer: ImageLayout) -> None:
     """Copy all images, as skopeo does."""
     blobs = list(registry.blobs.values())
     for tag, data in registry.manifests.items():

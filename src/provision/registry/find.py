@@ -31,7 +31,7 @@ from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import ArtifactImage, facts_of, find
-from provision.registry.image_layout import LayoutWriter, folder_layout
+from provision.registry.image_layout import ImageLayout, folder_layout
 from provision.registry.keys import PublicKey, load_keys, settled_keys
 from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
@@ -72,7 +72,7 @@ class TrustOverride:
 Connect = Callable[[Settings, Reference], Writable]
 
 
-def connect(settings: Settings, reference: Reference) -> Registry | LayoutWriter:
+def connect(settings: Settings, reference: Reference) -> Registry | ImageLayout:
     """Return an image's repository, reached as provision.toml says; nothing is asked yet."""
     if reference.layout is not None:
         return folder_layout(reference)

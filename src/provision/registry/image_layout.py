@@ -47,52 +47,40 @@ _BLOBS = "blobs/sha256"
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FolderFiles:
-    """Files below a folder; links are not followed."""
-
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
-
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file folder by folder: neither it nor a folder above it may be a link."""
-        parts = PurePosixPath(path).parts
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            for part in parts[:-1]:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-                inner = os.open(part, flags, dir_fd=folder)
-                os.close(folder)
-                folder = inner
-            # Opening a FIFO would block.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            handle = os.open(parts[-1], flags, dir_fd=folder)
-        except FileNotFoundError as error:
-            raise _missing(self.name, path) from error
-        except OSError as error:
-            raise refused(self.name, f"'{path}' in it can't be read ({error.strerror})") from error
-        finally:
-            os.close(folder)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise refused(self.name, f"'{path}' in it is no regular file")
-        return os.fdopen(handle, "rb")
+def _open(folder: Path, path: str) -> IO[bytes]:
+    """Open a regular file below a folder: neither it nor a folder on the way may be a link."""
+    parts = PurePosixPath(path).parts
+    above = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+            os.close(above)
+            above = inner
+        # Opening a FIFO would block.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(parts[-1], flags, dir_fd=above)
+    except FileNotFoundError as error:
+        raise refused(folder, f"it has no file '{path}'") from error
+    except OSError as error:
+        raise refused(folder, f"'{path}' in it can't be read ({error.strerror})") from error
+    finally:
+        os.close(above)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise refused(folder, f"'{path}' in it is no regular file")
+    return os.fdopen(handle, "rb")
 
 
-def read_small(files: FolderFiles, path: str, limit: int) -> bytes:
-    """Return the content of a file that is no longer than a limit."""
-    with files.open(path) as stream:
-        data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
+def _read_small(folder: Path, path: str) -> bytes:
+    """Return the content of a file that is no longer than a manifest."""
+    with _open(folder, path) as stream:
+        data = stream.read(LONGEST_MANIFEST + 1)
+    if len(data) > LONGEST_MANIFEST:
+        raise refused(folder, f"'{path}' in it is larger than {LONGEST_MANIFEST} bytes")
     return data
 
 
-def refused(name: str, why: str) -> ProvisionError:
+def refused(name: Path, why: str) -> ProvisionError:
     """Return the error for content of a medium that an image can't have."""
     return ProvisionError(
         f"'{name}' is refused: {why}.",
@@ -101,23 +89,17 @@ def refused(name: str, why: str) -> ProvisionError:
     )
 
 
-def _missing(name: str, path: str) -> NotFoundError:
-    return NotFoundError(
-        f"'{name}' has no file '{path}'.", resolution="Copy it again: it is not complete."
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """The images of an OCI image layout: a ``Repository``."""
+    """The images of an OCI image layout: a ``Writable``; what is written is in a folder of ours."""
 
-    files: FolderFiles
+    folder: Path
     reference: Reference
 
     @property
     def names(self) -> Mapping[str, Descriptor]:
         """The entries of its index by tag; entries without a tag by digest."""
-        return _names(self.files)
+        return _names(self.folder)
 
     def at(self, reference: Reference) -> Self:
         """Return the same layout for another of its images."""
@@ -130,18 +112,18 @@ class ImageLayout:
             entry = self.names.get(name)
             if entry is None:
                 raise NotFoundError(
-                    f"'{self.files.name}' has no image '{name}'.",
+                    f"'{self.folder}' has no image '{name}'.",
                     resolution="Check the name: the folder's index.json lists the images.",
                 )
             digest = entry.digest
-        data = self._read(digest)
+        data = _read_small(self.folder, _blob(digest))
         self._compare(digest, content_digest(data))
         return Content(data, digest)
 
     def config(self, digest: str, manifest: Manifest) -> bytes:
         """Return the configuration of an image."""
         del digest
-        return self._read(manifest.config.digest)
+        return _read_small(self.folder, _blob(manifest.config.digest))
 
     def fetch(
         self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
@@ -155,7 +137,7 @@ class ImageLayout:
                 continue
             sha256 = hashlib.sha256()
             try:
-                with self._open(layer.digest) as source, target.open("xb") as copied:
+                with _open(self.folder, _blob(layer.digest)) as source, target.open("xb") as copied:
                     # The digest decides in the end; no more is written than the manifest says.
                     while chunk := source.read(min(_CHUNK, layer.size + 1 - copied.tell())):
                         copied.write(chunk)
@@ -171,25 +153,38 @@ class ImageLayout:
         """Return the names in the index."""
         return tuple(self.names)
 
-    def _read(self, digest: str) -> bytes:
-        try:
-            return read_small(self.files, _blob(digest), LONGEST_MANIFEST)
-        except NotFoundError as error:
-            raise self._lacks(digest) from error
+    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
+        """As ``Writable.put_image``."""
+        for blob in (*blobs, manifest):
+            digest = content_digest(blob)
+            write_atomic(self.folder / _blob(digest), blob)
+        self._set_tag(tag, digest, manifest)
+        return digest
 
-    def _open(self, digest: str) -> IO[bytes]:
-        try:
-            return self.files.open(_blob(digest))
-        except NotFoundError as error:
-            raise self._lacks(digest) from error
+    def tag(self, digest: str, tag: str) -> None:
+        """As ``Writable.tag``."""
+        self._set_tag(tag, digest, self.manifest(digest).data)
 
-    def _lacks(self, digest: str) -> ProvisionError:
-        return refused(self.files.name, f"it names {digest}, which is not in it")
+    def _set_tag(self, tag: str, digest: str, manifest: bytes) -> None:
+        index = self.folder / INDEX
+        entry = {
+            "mediaType": json.loads(manifest).get("mediaType") or OCI_MANIFEST,
+            "digest": digest,
+            "size": len(manifest),
+            "annotations": {REF_NAME: tag},
+        }
+        with lock(self.folder / MARKER):
+            kept = [
+                one
+                for one in json.loads(index.read_text())["manifests"]
+                if one.get("annotations", {}).get(REF_NAME) != tag
+            ]
+            _write_index(index, [*kept, entry])
 
     def _compare(self, expected: str, got: str) -> None:
         if got != expected:
             raise WrongContentError(
-                f"'{self.files.name}' is damaged: what it has under {expected} is another content.",
+                f"'{self.folder}' is damaged: what it has under {expected} is another content.",
                 resolution="Copy it again, or have it made again by those whom you trust.",
                 details=f"expected {expected}\ngot      {got}",
             )
@@ -199,14 +194,10 @@ def _blob(digest: str) -> str:
     return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
 
 
-def _names(files: FolderFiles) -> dict[str, Descriptor]:
-    name = f"{files.name}: {INDEX}"
-    try:
-        index = parse_manifest(read_small(files, INDEX, LONGEST_MANIFEST), name)
-    except NotFoundError as error:
-        raise refused(files.name, f"it has no '{INDEX}'") from error
+def _names(folder: Path) -> dict[str, Descriptor]:
+    index = parse_manifest(_read_small(folder, INDEX), f"{folder}: {INDEX}")
     if not isinstance(index, Index):
-        raise refused(files.name, f"'{INDEX}' in it is no index")
+        raise refused(folder, f"'{INDEX}' in it is no index")
     found: dict[str, Descriptor] = {}
     signatures = []
     for one in index.manifests:
@@ -217,7 +208,7 @@ def _names(files: FolderFiles) -> dict[str, Descriptor]:
         # Some programs write the whole name there.
         tag = one.digest if tag is None else tag.rpartition("/")[2].rpartition(":")[2]
         if found.get(tag, one).digest != one.digest:
-            raise refused(files.name, f"two images in it are called '{tag[:80]}'")
+            raise refused(folder, f"two images in it are called '{tag[:80]}'")
         found[tag] = one
     if len(signatures) == 1 and len(found) == 1:
         (image,) = found.values()
@@ -225,42 +216,7 @@ def _names(files: FolderFiles) -> dict[str, Descriptor]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutWriter(ImageLayout):
-    """An image layout in a folder of our own, that images are added to."""
-
-    files: FolderFiles
-
-    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
-        """As ``Writable.put_image``."""
-        for blob in (*blobs, manifest):
-            digest = content_digest(blob)
-            write_atomic(self.files.folder / _blob(digest), blob)
-        self._set_tag(tag, digest, manifest)
-        return digest
-
-    def tag(self, digest: str, tag: str) -> None:
-        """As ``Writable.tag``."""
-        self._set_tag(tag, digest, self.manifest(digest).data)
-
-    def _set_tag(self, tag: str, digest: str, manifest: bytes) -> None:
-        index = self.files.folder / INDEX
-        entry = {
-            "mediaType": json.loads(manifest).get("mediaType") or OCI_MANIFEST,
-            "digest": digest,
-            "size": len(manifest),
-            "annotations": {REF_NAME: tag},
-        }
-        with lock(self.files.folder / MARKER):
-            kept = [
-                one
-                for one in json.loads(index.read_text())["manifests"]
-                if one.get("annotations", {}).get(REF_NAME) != tag
-            ]
-            _write_index(index, [*kept, entry])
-
-
-def folder_layout(reference: Reference) -> LayoutWriter:
+def folder_layout(reference: Reference) -> ImageLayout:
     """Return the repository of a reference in a folder, of which nothing is trusted."""
     folder = Path(str(reference.layout))
     if not (folder / MARKER).is_file():
@@ -269,17 +225,17 @@ def folder_layout(reference: Reference) -> LayoutWriter:
             resolution=f"See what is there: ls {folder.parent}. 'provision build {folder.name}"
             f" --push oci:{folder.parent} --sign' adds an image.",
         )
-    return LayoutWriter(FolderFiles(folder), reference)
+    return ImageLayout(folder, reference)
 
 
-def writable_layout(folder: Path, reference: Reference) -> LayoutWriter:
+def writable_layout(folder: Path, reference: Reference) -> ImageLayout:
     """Return the layout in a folder of our own; made where it is missing."""
     (folder / _BLOBS).mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
         write_atomic(folder / MARKER, MARKER_TEXT)
     if not (folder / INDEX).exists():
         _write_index(folder / INDEX, [])
-    return LayoutWriter(FolderFiles(folder), reference)
+    return ImageLayout(folder, reference)
 
 
 def _write_index(path: Path, manifests: Sequence[object]) -> None:
