@@ -186,7 +186,7 @@ def base_pin(name: str, digest: str) -> BasePin:
         return BasePin(image=name, digest=digest)
     except ValidationError as error:
         raise UsageError(
-            f"'{name}' ({digest}) is no name of a base image.",
+            f"'{name}' ({digest}) is not a valid image name.",
             resolution="Give it as NAME:TAG or NAME@sha256:…, in lower case.",
             details="\n".join(map(str, mistakes_of(error))),
         ) from error

@@ -56,7 +56,7 @@ from provision.distros.kernel_tree import (
     compiler_beside,
     compiler_package,
 )
-from provision.documents import load_json, mistakes_of, parse_json, refusing
+from provision.documents import load_json, mistakes_of, refusing
 from provision.errors import (
     ConfigError,
     Mistake,
@@ -322,9 +322,6 @@ def render_context(resolved: Resolved) -> RenderedContext:
     return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 
 
-_BESIDE = ("digest", "image", "urls", "exit_code")
-
-
 class PinFile(Pin):
     """A Pin with fields that are no inputs of the build."""
 
@@ -389,9 +386,7 @@ def load_pin(path: Path) -> Pin:
 
 
 def _pin_of(file: PinFile, path: Path) -> Pin:
-    plain = json.loads(file.canonical_json())
-    data = {name: value for name, value in plain.items() if name not in _BESIDE}
-    pin = parse_json(json.dumps(data), Pin, name=str(path))
+    pin = Pin(**{name: getattr(file, name) for name in Pin.model_fields})
     if pin.digest != file.digest_of_pin:
         problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
         raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])

@@ -39,8 +39,6 @@ class LoadedModule:
     build_id: bytes | None = None
     # Whether it can't be unloaded.
     is_permanent: bool = False
-    # Whether it was built with the kernel; None if that is not known.
-    is_in_tree: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +134,7 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
         srcversion=_text(folder / "srcversion"),
         build_id=_bytes(folder / "notes/.note.gnu.build-id"),
         is_permanent=_PERMANENT in holders or references == "-",
-        is_in_tree=_is_in_tree(folder),
     )
-
-
-def _is_in_tree(folder: Path) -> bool | None:
-    """Return whether a module was built with the kernel: without the taint ``O``.
-
-    Source: https://docs.kernel.org/admin-guide/tainted-kernels.html
-    """
-    taints = _text(folder / "taint")
-    return None if taints is None else "O" not in taints
 
 
 def _up(root: Path, module: str) -> list[str]:

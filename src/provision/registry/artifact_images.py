@@ -171,21 +171,19 @@ def find(
     architecture: str,
     *,
     examine: Callable[[str], VerifiedSignature | None] | None = None,
-    content: Content | None = None,
 ) -> ArtifactImage:
     """Return the image of a client's reference, once its signature was examined.
 
     Args:
         architecture: As ``uname -m`` prints it; it selects an image of an index.
         examine: Verifies the signature of a manifest with this digest; None if none is required.
-        content: Its manifest, if that was read before.
 
     Raises:
         NotFoundError: The registry does not have it, or not for this architecture.
         UntrustedError: It lacks the required signature.
     """
     name = str(client.reference)
-    content, manifest = _manifest(client, architecture, content)
+    content, manifest = _manifest(client, architecture)
     reference = client.reference.with_digest(content.digest)
     verified = examine(content.digest) if examine else None
     check_image(manifest, name)
@@ -203,13 +201,10 @@ def find(
     return ArtifactImage(client, reference, manifest, labels, pin, verified)
 
 
-def _manifest(
-    client: Repository, architecture: str, content: Content | None
-) -> tuple[Content, Manifest]:
+def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
     """Return the manifest of an image; of an index, that for the architecture."""
     name = str(client.reference)
-    if content is None:
-        content = client.manifest(client.reference.digest or client.reference.tag or "latest")
+    content = client.manifest(client.reference.digest or client.reference.tag or "latest")
     found = parse_manifest(content.data, name)
     if isinstance(found, Index):
         content = client.manifest(found.of(architecture, name).digest)
