@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -194,6 +195,29 @@ def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path:
             container.run(look, on_line=lambda line: found.append(int(line)))
     assert len(found) == 2
     assert max(found) * 4 <= of_containers()
+
+
+_AT_WORK = """\
+import sys
+from provision.engine.docker_api import ContainerRequest, connect
+with connect(sys.argv[1]).container(ContainerRequest(sys.argv[2], "a test", "none")) as container:
+    container.run("sleep 600", on_line=print)
+"""
+
+
+def test_a_container_ends_with_the_process_that_started_it(engine: Engine, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _AT_WORK, engine.host, IMAGE]
+    process = start(words, log=tmp_path / "log")
+    label = ("--quiet", "--filter", "label=provision.solve=a test")
+
+    def at_work() -> bool:
+        (found, *_) = [*engine.docker("ps", *label).stdout.split(), ""]
+        return found != "" and "sleep 600" in engine.docker("top", found, check=False).stdout
+
+    _wait(at_work, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for("its end", lambda: not engine.docker("ps", "-a", *label).stdout, within_s=30)
 
 
 def _fail(stream: BuildStream) -> BuildError:

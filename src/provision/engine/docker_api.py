@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -255,9 +255,10 @@ class Engine:
             _remove(client, [str(one["Id"]) for one in there])
             made = client.create_container(
                 request.image_id,
-                # If this process is killed, it ends by itself, and the engine removes it.
+                # If this process is killed, it ends with it, and the engine removes it.
                 command=["sh", "-c", _WAITING, f"{request.limit:.0f}"],
                 entrypoint=[],
+                stdin_open=True,
                 labels={"provision.solve": request.owner},
                 environment=dict(request.environment),
                 use_config_proxy=request.network != "none",
@@ -271,9 +272,12 @@ class Engine:
                 ),
             )
         try:
-            with self._translated("start a container"):
-                client.start(made["Id"])
-            yield Container(client, str(made["Id"]), request, self._translated)
+            with ExitStack() as attached:
+                with self._translated("start a container"):
+                    kept = client.attach_socket(made["Id"], {"stdin": 1, "stream": 1})
+                    attached.callback(kept.close)
+                    client.start(made["Id"])
+                yield Container(client, str(made["Id"]), request, self._translated)
         except BaseException:
             with self._translated("remove a container"):
                 _end(client, str(made["Id"]), "KILL")
@@ -425,7 +429,8 @@ _COPIED = 1 << 20
 _LINES_KEPT = 400
 _SEE = "Run the command again with --verbose: it shows all that ran in the container."
 # A container's first process gets only signals that it handles. All other processes end with it.
-_WAITING = "trap 'exit 0' TERM; sleep \"$0\" & wait"
+# Its standard input is a connection to the process that started it, which sends nothing.
+_WAITING = "trap 'exit 0' TERM; exec 3<&0; timeout \"$0\" cat <&3 >/dev/null & wait"
 # Bytes of a file that is read into memory, and of a line; a longer line comes in pieces.
 _MAX_FILE = 64 << 20
 _MAX_LINE = 64 << 10

@@ -59,6 +59,11 @@ class FakeClient:
         self.there["new"] = labels["provision.solve"]
         return {"Id": "new"}
 
+    def attach_socket(self, name: str, params: dict[str, int]) -> BytesIO:
+        assert name in self.there
+        assert params == {"stdin": 1, "stream": 1}
+        return BytesIO()
+
     def start(self, name: str) -> None:
         assert name in self.there
         if not self.starts:
