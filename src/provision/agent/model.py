@@ -376,7 +376,10 @@ def _prepare(
     reason = _need(version, release, artifact, mode)
     if reason is None:
         return None
-    if failure is not None and artifact.in_backoff and not mode.retries(release):
+    # What was gone back from says nothing about a still newer one.
+    may_be_newer = mode.update and artifact.is_current and failure is not None and failure.final
+    holds = failure is not None and artifact.in_backoff and not mode.retries(release)
+    if failure is not None and holds and not may_be_newer:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         told = failure.message, failure.resolution, failure.details
         return Blocked(name, release, obstacle, *told)

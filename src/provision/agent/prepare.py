@@ -58,6 +58,7 @@ from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
+    CHECK,
     NOT_TRIED,
     Failure,
     KernelState,
@@ -292,14 +293,34 @@ class Prepare:
         settled = settled_version(run.root, self.driver, setting, self.kernel)
         # A retry is for what was rolled back, and not for what it was rolled back to.
         is_settled = not (run.mode.retries(self.kernel) and self.artifact.known.rejected)
+        is_settled = is_settled and not run.mode.update
+        if self._running.rejected and not run.mode.retries(self.kernel):
+            # What this host went back from is no better under its next kernel.
+            is_settled, settled = True, self._running.version
         return DriverRequest(
             driver=self.driver,
             kernel=self.kernel,
             version=setting.version,
             flavour=setting.flavour,
-            prefer=settled if is_settled and not run.mode.update else None,
+            prefer=settled if is_settled else None,
             refresh=refresh,
         )
+
+    @property
+    def _running(self) -> KernelState:
+        """What is known of the running kernel, if it is another; else nothing."""
+        running = kernel_release(self.run.root)
+        if running is None or running == self.kernel:
+            return KernelState()
+        return load_state(self._layout).of(running)
+
+    def _fails_here(self, pin: Pin) -> bool:
+        """Return whether this host went back from a version because its check failed."""
+        known = self._running
+        if known.failure is None or known.failure.reason != CHECK:
+            return False
+        read = (stored_manifest(self._layout.entry(digest)) for digest in known.rejected)
+        return any(manifest is not None and manifest.pin.driver == pin.driver for manifest in read)
 
     def _is_damaged(self, pin: Pin) -> bool:
         """Return whether a Pin's artifact is the observed one, and damaged or missing."""
@@ -337,9 +358,18 @@ class Prepare:
         self._refuse_rejected(pin)
 
     def _refuse_rejected(self, pin: Pin) -> None:
-        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retries(
-            self.kernel
-        ):
+        if self.run.mode.retries(self.kernel):
+            return
+        if self._fails_here(pin):
+            version, name = pin.driver.version, self.driver
+            raise ProvisionError(
+                f"{name} {version} is not made for {self.kernel}: its check has failed on this"
+                " host.",
+                resolution="Set another version in provision.toml, or accept this one: provision"
+                " apply --retry",
+                reason="rejected",
+            )
+        if pin.short_digest in self.artifact.known.rejected:
             raise ProvisionError(
                 f"The artifact of {self.driver} for {self.kernel} would again be"
                 f" {pin.short_digest}, which was rolled back from.",
