@@ -29,10 +29,10 @@ _FORMS = (
     # One without a scheme, as of a proxy in a variable, or of an image: before a port,
     # a folder, or the end of a quotation. The '@' before a digest is another.
     (
-        r"(?<![\w.%+/:@\[-])[\w.%+-]{0,64}:",
+        r"(?<![\w.%+/:@-])(?!(?<=\[)[\da-f:.]+\])[\w.%+-]{0,64}:",
         (
             r"(?!/|\d+/)[^\s\"'<>]{1,512}"
-            r"(?=@(?!sha256:)(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5}(?!\w)|[/'\"]))"
+            r"(?=@(?!sha256:)(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5}(?!\w)|[/'\")\]]))"
         ),
     ),
     # What programs quote of an address with '/' in its password: Python, urllib3, curl, Go.

@@ -46,6 +46,7 @@ IN_MESSAGES = [
     ("the proxy me:hu:sh@[2001:db8::1]:80", "hu:sh", "the proxy me:***@[2001:db8::1]:80"),
     ("'joe:hu/sh@host/x:1' is no image", "hu/sh", "'joe:***@host/x:1' is no image"),
     ("no driver 'joe:hush@host.example'.", "hush", "no driver 'joe:***@host.example'."),
+    ("name it ([drivers.joe:hush@host])", "hush", "name it ([drivers.joe:***@host])"),
     ("AWS_SECRET_ACCESS_KEY=hush", "hush", "AWS_SECRET_ACCESS_KEY=***"),
     ("curl --oauth --password='hush' x", "hush", "curl --oauth --password='***' x"),
     ("machine m login me password hush", "hush", "machine m login me password ***"),

@@ -278,7 +278,10 @@ def find_in_registries(
             return version(client, next(filter(sought.may_serve, accepted), accepted[0]))
         offered.update(dict.fromkeys(there))
         tag = sought.tag(sought.version.name or "…").text
-        raise NotFoundError(f"'{client.reference.name}' has no {tag}.")
+        raise NotFoundError(
+            f"'{client.reference.name}' has no {tag}.",
+            resolution=f"Push it there: provision build {sought.driver} --push … --sign",
+        )
 
     found = _first(settings, sought.driver, lookup, look)
     if found is None and settings.config.policy.build == "never":

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from provision.errors import NotFoundError, choices
+from provision.errors import NotFoundError, choices, did_you_mean
 from provision.files import glob_in_root, in_root, switch_symlink, sync_directory
 from provision.host import STORE
 from provision.store.layout import Layout
@@ -195,12 +195,14 @@ def not_installed(layout: Layout, named: Iterable[str] = ()) -> NotFoundError:
     """
     name, named = layout.driver, tuple(named)
     known = dict.fromkeys((*named, *stored_drivers(layout.root)))
-    guess = f"{choices(name, known)} " if known and name not in known else ""
-    naming = f"name it in /etc/provision/provision.toml ([drivers.{name}]), and "
-    having = f"To have '{name}', {'' if name in named else naming}run"
+    resolution = choices(name, known)
+    if name in known:
+        resolution = "Install it: provision apply"
+    elif not did_you_mean(name, known):
+        naming = "Name it in /etc/provision/provision.toml, and run: provision apply"
+        resolution = f"{resolution} {naming}" if known else naming
     return NotFoundError(
-        f"The driver '{name}' is not installed under '{layout.root}'.",
-        resolution=f"{guess}{having}: provision apply",
+        f"The driver '{name}' is not installed under '{layout.root}'.", resolution=resolution
     )
 
 
