@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use rustix::mount::{MountFlags, UnmountFlags};
-
-use oci_decorator::config::{settings, vendor_dir};
+use oci_decorator::config::settings;
+use oci_decorator::config::vendor::read;
 use oci_decorator::host::inventory::collect;
-use oci_decorator::host::ldcache;
 use oci_decorator::host::rootfs::Root;
-use oci_decorator::host::Host;
+use oci_decorator::host::{ldcache, Host};
 use oci_decorator::model::decide::Choice;
 use oci_decorator::model::edits::Edits;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 const ROUNDS: usize = 60;
 
@@ -50,7 +49,7 @@ fn main() {
 /// The edits of every feature of every vendor of the host.
 fn edits(host: &Path) -> Edits {
     let folder = settings::beneath(host, settings::DEFAULT_CONFIG_DIR);
-    let files = vendor_dir::read(&folder).expect("vendor files");
+    let files = read(&folder).expect("vendor files");
     let host = Host::open(host).expect("the host");
     let mut edits = Edits::default();
     for choice in files.iter().filter_map(Choice::whole) {

@@ -5,15 +5,18 @@
 //! becomes, and writes it.
 
 pub mod containerd;
-pub mod crio;
 pub mod docker;
+pub mod drop_ins;
 pub mod hooks_d;
 pub mod links;
-pub mod podman;
 pub mod toml_text;
 
 use std::path::{Path, PathBuf};
 
+use crate::engines::drop_ins::{
+    crio_program, crio_with, crio_without, podman_program, podman_with, podman_without,
+    CRIO_DEFAULT,
+};
 use crate::error::{self, Error};
 use crate::host::files;
 
@@ -76,8 +79,8 @@ impl Engine {
         match self {
             Self::Docker => docker::with(text, runtime),
             Self::Containerd => containerd::with(text, runtime, others),
-            Self::Crio => crio::with(text, runtime, others),
-            Self::Podman => podman::with(text, runtime),
+            Self::Crio => crio_with(text, runtime, others),
+            Self::Podman => podman_with(text, runtime),
         }
     }
 
@@ -86,8 +89,8 @@ impl Engine {
         match self {
             Self::Docker => docker::without(text, name),
             Self::Containerd => containerd::without(text, name, is_drop_in),
-            Self::Crio => crio::without(text, name),
-            Self::Podman => podman::without(text, name),
+            Self::Crio => crio_without(text, name),
+            Self::Podman => podman_without(text, name),
         }
     }
 
@@ -95,7 +98,7 @@ impl Engine {
     pub fn is_default(self, text: &str, name: &str) -> bool {
         let path = match self {
             Self::Containerd => return containerd::is_default(text, name),
-            Self::Crio => crio::DEFAULT,
+            Self::Crio => CRIO_DEFAULT,
             Self::Docker | Self::Podman => return false,
         };
         toml_text::parse(text).is_ok_and(|text| toml_text::get_text(&text, path) == Some(name))
@@ -106,8 +109,8 @@ impl Engine {
         match self {
             Self::Docker => docker::program(text, name),
             Self::Containerd => containerd::program(text, name),
-            Self::Crio => crio::program(text, name),
-            Self::Podman => podman::program(text, name),
+            Self::Crio => crio_program(text, name),
+            Self::Podman => podman_program(text, name),
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Error {
     pub code: u8,
 }
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn failed(message: impl Into<String>) -> Self {
@@ -91,10 +91,7 @@ impl Error {
 
 /// In reports for programs, an error is its text.
 impl serde::Serialize for Error {
-    fn serialize<S: serde::Serializer>(
-        &self,
-        serializer: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }

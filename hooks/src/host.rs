@@ -1,7 +1,6 @@
 //! What the host has: the one way into a container's root, trust of files, device nodes, files and
 //! libraries of an inventory, below the folder that is the host's root.
 
-pub mod bundle;
 pub mod elf;
 pub mod facts;
 pub mod files;
@@ -9,11 +8,8 @@ pub mod gated_devices;
 pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
-pub(crate) mod mountinfo;
 pub mod nodes;
 pub(crate) mod publish;
-pub mod requirements;
-pub mod reserved;
 pub mod resolve;
 pub mod rootfs;
 pub(crate) mod syscalls;
@@ -30,12 +26,12 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::host::rootfs::listing::names_in;
-use crate::host::rootfs::{cannot_open, open_regular, path_of, Root};
+use crate::host::rootfs::{cannot_open, names_in, open_regular, path_of, Root};
+use crate::host::trust::Distrust;
 use crate::model::edits::{lies_in, Access, Device};
 use crate::model::glob;
+
 pub use tree::{Tree, TreeEntry};
-use trust::Distrust;
 
 /// More than the kernel writes into any file that is read here.
 const MAX_KERNEL_TEXT: u64 = 64 << 10;
@@ -182,7 +178,7 @@ impl Host {
     pub fn names_in(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = self.root.open_in(folder, flags)?;
-        let mut names = crate::host::rootfs::listing::names_in(opened)?;
+        let mut names = crate::host::rootfs::names_in(opened)?;
         names.sort();
         Ok(names)
     }

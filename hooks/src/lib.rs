@@ -6,14 +6,39 @@
 
 pub mod apply;
 pub mod cli;
-pub mod config;
+/// The configuration of a host: settings, vendor files and CDI specifications.
+pub mod config {
+    pub mod cdi;
+    pub mod folder;
+    pub mod nvidia;
+    mod reader;
+    pub mod settings;
+    pub mod toml_value;
+    pub mod vendor;
+}
 pub mod engines;
 pub mod error;
 pub mod frontends;
 pub mod host;
 pub mod log;
-pub mod model;
-pub mod spec;
+/// What a container asks for, what the policy lets it have, and the edits that follow. Pure: it
+/// looks at no host and changes no container.
+pub mod model {
+    pub mod decide;
+    pub mod edits;
+    pub mod glob;
+    pub mod policy;
+    pub mod request;
+    pub mod vendor;
+}
+/// The formats of the Open Container Initiative: command lines of runtimes, what specs ask for,
+/// states.
+pub mod spec {
+    pub mod command_line;
+    pub mod config;
+    pub mod json;
+    pub mod options;
+}
 
 #[cfg(test)]
 #[path = "../tests/support/need.rs"]

@@ -3,8 +3,6 @@
 //! All of it is best effort. A log that can't be written never stops a container,
 //! and a daemon that doesn't read never delays one.
 
-pub mod level;
-
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fs::File;
@@ -14,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags};
-
-use self::level::Level;
 
 const IDENTIFIER: &str = "oci-decorator";
 /// <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>
@@ -245,6 +241,56 @@ fn rfc3339(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// How severe a line is; a lower number is more severe.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Emergency = 0,
+    Alert,
+    Critical,
+    Error,
+    Warning,
+    Notice,
+    #[default]
+    Info,
+    Debug,
+}
+
+/// The vendor files' spelling, then the one that `config.toml` and log files use.
+const NAMES: [(&str, &str, Level); 8] = [
+    ("LOG_EMERG", "emergency", Level::Emergency),
+    ("LOG_ALERT", "alert", Level::Alert),
+    ("LOG_CRIT", "critical", Level::Critical),
+    ("LOG_ERR", "error", Level::Error),
+    ("LOG_WARNING", "warning", Level::Warning),
+    ("LOG_NOTICE", "notice", Level::Notice),
+    ("LOG_INFO", "info", Level::Info),
+    ("LOG_DEBUG", "debug", Level::Debug),
+];
+
+impl Level {
+    /// Reads `LOG_WARNING` and its like.
+    pub fn from_syslog(name: &str) -> Option<Self> {
+        NAMES.iter().find(|n| n.0 == name).map(|n| n.2)
+    }
+
+    /// Reads `warning` and its like.
+    pub fn from_word(word: &str) -> Option<Self> {
+        NAMES.iter().find(|n| n.1 == word).map(|n| n.2)
+    }
+
+    pub fn word(self) -> &'static str {
+        NAMES[self as usize].1
+    }
+
+    pub fn syslog_names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|n| n.0)
+    }
+
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|n| n.1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,5 +330,15 @@ mod tests {
         assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_795_179_845), "2026-11-20T13:04:05Z");
+    }
+
+    #[test]
+    fn every_name_leads_back_to_its_level() {
+        for (number, (syslog, word, level)) in NAMES.into_iter().enumerate() {
+            assert_eq!(level as usize, number);
+            assert_eq!(Level::from_syslog(syslog), Some(level));
+            assert_eq!(Level::from_word(word), Some(level));
+            assert_eq!(level.word(), word);
+        }
     }
 }

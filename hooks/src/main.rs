@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use oci_decorator::cli::{self, nvidia_cdi_hook, nvidia_container_cli, nvidia_ctk, nvidia_hook};
-use oci_decorator::frontends::nvidia::runtime_and_hook as nvidia;
-use oci_decorator::frontends::runtime;
+use oci_decorator::cli::nvidia_hook::{run_cdi, CDI_HOOK};
+use oci_decorator::cli::{self, nvidia_container_cli, nvidia_ctk, nvidia_hook};
+use oci_decorator::frontends::{nvidia, runtime};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         name if nvidia::is_name(name) => nvidia::run_runtime(&words, name),
         "nvidia-ctk" => nvidia_ctk::run(&words),
         nvidia_container_cli::NAME => nvidia_container_cli::run(&words),
-        nvidia_cdi_hook::NAME => nvidia_cdi_hook::run(&words),
+        CDI_HOOK => run_cdi(&words),
         name if nvidia_hook::is_name(name) => nvidia_hook::run(&words),
         _ => cli::run(&words),
     })

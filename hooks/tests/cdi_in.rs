@@ -8,7 +8,7 @@ use oci_decorator::apply::write_files;
 use oci_decorator::frontends::{self, cdi};
 use oci_decorator::host::rootfs::Rootfs;
 use oci_decorator::host::Host;
-use oci_decorator::log::{level::Level, Log};
+use oci_decorator::log::{Level, Log};
 use serde_json::{json, Value};
 
 use crate::support::{code, runtime, stderr, stdout, Tree};

@@ -1,11 +1,10 @@
 //! Compares `schema/vendor.schema.json` with the code: the same names, and the same verdict
 //! on every document, except for the rules that the schema can't express.
 
+use oci_decorator::config::vendor::{parse, FIELDS, INVENTORY_FIELDS, REQUIRED, RESERVED_FEATURES};
+use oci_decorator::log::Level;
 use proptest::prelude::*;
 use serde_json::Value;
-
-use oci_decorator::config::vendor::{parse, FIELDS, INVENTORY_FIELDS, REQUIRED, RESERVED_FEATURES};
-use oci_decorator::log::level::Level;
 
 fn schema() -> Value {
     serde_json::from_str(include_str!("../schema/vendor.schema.json")).unwrap()

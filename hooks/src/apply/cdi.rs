@@ -3,15 +3,18 @@
 //! feature, each with everything that its use needs. `nvidia` makes those that NVIDIA's tool makes.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
+mod files;
+pub mod nvidia;
+
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use serde_json::{json, Map, Value};
 
-use crate::apply::spec::hooks::own_hook;
+use crate::apply::spec::members::own_hook;
 use crate::config::cdi::{ContainerEdits, DeviceNode, Document, NamedDevice};
 use crate::config::settings::Settings;
-use crate::config::vendor_dir;
+use crate::config::vendor::read;
 use crate::error::{Error, Result};
 use crate::host::inventory::{collect_whole, Report};
 use crate::host::nodes::{Class, Nodes};
@@ -24,9 +27,6 @@ use crate::model::vendor::{Vendor, VendorFile};
 
 pub use files::{remove_each, write, write_each};
 
-mod files;
-pub mod nvidia;
-
 const OWN_VENDOR: &str = "oci-decorator";
 
 /// Makes specifications from vendor files, which are read once for all of them.
@@ -38,7 +38,7 @@ pub struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     pub fn read(settings: &'a Settings) -> Result<Self> {
-        Ok(Self { settings, files: vendor_dir::read(&settings.config_dir)?, host: OnceCell::new() })
+        Ok(Self { settings, files: read(&settings.config_dir)?, host: OnceCell::new() })
     }
 
     /// Errors: the root can't be opened, which is said only where the vendor files are well.

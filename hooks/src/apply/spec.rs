@@ -1,22 +1,24 @@
 //! Edits an OCI runtime spec as text: our additions are spliced in, and every other byte stays as
 //! it is, including unknown members.
 
-pub mod hooks;
-mod linux;
-mod process;
-pub(crate) mod splice;
+pub mod members;
 
 use std::borrow::Cow;
+use std::path::Path;
 
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use serde_json::value::RawValue;
 
+use crate::apply::spec::members::{edit_hooks, edit_linux, edit_process};
 use crate::error::{Error, Result};
+use crate::host::publish::publish;
+use crate::host::rootfs::read_whole;
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
 };
-use crate::spec::config::ContainerConfig;
+use crate::spec::config::{ContainerConfig, MAX_CONFIG};
 use crate::spec::json::{quote, RawObject};
-use splice::{apply, extend, Additions, Splice};
 
 /// Types of file systems that a runtime creates for each container.
 pub const NEW_FILE_SYSTEMS: [&str; 9] =
@@ -78,11 +80,11 @@ impl<'a> Spec<'a> {
         let mut splices = Vec::new();
         let mut top = Additions::new(self.text.trim_ascii_end(), &self.members);
         self.add_mounts(edits, &mut top, &mut splices)?;
-        linux::edit(self, edits, &mut top, &mut splices)?;
-        process::edit(self, edits, &mut splices)?;
-        hooks::edit(self, edits, &mut top, &mut splices)?;
+        edit_linux(self, edits, &mut top, &mut splices)?;
+        edit_process(self, edits, &mut splices)?;
+        edit_hooks(self, edits, &mut top, &mut splices)?;
         splices.extend(top.splice());
-        Ok(apply(self.text, splices))
+        Ok(apply_splices(self.text, splices))
     }
 
     fn add_mounts(
@@ -184,6 +186,122 @@ fn text<'a>(key: &str, value: &'a RawValue) -> Result<Cow<'a, str>> {
 fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
     let place = if key.is_empty() { "" } else { ": " };
     Error::failed(format!("the container's config.json is not a valid spec: {key}{place}{problem}"))
+}
+
+/// A new text for a part of the old text.
+pub struct Splice<'a> {
+    pub old: &'a str,
+    pub new: String,
+}
+
+/// Members to set in an object, old or new.
+pub(super) struct Additions<'a> {
+    object: &'a str,
+    empty: bool,
+    nulls: Vec<(Cow<'a, str>, &'a str)>,
+    new: Vec<String>,
+    replaced: Vec<Splice<'a>>,
+}
+
+impl<'a> Additions<'a> {
+    pub fn new(object: &'a str, members: &RawObject<'a>) -> Self {
+        let nulls = members.0.iter().filter(|(_, v)| v.get() == "null");
+        Self {
+            object,
+            empty: members.0.is_empty(),
+            nulls: nulls.map(|(k, v)| (k.clone(), v.get())).collect(),
+            new: Vec::new(),
+            replaced: Vec::new(),
+        }
+    }
+
+    /// Adds a member, or replaces its `null` (Go writes one for an empty list).
+    pub fn set(&mut self, key: &str, value: &str) {
+        match self.nulls.iter().find(|(name, _)| name == key) {
+            Some((_, old)) => self.replaced.push(Splice { old, new: value.to_owned() }),
+            None => self.new.push(format!("{}:{value}", quote(key))),
+        }
+    }
+
+    pub fn splice(self) -> impl Iterator<Item = Splice<'a>> {
+        let end = &self.object[self.object.len() - 1..];
+        let own = (!self.new.is_empty()).then(|| Splice {
+            old: end,
+            new: format!("{}{}}}", if self.empty { "" } else { "," }, self.new.join(",")),
+        });
+        self.replaced.into_iter().chain(own)
+    }
+}
+
+/// Adds items to a list of an object. The object may lack the list.
+pub(super) fn extend<'a>(
+    key: &str,
+    present: Option<&'a RawValue>,
+    items: &[String],
+    object: &mut Additions<'a>,
+    splices: &mut Vec<Splice<'a>>,
+) -> Result<()> {
+    if items.is_empty() {
+        return Ok(());
+    }
+    let items = items.join(",");
+    match present.filter(|value| value.get() != "null") {
+        None => object.set(key, &format!("[{items}]")),
+        Some(value) => {
+            let comma = if list(key, value)?.is_empty() { "" } else { "," };
+            let old = &value.get()[value.get().len() - 1..];
+            splices.push(Splice { old, new: format!("{comma}{items}]") });
+        }
+    }
+    Ok(())
+}
+
+pub fn apply_splices(text: &str, mut splices: Vec<Splice>) -> String {
+    let start = |splice: &Splice| splice.old.as_ptr() as usize - text.as_ptr() as usize;
+    splices.sort_by_key(start);
+    let added: usize = splices.iter().map(|s| s.new.len()).sum();
+    let mut out = String::with_capacity(text.len() + added);
+    let mut done = 0;
+    for splice in &splices {
+        let at = start(splice);
+        out.push_str(&text[done..at]);
+        out.push_str(&splice.new);
+        done = at + splice.old.len();
+    }
+    out.push_str(&text[done..]);
+    out
+}
+
+const TEMPORARY: &str = ".config.json.oci-decorator";
+
+/// The text of a bundle's config, and the file's status. `None`: the bundle has no such file.
+pub fn read_config(path: &Path) -> Result<Option<(Vec<u8>, Stat)>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fail = |problem: &dyn std::fmt::Display| {
+        Error::failed(format!("can't read {}: {problem}", path.display()))
+    };
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        other => other.map_err(|e| fail(&e))?,
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(|e| fail(&e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(fail(&"it is not a regular file"));
+    }
+    let bytes = read_whole(&fd, &stat, MAX_CONFIG).map_err(|e| fail(&e))?;
+    Ok(Some((bytes, stat)))
+}
+
+/// Replaces the file atomically and keeps its owner and mode.
+pub fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    publish(&folder, TEMPORARY, name, text.as_bytes(), like)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 
-use super::print;
+use crate::cli::print;
 use crate::error::Result;
 use crate::spec::options::{Opt, ParsedArgs, Syntax};
 

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{print, JSON};
+use crate::cli::{print, JSON};
+use crate::engines::drop_ins::check;
 use crate::engines::hooks_d::{self, Hook};
-use crate::engines::{by_hand, containerd, crio, links, Done, Engine, Job, RuntimeEntry};
+use crate::engines::{by_hand, containerd, links, Done, Engine, Job, RuntimeEntry};
 use crate::error::{exit, Error, Result};
-use crate::frontends::nvidia::runtime_and_hook::look_for_low_level;
-use crate::host::files;
-use crate::host::files::{is_executable, PATH};
+use crate::frontends::nvidia::look_for_low_level;
+use crate::host::files::{self, is_executable, PATH};
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
@@ -381,7 +381,7 @@ fn crios(ours: &Path, notes: &mut Vec<String>) -> Vec<String> {
     let mut texts = Vec::new();
     for path in paths {
         let read = files::read_others(&path).map_err(|error| error.message);
-        match read.and_then(|text| crio::check(text.as_deref()).map(|()| text)) {
+        match read.and_then(|text| check(text.as_deref()).map(|()| text)) {
             Ok(text) => texts.extend(text),
             Err(problem) => notes.push(format!("{} is left out: {problem}", path.display())),
         }
@@ -428,8 +428,9 @@ fn own_program() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::symlink;
+
+    use super::*;
 
     /// A copy of the default runtime is made from what can be read.
     #[test]

@@ -2,20 +2,21 @@
 
 mod cdi;
 mod config;
-mod config_text;
-mod runtime;
 mod system;
-mod system_nodes;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use super::check::SampleContainer;
-use super::commands::{command, Program, Takes};
-use super::{complain, nvidia_cdi_hook, print, report, JSON};
+use crate::cli::check::SampleContainer;
+use crate::cli::commands::{command, Program, Takes};
+use crate::cli::configure::{beside_us, engine_of, is_hook_mode, runtime, Order, REPLACE};
+use crate::cli::nvidia_hook::run_cdi;
+use crate::cli::{complain, print, report, JSON};
 use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
+use crate::engines::hooks_d::Hook;
+use crate::engines::Engine;
 use crate::error::Result;
 use crate::log::printable;
 use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
@@ -39,7 +40,7 @@ static PROGRAM: Program = Program {
     ],
     helps: &[("", HELP), ("cdi", cdi::HELP)],
     commands: &[
-        command("runtime configure", runtime::OPTIONS, runtime::run),
+        command("runtime configure", RUNTIME_OPTIONS, configure_runtime),
         command("config", config::OPTIONS, config::run),
         command("config default", config::OPTIONS, config::run_default),
         command("info", INFO, info),
@@ -62,7 +63,7 @@ fn info(words: &ParsedArgs) -> Result<u8> {
 /// Runs a hook, which reports its own errors.
 #[allow(clippy::unnecessary_wraps)]
 fn hook(words: &ParsedArgs) -> Result<u8> {
-    Ok(nvidia_cdi_hook::run(&words.operands))
+    Ok(run_cdi(&words.operands))
 }
 
 /// Runs a command line, without the program's name.
@@ -94,6 +95,82 @@ fn place_of(words: &ParsedArgs) -> ConfigPath {
         variable(nvidia::VARIABLE).as_deref(),
         variable(nvidia::XDG_VARIABLE).as_deref(),
     )
+}
+
+pub const RUNTIME_OPTIONS: &[Opt] = &[
+    value(&["runtime"]),
+    value(&["config"]),
+    value(&["drop-in-config"]),
+    flag(&["set-as-default", "nvidia-set-as-default"]),
+    value(&["nvidia-runtime-name", "runtime-name"]),
+    value(&["nvidia-runtime-path", "runtime-path"]),
+    value(&["nvidia-runtime-hook-path"]),
+    flag(&["cdi.enabled", "cdi.enable", "enable-cdi"]),
+    value(&["config-mode"]),
+    value(&["hook-file-path", "oci-hook-path"]),
+    flag(&["dry-run"]),
+    REPLACE,
+    // With these, NVIDIA's program asks the engine itself. Here the files are read.
+    value(&["config-source"]),
+    value(&["executable-path"]),
+];
+
+const RUNTIME: &str = "nvidia-container-runtime";
+const HOOK_PROGRAM: &str = "nvidia-container-runtime-hook";
+
+pub fn configure_runtime(args: &ParsedArgs) -> Result<u8> {
+    let hint =
+        "name docker, containerd, crio or podman: nvidia-ctk runtime configure --runtime=docker";
+    let engine = engine_of(args, args.value("runtime").unwrap_or("docker"), hint)?;
+    let name = args.value("nvidia-runtime-name").unwrap_or("nvidia");
+    let program = match args.value("nvidia-runtime-path") {
+        Some(path) => path.to_owned(),
+        // Docker looks names up itself, and NVIDIA's tool writes a name for it.
+        None if engine == Engine::Docker => RUNTIME.to_owned(),
+        None => installed(RUNTIME)?,
+    };
+    // As with NVIDIA's tool, the file of a hook is no engine's, and is printed unless it has a path.
+    let is_hook = is_hook_mode(args, Engine::Podman)?;
+    let hook_file = args.path("hook-file-path")?;
+    if hook_file.is_some() && !is_hook {
+        return Err(args.wrong("--hook-file-path needs --config-mode=oci-hook"));
+    }
+    let is_printed = is_hook && hook_file.is_none();
+    let hooks = || -> Result<Vec<Hook>> {
+        let program = args.value("nvidia-runtime-hook-path").map(str::to_owned);
+        Ok(vec![Hook {
+            file: hook_file.unwrap_or_else(|| "oci-nvidia-hook.json".into()),
+            program: program.map_or_else(|| installed(HOOK_PROGRAM), Ok)?,
+            stage: "prestart",
+        }])
+    };
+    if is_printed {
+        return print(&hooks()?.iter().map(Hook::text).collect::<String>());
+    }
+    debug(args, &format!("the runtime {name} is {program}"));
+    Order {
+        engine,
+        runtime: runtime(args, engine, name, program, ["set-as-default", "cdi.enabled"])?,
+        config: args.path("config")?,
+        drop_in: args.path("drop-in-config")?,
+        hooks: is_hook.then(hooks).transpose()?,
+        is_given: args.value("nvidia-runtime-path").is_some(),
+        is_removed: false,
+        is_replacing: args.is_set("replace"),
+        is_dry: args.is_set("dry-run"),
+        is_json: false,
+        is_quiet: args.is_set("quiet"),
+    }
+    .carry_out()
+}
+
+/// The link beside this program, else the path that packages use.
+fn installed(name: &str) -> Result<String> {
+    let beside = beside_us(name)?;
+    if Path::new(&beside).exists() {
+        return Ok(beside);
+    }
+    Ok(format!("/usr/bin/{name}"))
 }
 
 #[cfg(test)]

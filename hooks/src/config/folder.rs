@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::host::rootfs::listing::names_in;
-use crate::host::rootfs::{open_regular, read_whole};
+use crate::host::rootfs::{names_in, open_regular, read_whole};
 use crate::host::trust::{self, untrusted, Distrust};
 use crate::model::vendor::Mistake;
 

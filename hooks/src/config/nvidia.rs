@@ -33,7 +33,7 @@ pub struct NvidiaConfig {
     /// `nvidia-container-runtime.debug`
     pub log_file: Option<PathBuf>,
     /// `nvidia-container-runtime.log-level`. `None`: ours counts.
-    pub log_level: Option<crate::log::level::Level>,
+    pub log_level: Option<crate::log::Level>,
     /// `nvidia-container-runtime.runtimes`. `None`: ours count.
     pub runtimes: Option<Vec<String>>,
     /// `nvidia-container-runtime.mode`

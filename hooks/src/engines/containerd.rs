@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use toml_edit::{DocumentMut, Item, Table, TableLike};
 
-use super::toml_text::{self, get, get_table, get_text, parse, remove_default, table};
-use super::{Result, RuntimeEntry};
+use crate::engines::toml_text::{self, get, get_table, get_text, parse, remove_default, table};
+use crate::engines::{Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
 const PLUGINS: [(i64, &str); 4] = [

@@ -5,7 +5,7 @@
 
 use serde_json::{json, Value};
 
-use super::{Result, RuntimeEntry};
+use crate::engines::{Result, RuntimeEntry};
 use crate::spec::json::{quote, RawObject};
 
 const RUNTIMES: &str = "runtimes";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{change, links, Done};
+use crate::engines::{change, links, Done};
 use crate::error::{Error, Result};
 
 /// The default folder of the engines.

@@ -2,7 +2,7 @@
 
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-use super::Result;
+use crate::engines::Result;
 
 /// Reads a text. Errors: it is not TOML, with the line of the mistake.
 pub fn parse(text: &str) -> Result<DocumentMut> {

@@ -5,23 +5,20 @@
 //! For a container that names no device, no file is opened.
 
 mod edit;
-mod registry;
-mod translate;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::config::cdi::folder::{self, SpecFile};
-use crate::config::cdi::qualified;
+use rustc_hash::FxHashMap;
+
+use crate::config::cdi::{qualified, read_folders, Document, NamedDevice, SpecFile};
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::log::level::Level;
-use crate::log::Note;
+use crate::log::{brief, Level, Note};
 use crate::model::edits::Edits;
 
-pub use crate::config::cdi::folder::DEFAULT as DEFAULT_FOLDERS;
-pub use registry::{Listed, Registry};
-pub use translate::params_edit;
+pub use crate::config::cdi::DEFAULT_FOLDERS;
+pub use crate::frontends::cdi::edit::params_edit;
 
 /// At most this many unknown names are reported.
 const SAID: usize = 5;
@@ -66,7 +63,7 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
 /// Reads the specifications below a host's root.
 pub fn read(folders: &[PathBuf], host: &Host) -> Result<Vec<SpecFile>> {
     let folders: Vec<Option<PathBuf>> = folders.iter().map(|f| host.folder(f)).collect();
-    folder::read(&folders)
+    read_folders(&folders)
 }
 
 /// A warning about a broken file that no name needs.
@@ -89,4 +86,120 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
         more => format!(" (and {more} more)"),
     };
     Some(Error { message: format!("{}{more}", messages.join("; ")), ..errors[0].clone() })
+}
+
+/// The devices in the specifications of a host.
+#[derive(Debug)]
+pub struct Registry<'a> {
+    files: &'a [SpecFile],
+    folders: &'a [PathBuf],
+    /// Every device by its kind and name, in a map because a container may name thousands.
+    places: FxHashMap<(&'a str, &'a str), Vec<CdiMatch<'a>>>,
+}
+
+/// A device and its specification.
+#[derive(Debug, Clone, Copy)]
+pub struct CdiMatch<'a> {
+    pub file: &'a SpecFile,
+    pub document: &'a Document,
+    pub device: &'a NamedDevice,
+}
+
+/// A device that a container can name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    pub file: PathBuf,
+    /// Files of the same folder with the same device, so that no container gets it.
+    pub conflicts: Vec<PathBuf>,
+}
+
+impl<'a> Registry<'a> {
+    /// Errors name the folders.
+    pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
+        let mut places: FxHashMap<_, Vec<CdiMatch>> = FxHashMap::default();
+        for file in files {
+            let Ok(document) = &file.content else {
+                continue;
+            };
+            for device in &document.devices {
+                let key = (document.kind.as_str(), device.name.as_str());
+                places.entry(key).or_default().push(CdiMatch { file, document, device });
+            }
+        }
+        Self { files, folders, places }
+    }
+
+    /// Finds a device. Errors: no specification has it, several of one folder have it, or a
+    /// specification that may have it can't be used.
+    pub fn find(&self, name: &str) -> Result<CdiMatch<'a>> {
+        let Some(wanted) = qualified(name) else {
+            return Err(Error::usage(format!("{:?} is not the name of a CDI device", brief(name)))
+                .resolve("write it like vendor.com/class=device"));
+        };
+        // A broken file of this kind may have the device, or override another file.
+        self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
+        let candidates = self.places.get(&(wanted.kind, wanted.device));
+        let candidates = candidates.map(Vec::as_slice).unwrap_or_default();
+        let top = candidates.iter().map(|found| found.file.priority).max();
+        let mut best = candidates.iter().filter(|f| Some(f.file.priority) == top);
+        match (best.next(), best.next()) {
+            (Some(found), None) => Ok(*found),
+            (Some(one), Some(other)) => Err(conflict(name, one.file, other.file)),
+            (None, _) => {
+                self.refuse_broken(name, |kind| kind.is_none())?;
+                Err(self.unknown(name))
+            }
+        }
+    }
+
+    /// Every device of the specifications, sorted by name.
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = self.places.iter().map(|((kind, device), places)| {
+            let top = places.iter().map(|found| found.file.priority).max();
+            let best = places.iter().filter(|f| Some(f.file.priority) == top);
+            let mut files = best.map(|found| found.file.path.clone());
+            Listed {
+                name: format!("{kind}={device}"),
+                file: files.next().unwrap_or_default(),
+                conflicts: files.collect(),
+            }
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        listed
+    }
+
+    fn refuse_broken(&self, name: &str, is_its: impl Fn(Option<&str>) -> bool) -> Result<()> {
+        for file in self.files {
+            if let Err(broken) = &file.content {
+                if is_its(broken.kind.as_deref()) {
+                    let path = file.path.display();
+                    let name = brief(name);
+                    return Err(Error::usage(format!(
+                        "{name} is asked for, but {path} can't be used: {}",
+                        broken.summary()
+                    ))
+                    .resolve("correct the file, or remove it; `oci-decorator cdi list` names every mistake"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let folders = self.folders.iter().map(|it| it.display().to_string());
+        let folders = folders.collect::<Vec<_>>().join(", ");
+        Error::not_found(format!(
+            "no CDI specification in {folders} has the device {}",
+            brief(name)
+        ))
+        .resolve("`oci-decorator cdi list` shows every device; `oci-decorator cdi generate --output /etc/cdi/NAME.json` or the vendor's own tool writes a specification")
+    }
+}
+
+fn conflict(name: &str, one: &SpecFile, other: &SpecFile) -> Error {
+    let (one, other) = (one.path.display(), other.path.display());
+    Error::usage(format!("{name} is in {one} and in {other}: neither counts"))
+        .resolve("remove one of the files, or its device")
 }

@@ -6,7 +6,6 @@
 //! bundle's config names. Where it can't be read, as this process has the container's ids and the
 //! bundle lies in a user's home, runc's working folder and the mounts below it say the same.
 
-mod cache;
 mod call;
 
 use std::borrow::Cow;
@@ -15,21 +14,19 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 use rustix::fs::OFlags;
 
-use crate::apply::library_cache;
 use crate::apply::namespace::params;
-use crate::apply::spec::{Spec, NEW_FILE_SYSTEMS};
-use crate::apply::{cannot_link, cannot_list, make_directories};
+use crate::apply::spec::{read_config, Spec, NEW_FILE_SYSTEMS};
+use crate::apply::{cannot_link, cannot_list, compatible, make_directories};
 use crate::error::{Error, Result};
-use crate::host::bundle::read_config;
-use crate::host::ldcache::drop_in;
-use crate::host::mountinfo::{self, MountPoint};
-use crate::host::rootfs::Rootfs;
-use crate::log::level::Level;
-use crate::log::Note;
-use crate::model::edits::paths::clean;
-use crate::model::edits::{Compat, Link, Mounted, Present};
-use crate::spec::config::ContainerConfig;
-use crate::spec::state;
+use crate::host::ldcache::{self, compat_folder, put_compat, MAX_CACHE};
+use crate::host::libraries::{
+    in_folder, in_root, is_library, soname_link, under_own_name, unversioned,
+};
+use crate::host::rootfs::{self, MountPoint, Root, Rootfs};
+use crate::log::{Level, Note};
+use crate::model::edits::paths::{clean, split};
+use crate::model::edits::{Compat, Library, Link, Mounted, Present};
+use crate::spec::config::{bundle, ContainerConfig};
 
 pub use call::{parse, Verb, VERBS};
 
@@ -54,7 +51,7 @@ pub fn idle_note(verb: &Verb) -> Option<Note> {
 /// Runs the command. Notes: what the image prevents.
 /// Errors: the state, the bundle or the root can't be used.
 pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
-    let bundle = state::bundle(state)?;
+    let bundle = bundle(state)?;
     let path = bundle.join("config.json");
     let (config, mountinfo);
     let (mut rootfs, present) = match read_config(&path) {
@@ -68,7 +65,7 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
             return Err(Error::failed(format!("the state's bundle has no {path}")));
         }
         Err(unreadable) => {
-            mountinfo = mountinfo::read()?;
+            mountinfo = rootfs::mountinfo()?;
             let folder = std::env::current_dir().unwrap_or_default();
             let present = mounted_in(folder.to_str().unwrap_or_default(), &mountinfo);
             let present = present.ok_or(unreadable)?;
@@ -82,7 +79,7 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     match verb {
         Verb::CreateSymlinks(links) => Ok(make_links(&rootfs, links)),
         Verb::CreateDirectories(paths) => Ok(make_directories(&rootfs, paths)),
-        Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
+        Verb::UpdateLdcache(folders) => Ok(update_ldcache(&rootfs, &present, folders)),
         Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),
         Verb::DisableDeviceNodeModification => {
             params::mask_modify_device_files(&rootfs).map(|()| Vec::new())
@@ -143,12 +140,12 @@ fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {
 fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
     let compat = Compat { folder: clean(&compat.folder).into_owned(), ..compat.clone() };
     let mut notes = Vec::new();
-    let found = library_cache::compatible(&rootfs.files, &compat).unwrap_or_else(|error| {
+    let found = compatible(&rootfs.files, &compat).unwrap_or_else(|error| {
         notes.push(cannot_list(&compat.folder, error));
         Vec::new()
     });
     let folder = (!found.is_empty()).then_some(compat.folder.as_str());
-    drop_in::put_compat(&rootfs.files, folder).map_err(|e| {
+    put_compat(&rootfs.files, folder).map_err(|e| {
         Error::failed(format!("can't note in the image that {} comes first: {e}", compat.folder))
     })?;
     if !found.is_empty() {
@@ -175,6 +172,90 @@ fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
         Some(Note::new(Level::Warning, message))
     };
     paths.iter().filter_map(change).collect()
+}
+
+const CACHE: &str = "etc/ld.so.cache";
+/// Folders that every loader searches.
+const LOADER_FOLDERS: [&str; 4] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
+
+/// Merges the libraries of the folders into the image's caches. If the image's own cache knows a
+/// folder, only mounted libraries in it are new.
+pub fn update_ldcache(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Note> {
+    let known = known_folders(rootfs);
+    let mut found: Vec<Library> = Vec::new();
+    let mut notes = Vec::new();
+    let mut add = |root: &Root, folder: &str| match in_folder(root, folder) {
+        Ok(libraries) => found.extend(libraries),
+        Err(error) => notes.push(cannot_list(folder, error)),
+    };
+    if let Some(compat) = compat_folder(&rootfs.files) {
+        add(&rootfs.files, &compat);
+    }
+    let mut mounted = Vec::new();
+    for folder in folders {
+        let folder = clean(folder);
+        let targets = present.mounts.iter().map(|mount| clean(&mount.destination));
+        let in_it = targets.filter(|path| {
+            let parent = split(path).map(|(parent, _)| parent.trim_end_matches('/'));
+            parent == Some(&folder) && is_library(path)
+        });
+        mounted.extend(in_it.filter_map(|path| in_root(&rootfs.mounted, &path)));
+        if !known.contains(&*folder) {
+            add(&rootfs.mounted, &folder);
+        }
+    }
+    // Links to a library are looked for only after its soname link is there.
+    notes.extend(make_soname_links(rootfs, &mounted));
+    let mut named: Vec<Library> = mounted.iter().filter_map(under_own_name).collect();
+    named.extend(mounted.iter().filter_map(|library| unversioned_link(rootfs, library)));
+    let mut seen: FxHashSet<(String, bool)> =
+        found.iter().map(|l| (l.path.clone(), l.is_link)).collect();
+    found.extend(
+        mounted.into_iter().chain(named).filter(|l| seen.insert((l.path.clone(), l.is_link))),
+    );
+    notes.extend(ldcache::update(&rootfs.files, &found));
+    notes
+}
+
+/// Makes the soname links that `ldconfig` makes. Programs and musl's loader look for a library
+/// under its soname.
+fn make_soname_links(rootfs: &Rootfs, libraries: &[Library]) -> Vec<Note> {
+    let make = |library: &Library| {
+        let link = soname_link(library)?;
+        if libraries.iter().any(|other| other.path == link.path) {
+            return None;
+        }
+        let (root, within) = rootfs.writer(&link.path);
+        let error = root.make_link(within, &link.target).err()?;
+        Some(cannot_link(&link.path, error))
+    };
+    libraries.iter().filter_map(make).collect()
+}
+
+/// The link `libcuda.so` to a library of the soname `libcuda.so.1`, if the folder has it.
+fn unversioned_link(rootfs: &Rootfs, library: &Library) -> Option<Library> {
+    let (folder, _) = split(&library.path)?;
+    let path = format!("{folder}{}", unversioned(&library.soname)?);
+    let link = in_root(&rootfs.mounted, &path)?;
+    (link.is_link && link.soname == library.soname).then_some(link)
+}
+
+fn known_folders(rootfs: &Rootfs) -> FxHashSet<String> {
+    let mut known: FxHashSet<String> = LOADER_FOLDERS.iter().map(|&f| f.to_owned()).collect();
+    let Ok((bytes, _)) = rootfs.files.read(CACHE, MAX_CACHE) else {
+        return known;
+    };
+    let cache = ldcache::parse(&bytes).unwrap_or_default();
+    for entry in &cache.entries {
+        let folder = std::str::from_utf8(entry.path).ok().and_then(split);
+        if let Some((folder, _)) = folder {
+            let folder = folder.trim_end_matches('/');
+            if !known.contains(folder) {
+                known.insert(folder.to_owned());
+            }
+        }
+    }
+    known
 }
 
 #[cfg(test)]

@@ -13,19 +13,16 @@ use rustix::process::Pid;
 
 use crate::apply::namespace::process::Process;
 use crate::apply::namespace::{cgroup, params, DetachedMounts};
-use crate::apply::spec::Spec;
+use crate::apply::spec::{read_config, Spec};
 use crate::apply::write_files;
 use crate::config::settings::LoadedSettings;
 use crate::error::{Error, Result};
 use crate::frontends::{self, Context, FrontEndKind};
-use crate::host::bundle::read_config;
 use crate::host::rootfs::Rootfs;
-use crate::log::level::Level;
-use crate::log::{Log, Note};
+use crate::log::{Level, Log, Note};
 use crate::model::edits::{Edits, Present};
 use crate::spec::command_line::Arguments;
-use crate::spec::config::ContainerConfig;
-use crate::spec::state::State;
+use crate::spec::config::{ContainerConfig, State};
 
 /// Stages at which the container's namespaces exist and its root is not yet entered.
 pub const STAGES: [&str; 2] = ["prestart", "createRuntime"];

@@ -10,18 +10,16 @@ use std::process::Command;
 
 use rustix::fs::Stat;
 
-use crate::apply::spec::Spec;
+use crate::apply::spec::{read_config, write_config, Spec};
 use crate::apply::write_files;
 use crate::config::nvidia;
 use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{self, Context, FrontEndKind};
-use crate::host::bundle;
 use crate::host::files::{candidates, is_executable, PATH};
 use crate::host::rootfs::Rootfs;
-use crate::log::level::Level;
-use crate::log::{append, now, printable, Log, Note};
+use crate::log::{append, now, printable, Level, Log, Note};
 use crate::spec::command_line::{Arguments, Create, LogFormat};
 use crate::spec::config::ContainerConfig;
 use crate::spec::json::quote;
@@ -128,7 +126,7 @@ struct Existing<'a> {
 fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
     let mut found = Vec::new();
     for create in creates {
-        if let Some((bytes, stat)) = bundle::read_config(&create.config)? {
+        if let Some((bytes, stat)) = read_config(&create.config)? {
             found.push(Existing { create, bytes, stat });
         }
     }
@@ -169,7 +167,7 @@ fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
     let settled = frontends::settle(edits, spec.present()?, rootfs.as_ref(), root, log)?;
     let edited = spec.edited(&settled)?;
     if edited != spec.text() {
-        bundle::write_config(path, &edited, &existing.stat).map_err(|e| {
+        write_config(path, &edited, &existing.stat).map_err(|e| {
             Error::failed(format!("can't write {}: {e}", path.display()))
                 .resolve("the bundle must be writable for what its container asks for")
         })?;
@@ -257,8 +255,9 @@ fn rootfs_to_look_at(spec: &Spec) -> Result<Option<Rootfs>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
 
     #[test]
     fn runtimes_are_tried_in_order() {

@@ -7,12 +7,11 @@
 //! container too. With a number beside a UUID, the order is unknown here: the container's list is
 //! left out, and CUDA uses every device that the container was given.
 
+use crate::frontends::nvidia::vars::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES};
 use crate::model::policy::Policy;
 use crate::model::request::{
     ContainerRequest, DeviceList, DeviceRequest, Interface, RequestSource,
 };
-
-use super::nvidia::vars::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES};
 
 /// The variable with which Slurm and others give AMD's devices to a job.
 pub const ROCR: &str = "ROCR_VISIBLE_DEVICES";

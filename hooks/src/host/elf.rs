@@ -7,10 +7,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use object::elf::{FileHeader32, FileHeader64};
 use object::elf::{
-    Machine, DT_SONAME, DT_STRTAB, EF_ARM_ABI_FLOAT_HARD, EM_AARCH64, EM_ARM, EM_LOONGARCH,
-    EM_PPC64, EM_RISCV, EM_S390, EM_X86_64, PT_DYNAMIC, PT_LOAD,
+    FileHeader32, FileHeader64, Machine, DT_SONAME, DT_STRTAB, EF_ARM_ABI_FLOAT_HARD, EM_AARCH64,
+    EM_ARM, EM_LOONGARCH, EM_PPC64, EM_RISCV, EM_S390, EM_X86_64, PT_DYNAMIC, PT_LOAD,
 };
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};

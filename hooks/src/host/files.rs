@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Access, FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::publish::{publish_after, write_through};
 use crate::error::{Error, Result};
+use crate::host::publish::{publish_after, write_through};
 
 /// Larger than any hand-written configuration.
 const MAX_SIZE: u64 = 16 << 20;

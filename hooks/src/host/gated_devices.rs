@@ -4,10 +4,9 @@
 //! Source:
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
-use super::resolve::groups;
-use super::Host;
-use crate::log::level::Level;
-use crate::log::Note;
+use crate::host::resolve::groups;
+use crate::host::Host;
+use crate::log::{Level, Note};
 use crate::model::edits::{Device, Edits, Mount};
 use crate::model::request::{DeviceRequest, ExtraKind};
 

@@ -5,9 +5,7 @@
 //! keeps them, and extends musl's path file. It runs no program of the host or the image,
 //! and opens a file of the image only if it is known to be a regular file.
 
-pub mod drop_in;
 mod format;
-mod musl;
 
 use std::cmp::Ordering;
 use std::os::fd::OwnedFd;
@@ -16,15 +14,15 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::host::ldcache::format::compare_entries;
 use crate::host::libraries::has_unversioned_name;
 use crate::host::publish::publish;
 use crate::host::rootfs::Root;
-use crate::log::level::Level;
-use crate::log::Note;
+use crate::log::{Level, Note};
 use crate::model::edits::paths::split;
 use crate::model::edits::Library;
+use crate::model::glob;
 
-use format::compare_entries;
 pub use format::{compare_names, parse, write, Cache, Entry, Unreadable};
 
 /// Largest cache that is read; a full desktop's is a twentieth of this.
@@ -60,7 +58,7 @@ pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
     if let Err(error) = glibc(root, &additions, &folders, &mut warn) {
         warn("can't update the image's library cache", &error);
     }
-    if let Err(error) = musl::update(root, &additions, &folders) {
+    if let Err(error) = update_musl(root, &additions, &folders) {
         warn("can't update musl's path file", &error);
     }
     notes
@@ -104,10 +102,10 @@ fn glibc(
         warn("the image's library cache can't be read, and was replaced by one with the driver's libraries only", &why);
         Cache::default()
     });
-    let earlier = drop_in::read(root);
+    let earlier = read_drop_in(root);
     drop_stubs(root, &mut cache, additions, &earlier);
     let unlisted = unlisted(&cache, additions, folders);
-    if let Err(error) = drop_in::update(root, &earlier, &unlisted) {
+    if let Err(error) = update_drop_in(root, &earlier, &unlisted) {
         warn("a later ldconfig in the container won't find the driver's folders", &error);
     }
     let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
@@ -123,7 +121,7 @@ fn glibc(
 /// and fail. Only folders that an earlier start has listed are checked.
 fn drop_stubs(root: &Root, cache: &mut Cache, additions: &[Addition], earlier: &str) {
     // The image may have written the list, of any length.
-    let mut listed: Vec<&[u8]> = drop_in::folders(earlier).map(str::as_bytes).collect();
+    let mut listed: Vec<&[u8]> = listed_folders(earlier).map(str::as_bytes).collect();
     if listed.is_empty() {
         return;
     }
@@ -279,6 +277,169 @@ pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
     }
     entries.extend(ours);
     Cache { entries, ..cache }
+}
+
+const CONF: &str = "etc/ld.so.conf";
+const DROP_INS: &str = "etc/ld.so.conf.d";
+/// Its name sorts first, so that it takes precedence over copies in the image.
+const DROP_IN: &str = "00-oci-decorator.conf";
+/// Its name sorts before the other, so that its folder comes before the driver's folders.
+const COMPAT_DROP_IN: &str = "00-oci-decorator-compat.conf";
+const HEADER: &str =
+    "# Written by oci-decorator: folders of the drivers that this container was given.\n";
+const MAX_CONF: u64 = 1 << 16;
+
+/// The drop-in of an earlier start, or empty bytes if there is none.
+pub fn read_drop_in(root: &Root) -> String {
+    match root.read(&format!("{DROP_INS}/{DROP_IN}"), MAX_CONF) {
+        Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+/// The folder that [`put_compat`] wrote for this container.
+pub fn compat_folder(root: &Root) -> Option<String> {
+    let (bytes, _) = root.read(&format!("{DROP_INS}/{COMPAT_DROP_IN}"), MAX_CONF).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let first = listed_folders(&text).next().map(str::to_owned);
+    first
+}
+
+/// Records which folder of the image comes before the driver's, or that none does.
+pub fn put_compat(root: &Root, compat: Option<&str>) -> rustix::io::Result<()> {
+    if compat == compat_folder(root).as_deref() {
+        return Ok(());
+    }
+    let folder = root.make_folder(DROP_INS)?;
+    match compat {
+        Some(path) => {
+            let mut like = rustix::fs::fstat(&folder)?;
+            like.st_mode = 0o644;
+            let text = format!("{HEADER}{path}\n");
+            put(&folder, COMPAT_DROP_IN, text.as_bytes(), &like)
+        }
+        None => rustix::fs::unlinkat(&folder, COMPAT_DROP_IN, rustix::fs::AtFlags::empty()),
+    }
+}
+
+/// The folders that a drop-in lists.
+pub fn listed_folders(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| line.starts_with('/'))
+}
+
+/// Writes the drop-in where `ld.so.conf` includes it. Folders that the `old` one
+/// lists stay in it, as the cache by itself does not say that they are ours.
+pub fn update_drop_in(root: &Root, old: &str, folders: &[&str]) -> rustix::io::Result<()> {
+    let new = content(old, folders);
+    if new == old || new == HEADER || !included(root)? {
+        return Ok(());
+    }
+    let folder = root.make_folder(DROP_INS)?;
+    let mut like = rustix::fs::fstat(&folder)?;
+    like.st_mode = 0o644;
+    put(&folder, DROP_IN, new.as_bytes(), &like)
+}
+
+fn content(old: &str, new: &[&str]) -> String {
+    let mut listed = FxHashSet::default();
+    let mut text = HEADER.to_owned();
+    for folder in new.iter().copied().chain(listed_folders(old)) {
+        if listed.insert(folder) {
+            text.push_str(folder);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn included(root: &Root) -> rustix::io::Result<bool> {
+    match root.read(CONF, MAX_CONF) {
+        Ok((bytes, _)) => {
+            Ok(includes(&String::from_utf8_lossy(&bytes), &format!("/{DROP_INS}/{DROP_IN}")))
+        }
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// True when a line `include PATTERN …` covers the path (ldconfig(8)).
+fn includes(conf: &str, path: &str) -> bool {
+    conf.lines().any(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        words.next() == Some("include")
+            && words.any(|pattern| {
+                if pattern.starts_with('/') {
+                    glob::matches(pattern, path)
+                } else {
+                    glob::matches(&format!("/etc/{pattern}"), path)
+                }
+            })
+    })
+}
+
+// musl's loader has no cache but a list of folders, `/etc/ld-musl-ARCH.path`
+// (musl `ldso/dynlink.c`: separated by newlines or colons).
+
+/// musl's names for the architectures that drivers exist for, by glibc's cache flags.
+const ARCHITECTURES: [(u32, &str); 6] = [
+    (0x0303, "x86_64"),
+    (0x0a03, "aarch64"),
+    (0x0003, "i386"),
+    (0x0903, "armhf"),
+    (0x0503, "powerpc64le"),
+    (0x1003, "riscv64"),
+];
+/// The folders that the loader searches if there is no file.
+const MUSL_FOLDERS: &str = "/lib:/usr/local/lib:/usr/lib";
+const MAX_MUSL: u64 = 1 << 16;
+
+/// Adds the folders at the end of the list of every musl loader in the root for which
+/// there is a library.
+pub fn update_musl(
+    root: &Root,
+    additions: &[Addition],
+    folders: &[&str],
+) -> rustix::io::Result<()> {
+    let served = |flags| additions.iter().any(|a| a.flags == flags);
+    for (_, architecture) in ARCHITECTURES.iter().filter(|(flags, _)| served(*flags)) {
+        let loader = format!("lib/ld-musl-{architecture}.so.1");
+        if root.open_in(&loader, OFlags::PATH).is_ok() {
+            extend(root, &format!("ld-musl-{architecture}.path"), folders)?;
+        }
+    }
+    Ok(())
+}
+
+fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
+    let etc = root.make_folder("etc")?;
+    let mut like = rustix::fs::fstat(&etc)?;
+    like.st_mode = 0o644;
+    let old = match root.read(&format!("etc/{name}"), MAX_MUSL) {
+        Ok((bytes, stat)) => {
+            like = stat;
+            String::from_utf8(bytes).map_err(|_| Errno::ILSEQ)?
+        }
+        Err(Errno::NOENT) => MUSL_FOLDERS.to_owned(),
+        Err(error) => return Err(error),
+    };
+    match extended(&old, folders) {
+        Some(new) => put(&etc, name, new.as_bytes(), &like),
+        None => Ok(()),
+    }
+}
+
+/// The list with the missing folders added. `None` if none is missing.
+fn extended(old: &str, folders: &[&str]) -> Option<String> {
+    let mut listed: Vec<&str> =
+        old.split(['\n', ':']).map(str::trim).filter(|f| !f.is_empty()).collect();
+    let before = listed.len();
+    for folder in folders {
+        if !listed.contains(folder) {
+            listed.push(folder);
+        }
+    }
+    (listed.len() > before).then(|| listed.join("\n") + "\n")
 }
 
 #[cfg(test)]

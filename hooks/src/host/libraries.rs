@@ -10,10 +10,8 @@ use rustc_hash::FxHashSet;
 use rustix::fs::OFlags;
 
 use crate::error::Result;
-use crate::host::elf;
-use crate::host::rootfs::listing::names_in;
-use crate::host::rootfs::{open_regular, Root};
-use crate::host::Host;
+use crate::host::rootfs::{names_in, open_regular, Root};
+use crate::host::{elf, Host};
 use crate::model::edits::paths::split;
 use crate::model::edits::{lies_in, Edits, Library, Link};
 

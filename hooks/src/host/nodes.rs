@@ -4,10 +4,10 @@
 
 use rustix::fs::OFlags;
 
-use super::facts::{field, Facts, FactsSource, FactsState, Gpu};
-use super::{DeviceFound, Host};
 use crate::error::Error;
+use crate::host::facts::{field, Facts, FactsSource, FactsState, Gpu};
 use crate::host::rootfs::path_of;
+use crate::host::{DeviceFound, Host};
 use crate::model::decide::units::{Chosen, Unit};
 use crate::model::edits::Device;
 use crate::model::request::{Channels, MigRight};

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Facts, FactsState, WRITE_AGAIN};
-use super::inventory::{collect_one, missing, summary, Report, CUDA};
-use super::nodes::{add, channels, is_drm, number, right_node, Nodes};
-use super::requirements::check_requirements;
-use super::Host;
 use crate::error::{Error, Result};
-use crate::log::level::Level;
-use crate::log::{brief, Note};
+use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
+use crate::host::inventory::{collect_one, missing, summary, Report, CUDA};
+use crate::host::nodes::{add, channels, is_drm, number, right_node, Nodes};
+use crate::host::Host;
+use crate::log::{brief, Level, Note};
 use crate::model::decide::units::{choose, Chosen, RequestContext};
 use crate::model::decide::Choice;
 use crate::model::edits::paths::split;
 use crate::model::edits::{Compat, Device, Edits, Library};
-use crate::model::request::{DeviceList, DeviceRequest, ExtraKind, Features, Interface, Subject};
+use crate::model::request::{
+    is_version, DeviceList, DeviceRequest, ExtraKind, Features, Interface, Known, Outcome,
+    Requirement, Subject,
+};
 use crate::model::vendor::Vendor;
 
 /// Where images of CUDA have newer user space parts of the driver.
@@ -247,4 +248,60 @@ pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
     };
     let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
     groups.into_iter().collect()
+}
+
+/// Checks every requirement against the host, whose driver has this version unless the device facts
+/// say another, and against each chosen device.
+/// Errors: a requirement is not met, or can't be read.
+pub fn check_requirements(
+    requirements: &[Requirement],
+    facts: Option<&Facts>,
+    version: Option<&str>,
+    is_chosen: impl Fn(usize) -> bool,
+) -> Result<Vec<Note>> {
+    let host = Known {
+        cuda: facts.and_then(|facts| facts.cuda_version.as_deref()),
+        driver: facts
+            .and_then(|facts| facts.driver_version.as_deref())
+            .or(version.filter(|version| is_version(version))),
+        ..Known::default()
+    };
+    let gpus = facts.map_or(&[][..], |facts| &facts.devices);
+    let chosen = gpus.iter().enumerate().filter(|(at, _)| is_chosen(*at));
+    let mut known: Vec<Known> = chosen
+        .map(|(_, gpu)| Known { arch: gpu.arch.as_deref(), brand: gpu.brand.as_deref(), ..host })
+        .collect();
+    if known.is_empty() {
+        known.push(host);
+    }
+    let mut notes = Vec::new();
+    for requirement in requirements {
+        for known in &known {
+            notes.extend(check_one(requirement, known)?);
+        }
+    }
+    notes.dedup();
+    Ok(notes)
+}
+
+/// Checks one requirement. Errors: it is not met, or can't be read.
+fn check_one(requirement: &Requirement, known: &Known) -> Result<Option<Note>> {
+    match requirement.check(known) {
+        Outcome::Met => Ok(None),
+        Outcome::MetUnlessKnown(subjects) => {
+            let words: Vec<&str> = subjects.into_iter().map(Subject::word).collect();
+            let words = words.join(", ");
+            let message = format!("{requirement}, which counts as met: the host's device facts have no {words}");
+            Ok(Some(Note::new(Level::Info, message)))
+        }
+        Outcome::Unmet => Err(Error::failed(format!(
+            "{requirement}, and the host has {known}"
+        ))
+        .resolve("use an image for this driver or a newer driver; NVIDIA_DISABLE_REQUIRE=true starts it all the same")),
+        Outcome::Invalid(part) => Err(Error::usage(format!(
+            "{requirement}, and {:?} is not a condition",
+            brief(&part)
+        ))
+        .resolve("write cuda, driver, arch or brand, one of = != < <= > >= and a version, like cuda>=12.2")),
+    }
 }

@@ -4,18 +4,17 @@
 //! one.
 
 pub mod container;
-pub mod listing;
-mod write;
 
 use std::cell::OnceCell;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, CWD};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, CWD};
 use rustix::io::Errno;
 use rustix::mount::{open_tree, OpenTreeFlags};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 pub use container::Rootfs;
 
@@ -204,6 +203,102 @@ pub fn path_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::readlink(own_link(&fd), Vec::new()).ok().and_then(|path| path.into_string().ok())
 }
 
+pub const MOUNTINFO: &str = "/proc/self/mountinfo";
+
+pub fn mountinfo() -> Result<String> {
+    std::fs::read_to_string(MOUNTINFO)
+        .map_err(|e| Error::failed(format!("can't read {MOUNTINFO}: {e}")))
+}
+
+/// One of the mounts. Blanks in paths are escaped (`\\040`).
+#[derive(Debug)]
+pub struct MountPoint<'a> {
+    /// Major and minor number of the file system.
+    pub file_system: &'a str,
+    /// The mounted part of the file system.
+    pub root: &'a str,
+    pub point: &'a str,
+    pub kind: &'a str,
+    /// Those of the file system.
+    pub options: &'a str,
+}
+
+impl<'a> MountPoint<'a> {
+    /// Every mount of the file's text, in the order in which they were made.
+    pub fn all(text: &'a str) -> impl Iterator<Item = Self> + Clone {
+        text.lines().filter_map(Self::parse)
+    }
+
+    fn parse(line: &'a str) -> Option<Self> {
+        let (front, back) = line.split_once(" - ")?;
+        let mut front = front.split(' ').skip(2);
+        let (file_system, root, point) = (front.next()?, front.next()?, front.next()?);
+        let mut back = back.split(' ');
+        let kind = back.next()?;
+        Some(Self { file_system, root, point, kind, options: back.nth(1)? })
+    }
+
+    /// The place of a path of the file system. `None`: it lies outside of the mounted part.
+    pub fn place_of(&self, path: &str) -> Option<PathBuf> {
+        let within = Path::new(path).strip_prefix(self.root).ok()?;
+        let plain = |part| matches!(part, Component::Normal(_));
+        let inside = within.components().all(plain);
+        inside.then(|| Path::new(self.point).join(within))
+    }
+}
+
+/// Bytes to ask the kernel for in each call that lists a folder.
+const LISTING_BUFFER: usize = 4096;
+/// Bytes of an entry besides its name: getdents64(2), `struct linux_dirent64`.
+const ENTRY_SIZE: usize = 19;
+/// Bytes of entries up to which a folder is listed: some 100,000 names. An image may have millions.
+const MAX_LISTING: usize = 4 << 20;
+
+/// The names in an open folder that are UTF-8, in no order, each with its type (where the
+/// file system reports one). `None`: more bytes of entries than `limit`.
+pub fn entries_in(
+    folder: impl AsFd,
+    limit: usize,
+) -> rustix::io::Result<Option<Vec<(String, FileType)>>> {
+    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    let mut names = Vec::new();
+    let mut size = 0;
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        size += ENTRY_SIZE + entry.file_name().to_bytes().len();
+        if size > limit {
+            return Ok(None);
+        }
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        if !matches!(name, "." | "..") {
+            names.push((name.to_owned(), entry.file_type()));
+        }
+    }
+    Ok(Some(names))
+}
+
+/// The names in an open folder that are UTF-8, in no order. Errors: `FBIG` for a folder with more
+/// entries than any folder of a host or of an honest image.
+pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
+    let entries = entries_in(folder, MAX_LISTING)?.ok_or(Errno::FBIG)?;
+    Ok(entries.into_iter().map(|(name, _)| name).collect())
+}
+
+/// True for an open folder without entries. Only the first few entries are read.
+pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
+    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    while let Some(entry) = entries.next() {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +308,18 @@ mod tests {
         assert_eq!(refused(Errno::PERM, || true), Errno::NOSYS);
         assert_eq!(refused(Errno::PERM, || false), Errno::PERM);
         assert_eq!(refused(Errno::LOOP, || true), Errno::LOOP);
+    }
+
+    #[test]
+    fn the_limit_counts_what_the_kernel_hands_out() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("name"), "").unwrap();
+        let size: usize = [".", "..", "name"].iter().map(|name| 19 + name.len()).sum();
+        let names = |limit| {
+            let opened = std::fs::File::open(dir.path()).unwrap();
+            entries_in(opened, limit).unwrap().map(|all| all.len())
+        };
+        assert_eq!(names(size), Some(1));
+        assert_eq!(names(size - 1), None);
     }
 }

@@ -16,9 +16,8 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Host;
-use crate::host::rootfs::listing::entries_in;
-use crate::host::rootfs::{open_regular, Root};
+use crate::host::rootfs::{entries_in, open_regular, Root};
+use crate::host::Host;
 use crate::model::edits::paths::split;
 use crate::model::edits::Mount;
 

@@ -8,8 +8,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
-use crate::log::level::Level;
-use crate::log::{brief, Note};
+use crate::log::{brief, Level, Note};
 use crate::model::policy::{not_scheduled, refuse, Policy, Verdict};
 use crate::model::request::{
     asked, Backend, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,

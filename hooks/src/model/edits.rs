@@ -3,18 +3,18 @@
 //! and appliers take them once they are settled.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
-mod append;
-mod coalesce;
 mod conflict;
-mod device;
-mod mount_tree;
 pub mod paths;
 mod present;
+
+use std::fmt;
+use std::hash::Hash;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Result};
 
 pub use conflict::Settled;
-pub use device::{Access, Device};
 pub use paths::lies_in;
 pub use present::{Mounted, Present};
 
@@ -237,6 +237,130 @@ fn sort_mounts(mounts: &mut [Mount]) {
     // A sort needs memory even if the mounts are in order already.
     if !mounts.is_sorted_by(|a, b| a.target <= b.target) {
         mounts.sort_by(|a, b| a.target.cmp(&b.target));
+    }
+}
+
+impl Edits {
+    /// Adds what only the other has. The first entry at a path stays. Of two values of a variable,
+    /// the later one counts, as in CDI.
+    pub fn append(&mut self, other: Self) {
+        merge(&mut self.devices, other.devices, |d| &d.path);
+        merge(&mut self.mounts, other.mounts, |m| &m.target);
+        merge(&mut self.folders, other.folders, |m| &m.target);
+        merge(&mut self.directories, other.directories, |d| d);
+        merge(&mut self.libraries, other.libraries, |l| &l.path);
+        merge(&mut self.described, other.described, |m| &m.target);
+        merge(&mut self.links, other.links, |l| &l.path);
+        merge(&mut self.library_folders, other.library_folders, |f| f);
+        merge(&mut self.compat, other.compat, |c| &c.folder);
+        merge(&mut self.net_devices, other.net_devices, |d| &d.host);
+        add_missing(&mut self.groups, other.groups);
+        add_missing(&mut self.hooks, other.hooks);
+        add_missing(&mut self.replaced_hooks, other.replaced_hooks);
+        add_missing(&mut self.unset, other.unset);
+        self.set_variables(other.environment);
+        self.keeps_nodes |= other.keeps_nodes;
+        if other.intel_rdt.is_some() {
+            self.intel_rdt = other.intel_rdt;
+        }
+    }
+
+    fn set_variables(&mut self, entries: Vec<String>) {
+        if entries.is_empty() {
+            return;
+        }
+        let known = self.environment.iter().enumerate();
+        let known = known.map(|(place, entry)| (variable_name(entry).to_owned(), place));
+        // The first entry of a name is the one that is replaced.
+        let mut places: FxHashMap<String, usize> = known.rev().collect();
+        for entry in entries {
+            let name = variable_name(&entry);
+            self.unset.retain(|unset| unset != name);
+            if let Some(place) = places.get(name) {
+                self.environment[*place] = entry;
+            } else {
+                places.insert(name.to_owned(), self.environment.len());
+                self.environment.push(entry);
+            }
+        }
+    }
+}
+
+fn merge<T>(into: &mut Vec<T>, from: Vec<T>, key: impl Fn(&T) -> &String) {
+    if from.is_empty() {
+        return;
+    }
+    let mut seen: FxHashSet<&String> = into.iter().map(&key).collect();
+    let new: Vec<bool> = from.iter().map(|item| seen.insert(key(item))).collect();
+    let new = from.into_iter().zip(new).filter(|(_, new)| *new);
+    into.extend(new.map(|(item, _)| item));
+}
+
+fn add_missing<T: Clone + Eq + Hash>(into: &mut Vec<T>, from: Vec<T>) {
+    if from.is_empty() {
+        return;
+    }
+    let mut known: FxHashSet<T> = into.iter().cloned().collect();
+    into.extend(from.into_iter().filter(|item| known.insert(item.clone())));
+}
+
+/// A device node, as the runtime makes it in the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Path on the host.
+    pub source: String,
+    /// Path in the container.
+    pub path: String,
+    /// `c`, `b`, or `p` for a pipe, which has no device numbers and needs no right.
+    pub kind: char,
+    pub major: u32,
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// `None`: the user of the container's process.
+    pub uid: Option<u32>,
+    /// `None`: the group of the container's process.
+    pub gid: Option<u32>,
+    pub access: Access,
+}
+
+impl Device {
+    /// True if the container's cgroup needs a rule for the device.
+    pub fn needs_rule(&self) -> bool {
+        self.kind != 'p' && self.access != Access::NONE
+    }
+}
+
+/// What a container may do with a device, in the terms of cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    pub read: bool,
+    pub write: bool,
+    /// Whether it may make the device's node.
+    pub make: bool,
+}
+
+impl Access {
+    pub const ALL: Self = Self { read: true, write: true, make: true };
+    /// The node exists, and the container's cgroup gives no right to use it.
+    pub const NONE: Self = Self { read: false, write: false, make: false };
+
+    /// Reads `rwm` or some of these letters. `None`: another letter, or no letter.
+    pub fn parse(letters: &str) -> Option<Self> {
+        let known = !letters.is_empty() && letters.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+        known.then(|| Self {
+            read: letters.contains('r'),
+            write: letters.contains('w'),
+            make: letters.contains('m'),
+        })
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = [(self.read, "r"), (self.write, "w"), (self.make, "m")];
+        let mut given = letters.iter().filter(|(given, _)| *given);
+        given.try_for_each(|(_, letter)| f.write_str(letter))
     }
 }
 

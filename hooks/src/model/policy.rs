@@ -5,8 +5,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::log::level::Level;
-use crate::log::Note;
+use crate::log::{Level, Note};
 use crate::model::request::{asked, ContainerRequest, RequestSource};
 use crate::model::vendor::VendorFile;
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
-use crate::log::level::Level;
+use crate::log::Level;
 use crate::model::glob;
 use crate::model::request::Interface;
 

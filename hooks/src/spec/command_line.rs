@@ -7,15 +7,9 @@
 //! container, the bundle is ambiguous: the front end refuses it if a container that it may make has
 //! a request.
 
-mod names;
-#[cfg(test)]
-mod tests;
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-
-use names::{Meaning, Names, CREATE, CREATING, GLOBAL};
 
 const UNKNOWN: &str = "it has an option that is unknown, cut off or joined with its value";
 const NAME: &str = "runc, crun and youki want exactly one name for a container";
@@ -81,7 +75,7 @@ impl Arguments {
                     (Meaning::Bundle, Some(value)) => bundle = value,
                     (Meaning::Config, _) => config = value,
                     (Meaning::Log, Some(value)) => arguments.log = Some(value.into()),
-                    (Meaning::LogFormat, Some(value)) => {
+                    (Meaning::Format, Some(value)) => {
                         let is_json = value == "json";
                         arguments.log_format =
                             if is_json { LogFormat::Json } else { LogFormat::Text };
@@ -170,3 +164,86 @@ fn may_name_a_file(name: &[u8]) -> bool {
     let name = name.split(|byte| *byte == b'=').next().unwrap_or_default();
     ["bundle", "config", "f"].iter().any(|known| known.as_bytes().starts_with(name))
 }
+
+/// What an option means to this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    Bundle,
+    Config,
+    Log,
+    Format,
+    /// Takes a value that doesn't matter.
+    Value,
+    /// Takes no value.
+    Flag,
+}
+
+use Meaning::{Bundle, Config, Flag, Format, Log, Value};
+
+/// Names of one letter are short options, all others long ones.
+pub type Names = [(&'static str, Meaning)];
+
+/// Options before the command.
+pub const GLOBAL: &Names = &[
+    ("log", Log),
+    ("l", Log),
+    ("log-format", Format),
+    ("log-level", Value),
+    ("root", Value),
+    ("r", Value),
+    ("criu", Value),
+    ("rootless", Value),
+    ("cgroup-manager", Value),
+    ("debug", Flag),
+    ("systemd-cgroup", Flag),
+    ("help", Flag),
+    ("h", Flag),
+    ("?", Flag),
+    ("usage", Flag),
+    ("version", Flag),
+    ("v", Flag),
+    ("V", Flag),
+];
+
+/// Options of `create`, `run` and `restore`.
+pub const CREATE: &Names = &[
+    ("bundle", Bundle),
+    ("b", Bundle),
+    ("config", Config),
+    ("f", Config),
+    ("console-socket", Value),
+    ("c", Value),
+    ("pid-file", Value),
+    ("p", Value),
+    ("pidfd-socket", Value),
+    ("preserve-fds", Value),
+    ("image-path", Value),
+    ("work-path", Value),
+    ("parent-path", Value),
+    ("manage-cgroups-mode", Value),
+    ("empty-ns", Value),
+    ("lsm-profile", Value),
+    ("lsm-mount-context", Value),
+    ("detach", Flag),
+    ("d", Flag),
+    ("keep", Flag),
+    ("no-pivot", Flag),
+    ("no-subreaper", Flag),
+    ("no-new-keyring", Flag),
+    ("tcp-established", Flag),
+    ("ext-unix-sk", Flag),
+    ("shell-job", Flag),
+    ("file-locks", Flag),
+    ("auto-dedup", Flag),
+    ("lazy-pages", Flag),
+    ("help", Flag),
+    ("h", Flag),
+    ("?", Flag),
+    ("usage", Flag),
+];
+
+/// Commands that make a container.
+pub const CREATING: [&str; 3] = ["create", "run", "restore"];
+
+#[cfg(test)]
+mod tests;

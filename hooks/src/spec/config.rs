@@ -5,14 +5,18 @@
 //! runtime reports it.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
+use rustix::process::Pid;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
 use crate::model::request::{AskingMount, ContainerRequest, ANNOTATION_PREFIX};
-use crate::spec::json::{lossy_text, RawObject};
+use crate::spec::json::{lossy_text, Json, RawObject};
 
+/// Largest config.json that is read, in bytes.
+pub const MAX_CONFIG: u64 = 64 << 20;
 /// The capability whose presence in the bounding set makes a container privileged.
 const PRIVILEGE: &str = "CAP_SYS_ADMIN";
 
@@ -139,6 +143,74 @@ fn mounts<'a>(value: Option<&'a RawValue>, folder: &str) -> Vec<AskingMount<'a>>
 
 fn invalid(problem: &dyn std::fmt::Display) -> Error {
     Error::failed(format!("the container's config.json is not a valid spec: {problem}"))
+}
+
+// The state that a runtime writes to a hook's standard input.
+// <https://github.com/opencontainers/runtime-spec/blob/v1.2.0/runtime.md#state>
+
+/// The parts of a state that matter to this program.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    pub id: String,
+    pub bundle: PathBuf,
+    /// An error is one only for a container that asks for something.
+    pub pid: Result<Pid>,
+}
+
+/// The bundle that a state names. Its other members are ignored: at the stage
+/// createContainer, runtimes write 0 or 1 for the process.
+/// Errors: not a state, or one without a bundle.
+pub fn bundle(text: &str) -> Result<PathBuf> {
+    bundle_of(&state_members(text)?)
+}
+
+fn state_members(text: &str) -> Result<RawObject<'_>> {
+    serde_json::from_str(text).map_err(|e| invalid_state(&format!("it is not valid JSON: {e}")))
+}
+
+fn bundle_of(members: &RawObject) -> Result<PathBuf> {
+    // Runtimes wrote "bundlePath" before version 1.0.0 of the specification.
+    let bundle = members.get("bundle").or_else(|| members.get("bundlePath"));
+    let bundle = bundle
+        .and_then(lossy_text)
+        .filter(|path| path.starts_with('/') && !path.contains('\0'))
+        .ok_or_else(|| invalid_state("\"bundle\" is not an absolute path"))?;
+    Ok(bundle.into_owned().into())
+}
+
+impl State {
+    /// Errors: not a state, or one without a bundle.
+    pub fn parse(text: &str) -> Result<Self> {
+        let members = state_members(text)?;
+        let bundle = bundle_of(&members)?;
+        let id = members.get("id").and_then(lossy_text).unwrap_or_default();
+        Ok(Self { id: id.into_owned(), bundle, pid: pid(members.get("pid")) })
+    }
+}
+
+fn pid(value: Option<&RawValue>) -> Result<Pid> {
+    let Some(value) = value else {
+        return Err(invalid_state("it has no \"pid\": the container has no process yet"));
+    };
+    let number = match serde_json::from_str(value.get()) {
+        Ok(Json::Number(number)) => number,
+        Ok(other) => {
+            let kind = other.kind();
+            let problem = format!("\"pid\": expected a number, found {kind}");
+            return Err(invalid_state(&problem));
+        }
+        Err(error) => return Err(invalid_state(&format!("\"pid\": {error}"))),
+    };
+    // A hook within the container sees 1, which is the init process on the host.
+    let valid = number.fract() == 0.0 && number > 1.0 && number <= f64::from(i32::MAX);
+    #[allow(clippy::cast_possible_truncation)] // It was just compared.
+    let whole = if valid { number as i32 } else { 0 };
+    Pid::from_raw(whole)
+        .ok_or_else(|| invalid_state(&format!("\"pid\": {number} is not the container's process")))
+}
+
+fn invalid_state(problem: &str) -> Error {
+    Error::failed(format!("the state on standard input can't be used: {problem}"))
 }
 
 #[cfg(test)]

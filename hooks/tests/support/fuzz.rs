@@ -15,8 +15,7 @@ use oci_decorator::model::edits::{Device, Edits, Mount};
 use oci_decorator::model::request::{
     asked, Environment, Known, Outcome, RequestSource, Requirement,
 };
-use oci_decorator::spec::config::{ContainerConfig, ScanScope};
-use oci_decorator::spec::state::State;
+use oci_decorator::spec::config::{ContainerConfig, ScanScope, State};
 
 /// What is tried: a name, samples to damage, and what must hold for any bytes.
 pub struct Target {

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::nvidia::{self, Options, KIND};
-use super::{json, yaml, Generator, OWN_VENDOR};
-use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
+use crate::apply::cdi::nvidia::{self, Options, KIND};
+use crate::apply::cdi::{json, yaml, Generator, OWN_VENDOR};
+use crate::config::cdi::{read_folders, SpecFile, DEFAULT_FOLDERS};
 use crate::error::{exit, Error, Result};
 use crate::host::files;
 use crate::host::publish::write_through;
@@ -89,10 +89,10 @@ fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Nvidia> {
 /// one folder with the same device are a conflict, and a file in `/run` hides one in `/etc`.
 fn other_of(kind: &str, folder: &Path, generator: &Generator) -> Result<Option<PathBuf>> {
     let host = generator.host()?;
-    let usual = cdi_folder::DEFAULT.map(PathBuf::from);
+    let usual = DEFAULT_FOLDERS.map(PathBuf::from);
     let mut folders: Vec<_> = usual.iter().map(|folder| host.folder(folder)).collect();
     folders.push(Some(folder.to_owned()));
-    let files = cdi_folder::read(&folders)?;
+    let files = read_folders(&folders)?;
     let is_of_kind = |file: &&SpecFile| match &file.content {
         Ok(document) => document.kind == kind,
         Err(broken) => broken.kind.as_deref() == Some(kind),

@@ -9,7 +9,7 @@
 use rustc_hash::FxHashSet;
 use serde_json::Value;
 
-use super::{add, cache_call, directories_call, hooks, json, mounts, nodes, Generator};
+use crate::apply::cdi::{add, cache_call, directories_call, hooks, json, mounts, nodes, Generator};
 use crate::config::cdi::{is_device, ContainerEdits, Document};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::device_filter;
-use super::process::Process;
+use crate::apply::namespace::device_filter;
+use crate::apply::namespace::process::Process;
 use crate::error::{Error, Result};
-use crate::host::mountinfo::{self, MountPoint};
+use crate::host::rootfs::{mountinfo, MountPoint};
 use crate::host::syscalls::forbidden_in;
 use crate::model::edits::Device;
 
@@ -25,7 +25,7 @@ pub fn allow(devices: &[Device], process: &Process, id: &str) -> Result<()> {
     if !devices.iter().any(Device::needs_rule) {
         return Ok(());
     }
-    match find(&mountinfo::read()?, &process.cgroups) {
+    match find(&mountinfo()?, &process.cgroups) {
         Some(Cgroup::One(folder)) => allow_by_file(devices, &folder),
         Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder, id),
         None => {

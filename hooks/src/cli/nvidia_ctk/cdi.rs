@@ -4,13 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::warn;
 use crate::apply::cdi::nvidia::{self, Naming, SpecMode, KIND};
 use crate::apply::cdi::{write, yaml};
-use crate::cli::cdi_list::Listing;
-use crate::cli::{print, settings_of, CONFIG_DIR, JSON, ROOT};
-use crate::config::cdi::folder::DEFAULT;
-use crate::config::cdi::Syntax;
+use crate::cli::nvidia_ctk::warn;
+use crate::cli::{print, settings_of, Listing, CONFIG_DIR, JSON, ROOT};
+use crate::config::cdi::{Syntax, DEFAULT_FOLDERS};
 use crate::error::{exit, Result};
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
@@ -107,7 +105,7 @@ pub fn list(args: &ParsedArgs) -> Result<u8> {
         }
     }
     if folders.is_empty() {
-        folders = DEFAULT.map(PathBuf::from).into();
+        folders = DEFAULT_FOLDERS.map(PathBuf::from).into();
     }
     let listing = Listing::read(&settings.root, &folders)?;
     if !args.is_set("json") {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::document::check_version;
-use super::{is_device, is_kind, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt, Syntax};
+use crate::config::cdi::{
+    check_version, is_device, is_kind, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt,
+    Syntax,
+};
 use crate::config::reader::{get, join, Members, Reader};
 use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
 use crate::model::vendor::Mistake;

@@ -1,11 +1,13 @@
 //! The keys of NVIDIA's `config.toml`, in one table: what each changes, or why it changes nothing.
 //! Source: NVIDIA's container toolkit, `api/config/v1/config.go`.
 
-use super::{Compat, NvidiaConfig, RuntimeMode, CAPABILITIES};
+use Key::{Idle, Sets};
+
 use crate::config::cdi::is_kind;
+use crate::config::nvidia::{Compat, NvidiaConfig, RuntimeMode, CAPABILITIES};
 use crate::config::settings::{boolean, list, path, runtimes, string, text};
 use crate::config::toml_value::Value;
-use crate::log::level::Level;
+use crate::log::Level;
 
 /// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
 /// know either. `Some`: a warning, because it has another effect than in NVIDIA's program.
@@ -16,8 +18,6 @@ enum Key {
     /// The type that NVIDIA's program expects, and why the value changes nothing here.
     Idle(fn(&Value) -> Result<(), String>, &'static str),
 }
-
-use Key::{Idle, Sets};
 
 const FLAG: fn(&Value) -> Result<(), String> = |v| boolean(v).map(drop);
 const TEXT: fn(&Value) -> Result<(), String> = |v| string(v).map(drop);
@@ -188,9 +188,10 @@ fn compat(config: &mut NvidiaConfig, word: &str) -> Taken {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs;
     use std::path::Path;
+
+    use super::*;
 
     const PAGE: &str = "../docs/reference/nvidia.md";
 

@@ -28,7 +28,7 @@ fn the_commented_example_is_the_default() {
     };
     assert_eq!(settings, expected);
     assert_eq!(settings.policy.allow.map(|vendors| vendors.len()), Some(2));
-    for key in KEYS.iter().chain(&policy::KEYS) {
+    for key in KEYS.iter().chain(&POLICY_KEYS) {
         let table = ["policy", "allow"].contains(key);
         let as_value = live.contains(&format!("\n{key} = "));
         assert!(table || as_value, "{key}");

@@ -3,19 +3,16 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::vars::DEVICES;
 use crate::config::nvidia::NvidiaConfig;
 use crate::error::{Error, Result};
+use crate::frontends::nvidia::vars::DEVICES;
 use crate::host::inventory::collect;
-use crate::host::requirements::check_requirements;
-use crate::host::resolve::groups;
+use crate::host::resolve::{check_requirements, groups};
 use crate::host::trust::{untrusted, Distrust};
 use crate::host::Host;
-use crate::log::level::Level;
-use crate::log::{brief, Note};
+use crate::log::{brief, Level, Note};
 use crate::model::decide::Choice;
-use crate::model::edits::paths::clean;
-use crate::model::edits::paths::split;
+use crate::model::edits::paths::{clean, split};
 use crate::model::edits::{Edits, Link, Mount};
 use crate::model::request::{DeviceRequest, Interface};
 use crate::model::vendor::{Inventory, Vendor, VendorFile};

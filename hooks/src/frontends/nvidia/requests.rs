@@ -1,14 +1,18 @@
 //! Makes requests for devices of what variables, mounts and annotations say.
 
-use super::devices::{self, bare, is_automatic, is_qualified, qualified};
-use super::vars::{self, CUDA_VERSION, DEVICES, MOUNTS};
-use super::{extras, FrontEndKind, Nvidia};
-use crate::config::nvidia::{Compat, RuntimeMode};
+use std::collections::BTreeSet;
+
+use crate::config::nvidia::{Compat, NvidiaConfig, RuntimeMode};
 use crate::error::{Error, Result};
 use crate::frontends::cdi::is_name;
+use crate::frontends::nvidia::vars::{self, CUDA_VERSION, DEVICES, IMEX_CHANNELS, MOUNTS};
+use crate::frontends::nvidia::{FrontEndKind, Nvidia};
+use crate::host::gated_devices::GATED;
 use crate::log::brief;
+use crate::model::edits::paths::clean;
 use crate::model::request::{
-    Backend, ContainerRequest, DeviceList, DeviceRequest, Features, Interface, RequestSource,
+    Backend, Channels, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
+    Interface, MigRight, RequestSource,
 };
 
 impl Nvidia<'_> {
@@ -25,7 +29,7 @@ impl Nvidia<'_> {
             found.push((sources, key.clone().into_owned(), DeviceList::of_names(names)));
         }
         if self.config.volume_mounts {
-            let names = devices::by_mounts(container);
+            let names = by_mounts(container);
             if let Some(first) = names.first() {
                 let by = format!("the mount {MOUNTS}/{}", brief(first));
                 let list = DeviceList::of(names.iter().map(String::as_str));
@@ -174,7 +178,7 @@ impl Nvidia<'_> {
         if is_checked && !self.config.disable_require {
             request.requirements = vars::requirements(environment)?;
         }
-        request.extras = extras::of(container, self.config);
+        request.extras = extras(container, self.config);
         request.groups = !self.config.no_groups;
         request.compat =
             self.config.compat == Compat::LibraryCache && !self.is_disabled("enable-cuda-compat");
@@ -200,7 +204,7 @@ fn no_name(by: &str, name: &str) -> Error {
 }
 
 fn mixed(by: &str) -> Error {
-    let automatic = devices::AUTOMATIC;
+    let automatic = AUTOMATIC;
     Error::usage(format!(
         "{by} asks for devices of {automatic}, which no specification has, and for others of CDI"
     ))
@@ -213,4 +217,134 @@ fn names_of_cdi(by: &str, name: &str) -> Error {
         brief(name)
     ))
     .resolve("start the container with `--runtime=nvidia`, or with `--device` of an engine that knows CDI")
+}
+
+/// The names of devices below the folder, without those of channels.
+pub fn by_mounts(request: &ContainerRequest) -> Vec<String> {
+    let names = below(request).into_iter();
+    names
+        .filter(|name| !name.starts_with("imex/"))
+        .map(|name| match name.strip_prefix("cdi/") {
+            // A CDI name as a path: vendor, class and device.
+            Some(rest) if !rest.contains('=') => match rest.rsplit_once('/') {
+                Some((kind, device)) => format!("{kind}={device}"),
+                None => rest.to_owned(),
+            },
+            Some(rest) => rest.to_owned(),
+            None => name,
+        })
+        .collect()
+}
+
+/// Paths below the folder on which `/dev/null` is mounted.
+pub fn below(request: &ContainerRequest) -> Vec<String> {
+    let empty = |source: &str| clean(source) == "/dev/null";
+    let mounts = request.mounts.iter().filter(|mount| empty(&mount.source));
+    mounts
+        .filter_map(|mount| {
+            let path = clean(&mount.destination);
+            let name = path.strip_prefix(MOUNTS)?.strip_prefix('/')?;
+            Some(name.to_owned())
+        })
+        .collect()
+}
+
+/// True for `vendor/class=device`.
+pub fn is_qualified(name: &str) -> bool {
+    let parts = name.split_once('=').and_then(|(kind, device)| {
+        let (vendor, class) = kind.split_once('/')?;
+        Some([vendor, class, device])
+    });
+    parts.is_some_and(|parts| parts.iter().all(|part| !part.is_empty()))
+}
+
+/// The name with a kind. A name without one gets the default kind.
+pub fn qualified(name: &str, kind: &str) -> String {
+    if is_qualified(name) {
+        name.to_owned()
+    } else {
+        format!("{kind}={name}")
+    }
+}
+
+/// The kind of devices that NVIDIA's runtime describes when a container starts.
+pub const AUTOMATIC: &str = "runtime.nvidia.com/gpu";
+
+/// True for the name of a device that needs no specification: the vendor file answers.
+pub fn is_automatic(name: &str) -> bool {
+    is_qualified(name) && bare(name, AUTOMATIC) != name
+}
+
+/// The name without the default kind, and without the automatic one.
+pub fn bare<'n>(name: &'n str, kind: &str) -> &'n str {
+    let rest = |kind| name.strip_prefix(kind)?.strip_prefix('=');
+    let rest = rest(kind).or_else(|| rest(AUTOMATIC));
+    rest.filter(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
+// Requests for more than GPUs: IMEX channels between hosts, rights over MIG partitions, and nodes of
+// other drivers.
+
+/// The requests of a container; channels by mounts come before those by the variable.
+pub fn extras(container: &ContainerRequest, config: &NvidiaConfig) -> Vec<Extra> {
+    let mut found = Vec::new();
+    let environment = &container.environment;
+    let mut add = |source, by: String, kind| found.push(Extra { source, by, kind });
+    if !config.ignore_imex {
+        let mounts = if config.volume_mounts { below(container) } else { Vec::new() };
+        let mounts = mounts.iter().filter_map(|name| name.strip_prefix("imex/"));
+        let mounts: Vec<&str> = mounts.filter(|word| !word.is_empty()).collect();
+        if let Some(first) = mounts.first() {
+            let by = format!("the mount {MOUNTS}/imex/{}", brief(first));
+            let channels = channels(&mounts, &by);
+            add(RequestSource::Mounts, by, ExtraKind::Channels(channels));
+        }
+        let words = environment.get(IMEX_CHANNELS).unwrap_or_default().split(',').map(str::trim);
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        if !words.is_empty() {
+            let channels = channels(&words, IMEX_CHANNELS);
+            add(
+                RequestSource::Environment,
+                IMEX_CHANNELS.to_owned(),
+                ExtraKind::Channels(channels),
+            );
+        }
+    }
+    for right in [MigRight::Config, MigRight::Monitor] {
+        let value = environment.get(right.variable()).unwrap_or_default();
+        if !value.trim().is_empty() {
+            let kind = ExtraKind::MigRight(right, value.to_owned());
+            add(RequestSource::Environment, right.variable().to_owned(), kind);
+        }
+    }
+    for variable in GATED.iter().filter_map(|it| it.variable) {
+        if environment.get(variable) == Some("enabled") {
+            add(RequestSource::Environment, variable.to_owned(), ExtraKind::Gated);
+        }
+    }
+    found
+}
+
+fn channels(words: &[&str], by: &str) -> Result<Channels> {
+    if words == ["all"] {
+        return Ok(Channels::All);
+    }
+    let mut known = BTreeSet::new();
+    let mut numbers = Vec::new();
+    for word in words {
+        let digits = word.strip_prefix("channel").unwrap_or(word);
+        let is_number = digits.bytes().all(|b| b.is_ascii_digit());
+        let number: Option<u32> = is_number.then(|| digits.parse().ok()).flatten();
+        let number = number.ok_or_else(|| {
+            Error::usage(format!(
+                "{by} asks for the IMEX channel {:?}, which is not a number",
+                brief(word)
+            ))
+            .resolve("name channels by their numbers, like 0,1, or \"all\"")
+        })?;
+        if known.insert(number) {
+            numbers.push(number);
+        }
+    }
+    Ok(Channels::These(numbers))
 }

@@ -9,7 +9,7 @@ use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
 
 use super::*;
 use crate::apply::namespace::cgroup::allow_by_program;
-use crate::host::mountinfo::{self, MountPoint};
+use crate::host::rootfs::{mountinfo, MountPoint};
 use crate::host::syscalls::forbidden_in;
 use crate::need;
 
@@ -35,7 +35,7 @@ impl Cgroup {
         let nodes = tempfile::tempdir().unwrap();
         // The folder's name is unique. A process number is not: another namespace may use it.
         let name = format!("oci-decorator-test{}", nodes.path().file_name()?.to_str()?);
-        let mounts = mountinfo::read().unwrap();
+        let mounts = mountinfo().unwrap();
         let folder = MountPoint::all(&mounts)
             .filter(is_wanted)
             .map(|mount| Path::new(mount.point).join(&name))

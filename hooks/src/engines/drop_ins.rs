@@ -1,0 +1,115 @@
+//! Engines that read a folder of files beside their own: our file there is ours alone.
+
+use toml_edit::{DocumentMut, Item, Table, Value};
+
+use crate::engines::containerd::copy;
+use crate::engines::toml_text::{self, get, get_text, parse, remove_default, table};
+use crate::engines::{Result, RuntimeEntry};
+
+// CRI-O: our own file in its drop-in folder.
+//
+// Source: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
+
+const CRIO_RUNTIME: &[&str] = &["crio", "runtime"];
+pub const CRIO_DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
+/// CRI-O's default runtimes: crun since 1.31, runc before.
+const BUILT_IN: [&str; 2] = ["crun", "runc"];
+
+/// The text with the runtime. CDI needs no setting: CRI-O reads the specifications.
+pub fn crio_with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
+    let mut document = parse(text)?;
+    let name = runtime.name.as_str();
+    let path = [CRIO_RUNTIME, &["runtimes"]].concat();
+    if get(&document, &[&path[..], &[name]].concat()).is_none() {
+        let model = crio_model(&document, others, name)?;
+        table(&mut document, &path)?.insert(name, Item::Table(model));
+    }
+    let ours = table(&mut document, &[&path[..], &[name]].concat())?;
+    toml_text::set(ours, "runtime_path", &runtime.program);
+    toml_text::set(ours, "runtime_type", "oci");
+    match runtime.is_default {
+        Some(true) => toml_text::set(table(&mut document, CRIO_RUNTIME)?, CRIO_DEFAULT[2], name),
+        Some(false) => remove_default(&mut document, CRIO_DEFAULT, name),
+        None => {}
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The text without the runtime.
+pub fn crio_without(text: &str, name: &str) -> Result<String> {
+    let mut document = parse(text)?;
+    remove_default(&mut document, CRIO_DEFAULT, name);
+    toml_text::remove(&mut document, &[CRIO_RUNTIME, &["runtimes", name]].concat());
+    Ok(toml_text::text_of(&document))
+}
+
+/// The program of a runtime.
+pub fn crio_program(text: &str, name: &str) -> Result<Option<String>> {
+    let document = parse(text)?;
+    let runtime = get(&document, &[CRIO_RUNTIME, &["runtimes", name]].concat());
+    let path = |item: &Item| item.get("runtime_path").and_then(Item::as_str).map(str::to_owned);
+    Ok(runtime.map(|item| path(item).unwrap_or_default()))
+}
+
+/// Errors: the text of another file is not TOML.
+pub fn check(text: Option<&str>) -> Result<()> {
+    text.map_or(Ok(()), |text| parse(text).map(|_| ()))
+}
+
+/// A copy of the default runtime of all the files, because the path of its monitor and its allowed
+/// annotations apply to our runtime too.
+fn crio_model(document: &DocumentMut, others: &[String], name: &str) -> Result<Table> {
+    let files = others.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
+    let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
+    let named = files.iter().rev().find_map(|file| get_text(file, CRIO_DEFAULT));
+    let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);
+    for name in models {
+        let path = [CRIO_RUNTIME, &["runtimes", name]].concat();
+        let found = files.iter().rev().find_map(|file| get(file, &path));
+        if let Some(found) = found.and_then(Item::as_table_like) {
+            return Ok(copy(found));
+        }
+    }
+    Ok(Table::new())
+}
+
+// podman: our own file beside `containers.conf`.
+//
+// Source: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
+
+const PODMAN_RUNTIMES: &[&str] = &["engine", "runtimes"];
+const PODMAN_DEFAULT: &[&str] = &["engine", "runtime"];
+
+/// The text with the runtime. CDI needs no setting: podman reads the specifications.
+pub fn podman_with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
+    let mut document = parse(text)?;
+    let programs = Value::Array([runtime.program.as_str()].into_iter().collect());
+    if runtime.is_default == Some(true) {
+        toml_text::set(
+            table(&mut document, &PODMAN_DEFAULT[..1])?,
+            PODMAN_DEFAULT[1],
+            &runtime.name,
+        );
+    }
+    toml_text::set(table(&mut document, PODMAN_RUNTIMES)?, &runtime.name, programs);
+    if runtime.is_default == Some(false) {
+        remove_default(&mut document, PODMAN_DEFAULT, &runtime.name);
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The text without the runtime.
+pub fn podman_without(text: &str, name: &str) -> Result<String> {
+    let mut document = parse(text)?;
+    remove_default(&mut document, PODMAN_DEFAULT, name);
+    toml_text::remove(&mut document, &[PODMAN_RUNTIMES, &[name]].concat());
+    Ok(toml_text::text_of(&document))
+}
+
+/// The first program of a runtime.
+pub fn podman_program(text: &str, name: &str) -> Result<Option<String>> {
+    let document = parse(text)?;
+    let runtime = get(&document, &[PODMAN_RUNTIMES, &[name]].concat());
+    let first = |item: &toml_edit::Item| item.as_array()?.get(0)?.as_str().map(str::to_owned);
+    Ok(runtime.map(|item| first(item).unwrap_or_default()))
+}
