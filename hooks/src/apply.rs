@@ -9,28 +9,22 @@ use std::fs::File;
 
 use rustix::fs::{fstat, OFlags};
 use rustix::io::Errno;
+use serde::Deserialize;
 
 use crate::host::ldcache::{self, compare_names};
 use crate::host::rootfs::{is_same, names_in, open_regular, Root, Rootfs};
 use crate::host::{elf, libraries};
 use crate::log::{Level, Log, Note};
 use crate::model::edits::paths::clean;
-use crate::model::edits::{Compat, Library, Settled};
-use crate::spec::json::Json;
+use crate::model::edits::{Compat, Library, Link, Settled};
 
 /// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
 /// prevents is logged.
 pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
     log.write_all(&make_directories(rootfs, &edits.directories));
     // If the runtime has not mounted the file system yet, a hook makes these links later.
-    let late = edits.late_links.iter();
-    let late = late.filter(|link| rootfs.is_in_new(&link.path));
-    for link in edits.links.iter().chain(late) {
-        let (root, path) = rootfs.writer(&link.path);
-        if let Err(error) = root.make_link(path, &link.target) {
-            log.write(&cannot_link(&link.path, error));
-        }
-    }
+    let late = edits.late_links.iter().filter(|link| rootfs.is_in_new(&link.path));
+    log.write_all(&make_links(rootfs, edits.links.iter().chain(late)));
     log.write_all(&update_library_caches(rootfs, edits));
 }
 
@@ -54,14 +48,19 @@ pub fn cannot_list(folder: &str, error: Errno) -> Note {
     Note::new(Level::Warning, message)
 }
 
-/// Why a link is left out.
-pub fn cannot_link(path: &str, error: Errno) -> Note {
-    let why = match error {
-        Errno::EXIST => "the image has a file or folder of that name".to_owned(),
-        other => other.to_string(),
+/// Makes links, with the directories above them. Notes: what the image prevents.
+pub fn make_links<'l>(rootfs: &Rootfs, links: impl IntoIterator<Item = &'l Link>) -> Vec<Note> {
+    let make = |link: &Link| {
+        let path = clean(&link.path);
+        let (root, within) = rootfs.writer(&path);
+        let why = match root.make_link(within, &link.target).err()? {
+            Errno::EXIST => "the image has a file or folder of that name".to_owned(),
+            other => other.to_string(),
+        };
+        let message = format!("can't make the link {path} in the container: {why}");
+        Some(Note::new(Level::Warning, message))
     };
-    let message = format!("can't make the link {path} in the container: {why}");
-    Note::new(Level::Warning, message)
+    links.into_iter().filter_map(make).collect()
 }
 
 // Updates the library caches of a container, so that the loader finds the driver's libraries, and
@@ -73,14 +72,13 @@ pub fn cannot_link(path: &str, error: Errno) -> Note {
 /// The section in which NVIDIA names the hosts that a library of an image suits.
 const NOTE: &str = ".note.cuda.fwd_compatibility";
 const MAX_NOTE: u64 = 1 << 16;
-/// The author of the note.
 const AUTHOR: &str = "NVIDIA Corporation";
 const DRIVER_LIBRARY: &str = "libcuda.so.";
 const CACHE: &str = "/etc/ld.so.cache";
 
 /// Updates the caches of a container's root with the libraries of the edits.
 pub fn update_library_caches(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
-    let compat = &edits.rest.compat;
+    let compat = &edits.compat;
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for compat in compat {
         match compatible(&rootfs.files, compat) {
@@ -159,10 +157,12 @@ fn major(version: &str) -> Option<u32> {
 }
 
 /// The content of the note.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
 struct Fitness {
     /// Major versions of the drivers that the library works with. Empty: the note names none.
+    #[serde(rename = "Driver", default)]
     drivers: Vec<u32>,
+    #[serde(rename = "CUDA Version")]
     cuda: Option<String>,
 }
 
@@ -180,16 +180,7 @@ impl Fitness {
         let start = 12 + name_size.checked_next_multiple_of(4)?;
         let content = bytes.get(start..start.checked_add(size)?)?;
         let content = std::str::from_utf8(content).ok()?.trim_matches('\0');
-        let Ok(Json::Object(members)) = serde_json::from_str(content) else {
-            return None;
-        };
-        let get = |key: &str| members.iter().find(|(name, _)| name == key).map(|m| &m.1);
-        let drivers = match get("Driver") {
-            Some(Json::Array(items)) => items.iter().filter_map(whole).collect(),
-            _ => Vec::new(),
-        };
-        let cuda = get("CUDA Version").and_then(Json::text).map(str::to_owned);
-        (name == AUTHOR).then_some(Self { drivers, cuda })
+        serde_json::from_str(content).ok().filter(|_| name == AUTHOR)
     }
 
     fn allows(&self, version: &str, compat: &Compat) -> bool {
@@ -206,15 +197,6 @@ impl Fitness {
                 _ => false,
             },
         }
-    }
-}
-
-// The number was compared with the limits before it is converted.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn whole(value: &Json) -> Option<u32> {
-    match value {
-        Json::Number(number) if (0.0..=1e9).contains(number) => Some(*number as u32),
-        _ => None,
     }
 }
 

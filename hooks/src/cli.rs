@@ -103,14 +103,10 @@ fn complain(program: &str, error: &Error) -> u8 {
     error.code
 }
 
-fn print(text: &str) -> Result<u8> {
-    print_bytes(text.as_bytes())
-}
-
-fn print_bytes(bytes: &[u8]) -> Result<u8> {
+fn print(text: impl AsRef<[u8]>) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     // Flushed here, because nothing is flushed when the program ends.
-    out.write_all(bytes)
+    out.write_all(text.as_ref())
         .and_then(|()| out.flush())
         .map_err(|e| Error::failed(format!("can't write to standard output: {e}")))?;
     Ok(exit::DONE)
@@ -194,17 +190,14 @@ fn filter(words: &ParsedArgs) -> Result<u8> {
     let config = read_input("the spec", MAX_CONFIG)?;
     match runtime::filter(&settings, &config)? {
         Some(edited) => print(&edited),
-        None => print_bytes(&config),
+        None => print(&config),
     }
 }
 
 /// Runs the hook at a stage at which a container's mount namespace can be joined.
 fn run_hook(words: &ParsedArgs) -> Result<u8> {
     let settings = settings_of(words)?;
-    let state = read_input("the state", hook::MAX_STATE)?;
-    let state = std::str::from_utf8(&state)
-        .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?;
-    hook::run(&settings, state)?;
+    hook::run(&settings, None, &hook::read_state(None)?)?;
     Ok(exit::DONE)
 }
 
@@ -237,7 +230,7 @@ fn generate(words: &ParsedArgs) -> Result<u8> {
             return Err(words.wrong("--remove needs the folder of the files: --output-dir DIR"));
         };
         for path in cdi::remove_each(folder)? {
-            print(&format!("removed {}\n", printable(&path.display().to_string())))?;
+            print(format!("removed {}\n", printable(&path.display().to_string())))?;
         }
         return Ok(exit::DONE);
     }
@@ -276,10 +269,9 @@ impl Listing {
                 problems.push(format!("{}: {}", file.path.display(), mistakes.join("; ")));
             }
         }
-        for device in Registry::new(&files, folders).list() {
-            let (name, file) = (device.name, device.file.display().to_string());
-            let conflicts = device.conflicts.iter().map(|path| path.display().to_string());
-            let conflicts: Vec<_> = conflicts.collect();
+        for (name, mut has) in Registry::new(&files, folders).list() {
+            let conflicts = has.split_off(1);
+            let file = has.concat();
             if !conflicts.is_empty() {
                 let others = conflicts.join(", ");
                 problems.push(format!("{name}: {file} has it and so has {others}: neither counts"));

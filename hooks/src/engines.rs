@@ -14,16 +14,16 @@ pub mod toml_text;
 use std::path::{Path, PathBuf};
 
 use crate::engines::drop_ins::{
-    crio_program, crio_with, crio_without, podman_program, podman_with, podman_without,
-    CRIO_DEFAULT,
+    crio_program, crio_with, podman_program, podman_with, CRIO_DEFAULT, CRIO_RUNTIMES,
+    PODMAN_DEFAULT, PODMAN_RUNTIMES,
 };
 use crate::error::{self, Error};
 use crate::host::files;
+use crate::model::request::by_word;
 
 /// Errors say what is wrong with a text. The caller adds the file.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// An engine that can be configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     Docker,
@@ -41,15 +41,13 @@ impl Engine {
     ];
 
     pub fn from_word(word: &str) -> Option<Self> {
-        let mut all = Self::ALL.iter();
-        all.find(|(name, _)| *name == word).map(|(_, engine)| *engine)
+        by_word(&Self::ALL, word)
     }
 
     pub fn word(self) -> &'static str {
         Self::ALL[self as usize].0
     }
 
-    /// The default file.
     pub fn file(self, runtime: &str) -> PathBuf {
         match self {
             Self::Docker => "/etc/docker/daemon.json".into(),
@@ -89,8 +87,8 @@ impl Engine {
         match self {
             Self::Docker => docker::without(text, name),
             Self::Containerd => containerd::without(text, name, is_drop_in),
-            Self::Crio => crio_without(text, name),
-            Self::Podman => podman_without(text, name),
+            Self::Crio => without_toml(text, CRIO_DEFAULT, CRIO_RUNTIMES, name),
+            Self::Podman => without_toml(text, PODMAN_DEFAULT, PODMAN_RUNTIMES, name),
         }
     }
 
@@ -113,6 +111,14 @@ impl Engine {
             Self::Podman => podman_program(text, name),
         }
     }
+}
+
+/// A text without the runtime, nor its being the default.
+fn without_toml(text: &str, default: &[&str], runtimes: &[&str], name: &str) -> Result<String> {
+    let mut document = toml_text::parse(text)?;
+    toml_text::remove_default(&mut document, default, name);
+    toml_text::remove(&mut document, &[runtimes, &[name]].concat());
+    Ok(toml_text::text_of(&document))
 }
 
 /// The runtime to add to an engine.
@@ -139,7 +145,6 @@ pub struct Job {
     pub is_dry: bool,
 }
 
-/// The result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
     pub file: PathBuf,

@@ -106,19 +106,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_do_has_a_line_of_its_own_in_commands_only() {
-        let error = Error::usage("no \x1bfile").resolve("make it: mkdir /x");
-        let lines = ["no \\u{1b}file", "What to do: make it: mkdir /x"];
-        assert_eq!(error.lines(), lines);
-        let folded = error.on_one_line();
-        assert_eq!(folded.lines(), ["no \\u{1b}file: make it: mkdir /x"]);
-        assert_eq!(folded.code, exit::USAGE);
-        assert_eq!(Error::failed("no").lines(), ["no"]);
-    }
-}

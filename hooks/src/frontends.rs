@@ -10,8 +10,7 @@ pub mod cdi_hook;
 pub mod hook;
 pub mod nvidia;
 pub mod runtime;
-pub mod sarus;
-pub mod scheduled;
+pub mod scheduler;
 
 use std::io::Read;
 use std::path::Path;
@@ -23,8 +22,9 @@ use crate::config::vendor;
 use crate::error::{Error, Result};
 use crate::frontends::nvidia::vars::DEVICES;
 use crate::frontends::nvidia::{csv, Nvidia, HOOKS};
-use crate::frontends::sarus::SchedulerLists;
-use crate::frontends::scheduled::Scheduled;
+use crate::frontends::scheduler::{
+    has_hook, read_amd, replace_request, without_hooks, Scheduled, SchedulerLists,
+};
 use crate::host::inventory::collect;
 use crate::host::resolve::resolve;
 use crate::host::rootfs::{path_of, Rootfs};
@@ -62,23 +62,18 @@ pub enum FrontEndKind {
 }
 
 impl<'a> Context<'a> {
-    /// Under this program's own names: the interfaces are those of the settings.
-    pub fn new(loaded: &'a LoadedSettings, log: &'a Log, kind: FrontEndKind) -> Self {
+    /// Under NVIDIA's names, with their settings. Under this program's own, the interfaces are those of
+    /// its settings.
+    pub fn of(
+        loaded: &'a LoadedSettings,
+        log: &'a Log,
+        kind: FrontEndKind,
+        nvidia: Option<Nvidia<'a>>,
+    ) -> Self {
         let settings = &loaded.settings;
         let scheduled = settings.scheduler.then(SchedulerLists::of_process).unwrap_or_default();
-        Self {
-            loaded,
-            policy: &settings.policy,
-            log,
-            kind,
-            nvidia: Nvidia::of_settings(settings, kind),
-            scheduled,
-        }
-    }
-
-    /// Under NVIDIA's names.
-    pub fn of_nvidia(loaded: &'a LoadedSettings, log: &'a Log, nvidia: Nvidia<'a>) -> Self {
-        Self { nvidia: Some(nvidia), ..Self::new(loaded, log, nvidia.kind) }
+        let nvidia = nvidia.or_else(|| Nvidia::of_settings(settings, kind));
+        Self { loaded, policy: &settings.policy, log, kind, nvidia, scheduled }
     }
 
     /// What a container with this request gets, logged. `None`: nothing applies.
@@ -109,7 +104,7 @@ impl<'a> Context<'a> {
         // A host that can't be looked at may be a Jetson, which needs no vendor file.
         let allowed = decided.map_err(|error| Host::open(&settings.root).err().unwrap_or(error))?;
         let changes = !request.set.is_empty() || !request.unset.is_empty();
-        if allowed.is_empty() && !changes && !scheduled::has_hook(request) {
+        if allowed.is_empty() && !changes && !has_hook(request) {
             return Ok(None);
         }
         let host = Host::open(&settings.root)?;
@@ -135,7 +130,7 @@ impl<'a> Context<'a> {
             ..Edits::default()
         };
         if scheduled.is_some() {
-            edits.append(scheduled::without_hooks(request, notes));
+            edits.append(without_hooks(request, notes));
         }
         for one in allowed {
             let (mut own, more) = self.resolve(one, request, host)?;
@@ -272,12 +267,12 @@ impl Context<'_> {
         request.reserved = reserved(settings, self.nvidia.as_ref());
         if let Some(nvidia) = &self.nvidia {
             if settings.scheduler {
-                sarus::apply(&mut request, &self.scheduled);
+                replace_request(&mut request, &self.scheduled);
             }
             nvidia.read(&mut request, self.policy, &settings.root);
         }
         if settings.interfaces.contains(&Interface::Amd) {
-            sarus::read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy);
+            read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy);
         }
         request
     }

@@ -9,7 +9,6 @@ pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
 pub mod nodes;
-pub(crate) mod publish;
 pub mod resolve;
 pub mod rootfs;
 pub(crate) mod syscalls;
@@ -28,8 +27,8 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::host::rootfs::{cannot_open, names_in, open_regular, path_of, Root};
 use crate::host::trust::Distrust;
+use crate::model::edits::paths::{glob_matches, is_pattern};
 use crate::model::edits::{lies_in, Access, Device};
-use crate::model::glob;
 
 pub use tree::{Tree, TreeEntry};
 
@@ -137,12 +136,7 @@ impl Host {
     /// The real path of a folder of the host. For a root other than `/`, no link leads out of it.
     /// `None`: the folder does not exist.
     pub fn folder(&self, path: &Path) -> Option<PathBuf> {
-        if self.written.is_empty() {
-            return Some(path.to_owned());
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let opened = self.root.open_in(self.within(path.to_str()?), flags).ok()?;
-        self.source(opened).map(PathBuf::from)
+        self.real(path.to_str()?).ok().map(PathBuf::from)
     }
 
     /// Reads a regular file of at most `limit` bytes.
@@ -207,7 +201,7 @@ impl Host {
     /// The nodes that a device name, path or pattern stands for, with their paths in a container.
     pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
         let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
-        let names = if glob::is_pattern(name) { self.expand(name) } else { vec![name.to_owned()] };
+        let names = if is_pattern(name) { self.expand(name) } else { vec![name.to_owned()] };
         names
             .into_iter()
             .map(|name| format!("/dev/{name}"))
@@ -232,20 +226,20 @@ impl Host {
             Err(Errno::NOENT) => return DeviceFound::Missing,
             Err(error) => return DeviceFound::Unusable(error.to_string()),
         };
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice => 'c',
-            FileType::BlockDevice => 'b',
-            FileType::Directory => {
-                return DeviceFound::Unusable(format!("is a folder; \"{path}/*\" names its nodes"))
-            }
-            _ => return DeviceFound::Unusable("is not a device node".to_owned()),
+        let Some((kind, major, minor)) = numbers(&stat) else {
+            let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            return DeviceFound::Unusable(if is_folder {
+                format!("is a folder; \"{path}/*\" names its nodes")
+            } else {
+                "is not a device node".to_owned()
+            });
         };
         DeviceFound::Node(Device {
             source: format!("{}{path}", self.written),
             path: path.to_owned(),
             kind,
-            major: rustix::fs::major(stat.st_rdev),
-            minor: rustix::fs::minor(stat.st_rdev),
+            major,
+            minor,
             mode: stat.st_mode & 0o777,
             uid: Some(stat.st_uid),
             gid: Some(stat.st_gid),
@@ -283,7 +277,7 @@ impl Host {
     fn expand_part(&self, folder: &str, part: &str) -> Vec<String> {
         let join =
             |name: &str| format!("{folder}{}{name}", if folder.is_empty() { "" } else { "/" });
-        if !glob::is_pattern(part) {
+        if !is_pattern(part) {
             return vec![join(part)];
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -293,12 +287,22 @@ impl Host {
         let mut names: Vec<String> = names_in(&opened)
             .unwrap_or_default()
             .into_iter()
-            .filter(|name| !name.starts_with('.') && glob::matches(part, name))
+            .filter(|name| !name.starts_with('.') && glob_matches(part, name))
             .map(|name| join(&name))
             .collect();
         names.sort();
         names
     }
+}
+
+/// The kind and the numbers of a device node. `None`: it is none.
+pub fn numbers(stat: &Stat) -> Option<(char, u32, u32)> {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => 'c',
+        FileType::BlockDevice => 'b',
+        _ => return None,
+    };
+    Some((kind, rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
 }
 
 /// What the host has at the path of a device.

@@ -11,9 +11,7 @@ pub mod config {
     pub mod cdi;
     pub mod folder;
     pub mod nvidia;
-    mod reader;
     pub mod settings;
-    pub mod toml_value;
     pub mod vendor;
 }
 pub mod engines;
@@ -26,7 +24,6 @@ pub mod log;
 pub mod model {
     pub mod decide;
     pub mod edits;
-    pub mod glob;
     pub mod policy;
     pub mod request;
     pub mod vendor;

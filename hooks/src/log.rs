@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -100,6 +101,13 @@ impl Log {
     pub fn write_all(&self, notes: &[Note]) {
         for note in notes {
             self.write(note);
+        }
+    }
+
+    /// Logs why a start is refused, if it is.
+    pub fn refusal<T>(&self, done: &Result<T, impl Display>) {
+        if let Err(error) = done {
+            self.write(&Note::new(Level::Error, format!("start refused: {error}")));
         }
     }
 
@@ -212,15 +220,10 @@ fn open(file: &Path) -> Option<File> {
     rustix::fs::open(file, flags, Mode::from_raw_mode(0o640)).ok().map(File::from)
 }
 
-/// The current time in UTC to the second, in the format of RFC 3339.
+/// The current time in UTC to the second, in the format of RFC 3339. 1970 if the clock was never set.
 pub fn now() -> String {
-    rfc3339(seconds())
-}
-
-/// Seconds since 1970, or 0 if the clock was never set.
-fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| d.as_secs())
+    rfc3339(since.map_or(0, |d| d.as_secs()))
 }
 
 /// Seconds since 1970 as `2026-11-20T13:04:05Z`. Days to date after
@@ -241,7 +244,8 @@ fn rfc3339(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// How severe a line is; a lower number is more severe.
+/// How severe a line is, as syslog names and numbers it (RFC 5424, section 6.2.1); a lower number is
+/// more severe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Emergency = 0,
@@ -330,15 +334,5 @@ mod tests {
         assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_795_179_845), "2026-11-20T13:04:05Z");
-    }
-
-    #[test]
-    fn every_name_leads_back_to_its_level() {
-        for (number, (syslog, word, level)) in NAMES.into_iter().enumerate() {
-            assert_eq!(level as usize, number);
-            assert_eq!(Level::from_syslog(syslog), Some(level));
-            assert_eq!(Level::from_word(word), Some(level));
-            assert_eq!(level.word(), word);
-        }
     }
 }

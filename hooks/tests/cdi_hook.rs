@@ -1,7 +1,9 @@
 //! `nvidia-cdi-hook`, by itself and under a real runtime.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use oci_decorator::host::ldcache::{merge, parse, write, Addition, Cache};
 use serde_json::{json, Value};
 
 use crate::support::{code, need, program, runtime, stderr, stdout, Tree};
@@ -126,11 +128,96 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     assert!(drop_in.exists());
     // The order matters, because the loader takes the first entry.
     let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
-    let cache = oci_decorator::host::ldcache::parse(&bytes).unwrap();
+    let cache = parse(&bytes).unwrap();
     let first = cache.entries.iter().find(|e| e.soname == b"libcuda.so.1").unwrap();
     assert_eq!(String::from_utf8_lossy(first.path), "/usr/local/cuda/compat/libcuda.so.1");
     start("590.1");
     assert!(!drop_in.exists());
+}
+
+/// A copy of the library of the soname libx.so.1.
+fn copy(tree: &Tree, path: &str) {
+    let bytes = std::fs::read(tree.path("bundle/rootfs/opt/d/libx.so.5")).unwrap();
+    tree.file(&format!("bundle/rootfs{path}"), bytes);
+}
+
+fn mounted(tree: &Tree, paths: &[String]) {
+    let mounts: Vec<_> =
+        paths.iter().map(|it| json!({"destination": it, "type": "bind"})).collect();
+    let config = json!({"root": {"path": "rootfs"}, "mounts": mounts});
+    tree.file("bundle/config.json", config.to_string());
+}
+
+/// The image's own cache decides about the folders that it knows.
+#[test]
+fn in_folders_that_the_image_knows_only_mounted_files_are_new() {
+    let tree = setup();
+    for folder in ["/usr/lib", "/opt/known", "/opt/new"] {
+        // Of the libraries with one soname, the last name counts.
+        for file in ["libz.so.1", "libmounted.so.5", "libother"] {
+            copy(&tree, &format!("{folder}/{file}"));
+        }
+    }
+    copy(&tree, "/opt/else/libmounted.so.5");
+    let own = ["/opt/known/libown.so.1", "/opt/known/second.so"].map(|path| Addition {
+        soname: "libown.so.1".to_owned(),
+        path: path.to_owned(),
+        flags: 0x303,
+    });
+    let cache = write(&merge(Cache::default(), &own)).unwrap();
+    tree.file("bundle/rootfs/etc/ld.so.cache", cache);
+    let mounts = ["/usr/lib/", "/opt/known/", "/opt/new/", "/opt/else/"].map(|folder| {
+        ["libmounted.so.5", "libother", "libgone.so"].map(|file| format!("{folder}/{file}"))
+    });
+    mounted(&tree, &mounts.concat());
+    works(&tree, &["update-ldcache", "--folder", "/usr/lib,/opt/known/", "--folder=/opt/new"]);
+    let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
+    let entries = parse(&bytes).unwrap().entries;
+    let mut listed: Vec<_> = entries.iter().map(|e| String::from_utf8_lossy(e.path)).collect();
+    listed.sort();
+    let expected = [
+        "/opt/known/libmounted.so.5",
+        "/opt/known/libown.so.1",
+        "/opt/known/second.so",
+        "/opt/new/libz.so.1",
+        "/usr/lib/libmounted.so.5",
+    ];
+    assert_eq!(listed, expected);
+    for folder in ["usr/lib", "opt/known", "opt/new"] {
+        let link = tree.path(&format!("bundle/rootfs/{folder}/libx.so.1"));
+        assert_eq!(std::fs::read_link(link).unwrap().to_str(), Some("libmounted.so.5"), "{folder}");
+    }
+    assert!(!tree.path("bundle/rootfs/opt/else/libx.so.1").exists());
+}
+
+/// If the file with the soname is mounted too, no link replaces it.
+#[test]
+fn only_needed_links_are_made_and_failures_are_reported() {
+    for (second, said) in [("libx.so.1", 0), ("liby.so", 2)] {
+        let tree = setup();
+        for name in ["libx.so.1", second] {
+            copy(&tree, &format!("/opt/d/{name}"));
+        }
+        mounted(&tree, &["libx.so.5", second].map(|name| format!("/opt/d/{name}")));
+        let output = hook(&tree, &["update-ldcache", "--folder", "/opt/d"]);
+        assert_eq!(stderr(&output).lines().count(), said, "{}", stderr(&output));
+        assert!(tree.path("bundle/rootfs/opt/d/libx.so.1").is_file());
+    }
+}
+
+#[test]
+fn modes_are_changed_in_the_image_only() {
+    let tree = setup();
+    tree.link("bundle/rootfs/link", "opt/d/libx.so.5");
+    let paths = "/link,/opt/../opt//,/none";
+    let output = hook(&tree, &["chmod", "--mode", "751", "--path", paths]);
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("can't change the mode of /none"), "{said}");
+    for path in ["opt/d/libx.so.5", "opt"] {
+        let about = tree.path(&format!("bundle/rootfs/{path}")).metadata().unwrap();
+        assert_eq!(about.permissions().mode() & 0o7777, 0o751, "{path}");
+    }
 }
 
 /// Everything in the image is its author's, the number of its files too.

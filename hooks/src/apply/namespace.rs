@@ -18,7 +18,7 @@ use crate::host::syscalls::restrict_mount;
 use crate::log::{Level, Note};
 use crate::model::edits::paths::split;
 use crate::model::edits::{
-    variable_name, Attribute, Device, Edits, Mount, Settled, DEVICE_MOUNT, FILE_MOUNT,
+    variable_name, Attribute, Device, Edits, Settled, DEVICE_MOUNT, FILE_MOUNT,
 };
 
 /// Opened files by their sources. Each can be mounted once.
@@ -37,13 +37,9 @@ impl DetachedMounts {
     /// `mounts_nodes`: see [`Self::nodes`].
     /// Errors: a file or node of the host can't be opened for a mount.
     pub fn open(edits: &Edits, mounts_nodes: bool) -> Result<Self> {
-        let mut mounts = BySource::default();
-        for mount in &edits.mounts {
-            let opened = Opened::file(mount)?;
-            mounts.entry(mount.source.clone()).or_default().push(opened);
-        }
-        let nodes = mounts_nodes.then(|| open_nodes(&edits.devices));
-        let nodes = nodes.transpose()?;
+        let mounts = open_all(edits.mounts.iter().map(|mount| &mount.source), FILE_MOUNT)?;
+        let nodes = edits.devices.iter().map(|device| &device.source);
+        let nodes = mounts_nodes.then(|| open_all(nodes, DEVICE_MOUNT)).transpose()?;
         Ok(Self { mounts, nodes })
     }
 
@@ -68,15 +64,14 @@ impl DetachedMounts {
 /// A warning about edits that only a spec can have: the container's process and its hooks are made
 /// from it already.
 fn left_out(edits: &Settled) -> Option<Note> {
-    let rest = &edits.rest;
     let mut what = Vec::new();
-    let names = rest.environment.iter().map(|entry| variable_name(entry));
-    let names: Vec<&str> = names.chain(rest.unset.iter().map(String::as_str)).collect();
+    let names = edits.environment.iter().map(|entry| variable_name(entry));
+    let names: Vec<&str> = names.chain(edits.unset.iter().map(String::as_str)).collect();
     if !names.is_empty() {
         what.push(format!("the variables {}", names.join(", ")));
     }
-    if !rest.groups.is_empty() {
-        let groups: Vec<_> = rest.groups.iter().map(ToString::to_string).collect();
+    if !edits.groups.is_empty() {
+        let groups: Vec<_> = edits.groups.iter().map(ToString::to_string).collect();
         what.push(format!("the groups {}", groups.join(", ")));
     }
     (!what.is_empty()).then(|| {
@@ -88,13 +83,15 @@ fn left_out(edits: &Settled) -> Option<Note> {
     })
 }
 
-fn open_nodes(devices: &[Device]) -> Result<BySource> {
-    let mut nodes = BySource::default();
-    for device in devices {
-        let opened = Opened::device(device)?;
-        nodes.entry(device.source.clone()).or_default().push(opened);
+fn open_all<'s>(
+    sources: impl Iterator<Item = &'s String>,
+    attributes: &[Attribute],
+) -> Result<BySource> {
+    let mut all = BySource::default();
+    for source in sources {
+        all.entry(source.clone()).or_default().push(Opened::open(source, attributes)?);
     }
-    Ok(nodes)
+    Ok(all)
 }
 
 /// Makes a device node. What is already at its path stays, node or not: the engine put it there.
@@ -149,17 +146,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens a file to mount it read-only. Errors: it does not exist, or may not be mounted.
-    pub fn file(mount: &Mount) -> Result<Self> {
-        Self::with(&mount.source, FILE_MOUNT)
-    }
-
-    /// Opens a device node to mount it, for containers in which none can be made.
-    pub fn device(device: &Device) -> Result<Self> {
-        Self::with(&device.source, DEVICE_MOUNT)
-    }
-
-    fn with(source: &str, attributes: &[Attribute]) -> Result<Self> {
+    /// Opens a file or node to mount it. Errors: it does not exist, or may not be mounted.
+    fn open(source: &str, attributes: &[Attribute]) -> Result<Self> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let opened = open_tree(CWD, source, flags).and_then(|mount| {
             restrict_mount(&mount, attributes)?;

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::apply::spec::members::{edit_hooks, edit_linux, edit_process};
 use crate::error::{Error, Result};
-use crate::host::publish::publish;
+use crate::host::files::publish;
 use crate::host::rootfs::read_whole;
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
@@ -44,7 +44,6 @@ impl<'a> Spec<'a> {
         Self::of(&ContainerConfig::parse(text.as_bytes()))
     }
 
-    /// The spec without edits.
     pub fn text(&self) -> &'a str {
         self.text
     }
@@ -75,7 +74,6 @@ impl<'a> Spec<'a> {
         }
     }
 
-    /// The spec with the edits.
     pub fn edited(&self, edits: &Settled) -> Result<String> {
         let mut splices = Vec::new();
         let mut top = Additions::new(self.text.trim_ascii_end(), &self.members);
@@ -301,7 +299,7 @@ pub fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<
     let name = path.file_name().ok_or(Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    publish(&folder, TEMPORARY, name, text.as_bytes(), like)
+    publish(&folder, TEMPORARY, name, text.as_bytes(), like, |_| Ok(()))
 }
 
 #[cfg(test)]

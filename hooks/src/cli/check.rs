@@ -16,7 +16,7 @@ use crate::config::settings::{LoadedSettings, DEFAULT_CONFIG_DIR};
 use crate::config::vendor::read;
 use crate::error::{exit, Error, Result};
 use crate::frontends::reserved;
-use crate::frontends::scheduled::Scheduled;
+use crate::frontends::scheduler::Scheduled;
 use crate::host::inventory::{collect_whole, Item, Report};
 use crate::host::Host;
 use crate::log::{printable, Level};
@@ -248,7 +248,6 @@ impl Findings {
 }
 
 impl Findings {
-    /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if let Some(problem) = &self.settings_problem {
@@ -319,12 +318,8 @@ impl VendorReport {
                 Ok(detail) => ("ok     ", detail),
                 Err(problem) => ("missing", problem),
             };
-            let text = format!(
-                "  {mark} {:<9} {} [{}] {detail}",
-                item.kind.word(),
-                item.path,
-                item.feature
-            );
+            let text =
+                format!("  {mark} {:<9} {} [{}] {detail}", item.kind, item.path, item.feature);
             line(out, text.trim_end());
         }
     }
@@ -335,7 +330,7 @@ pub fn items<S: Serializer>(items: &[Item], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(items.iter().map(|item| {
         json!({
             "feature": item.feature,
-            "kind": item.kind.word(),
+            "kind": item.kind,
             "path": item.path,
             "present": item.found.is_ok(),
             "detail": item.found.as_ref().ok(),

@@ -7,7 +7,6 @@ use crate::cli::print;
 use crate::error::Result;
 use crate::spec::options::{Opt, ParsedArgs, Syntax};
 
-/// A command of a program.
 pub struct Command {
     /// Its words, such as `cdi generate`.
     pub name: &'static str,
@@ -41,7 +40,6 @@ pub enum Takes {
     Line,
 }
 
-/// A program with commands.
 pub struct Program {
     pub name: &'static str,
     pub version: &'static str,
@@ -141,7 +139,7 @@ impl Program {
             (_, text) if name.is_empty() => print(text),
             (of, text) if of == name => print(text),
             (of, text) => {
-                print(&help_of_command(text, name.strip_prefix(of).unwrap_or(name).trim()))
+                print(help_of_command(text, name.strip_prefix(of).unwrap_or(name).trim()))
             }
         }
     }

@@ -173,7 +173,7 @@ impl Order {
             notes.extend(done.iter().filter(|it| it.is_change()).map(|it| self.line(it)));
         }
         if self.is_json {
-            return print(&self.json(&done, &notes));
+            return print(self.json(&done, &notes));
         }
         if self.is_quiet && !self.is_dry {
             return Ok(exit::DONE);
@@ -183,9 +183,9 @@ impl Order {
         }
         if self.is_dry && !self.is_removed {
             let texts = done.iter().filter_map(|done| done.after.as_deref());
-            return print(&texts.collect::<Vec<_>>().join("\n"));
+            return print(texts.collect::<Vec<_>>().join("\n"));
         }
-        print(&self.text(&done))
+        print(self.text(&done))
     }
 
     /// Looks at what the engine will start.

@@ -19,7 +19,7 @@ use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
 use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{hook, Context, FrontEndKind};
-use crate::host::facts::{Facts, FactsState, Gpu};
+use crate::host::facts::{field, Facts, FactsState, Gpu};
 use crate::host::libraries::is_library;
 use crate::host::nodes::number;
 use crate::host::Host;
@@ -120,11 +120,6 @@ fn edits(context: &Context, environment: &[String]) -> Result<Edits> {
     Ok(context.edits(&request)?.unwrap_or_default())
 }
 
-fn nvidia(config: &NvidiaConfig) -> Nvidia<'_> {
-    let kind = FrontEndKind::Hook;
-    Nvidia { config, problem: None, warnings: &[], kind, reads_annotations: false, file: None }
-}
-
 fn configure(words: &ParsedArgs) -> Result<u8> {
     let root = words.operands.first().map(Path::new).filter(|root| root.is_absolute());
     let root =
@@ -142,7 +137,12 @@ fn configure(words: &ParsedArgs) -> Result<u8> {
     let compat = if is_without_compat { Compat::Disabled } else { Compat::default() };
     let config = NvidiaConfig { no_cgroups, compat, no_groups: true, ..NvidiaConfig::default() };
     let (loaded, log) = loaded(words);
-    let context = Context::of_nvidia(&loaded, &log, nvidia(&config));
+    let context = Context::of(
+        &loaded,
+        &log,
+        FrontEndKind::Hook,
+        Some(Nvidia::of_config(&config, FrontEndKind::Hook)),
+    );
     let mut edits = edits(&context, &environment(words))?;
     if words.is_set("no-devbind") {
         edits.devices.clear();
@@ -182,8 +182,15 @@ fn list(words: &ParsedArgs) -> Result<u8> {
     let config = NvidiaConfig::default();
     // The host's files are shown, not given to a container.
     let everything = Policy::default();
-    let context =
-        Context { policy: &everything, ..Context::of_nvidia(&loaded, &log, nvidia(&config)) };
+    let context = Context {
+        policy: &everything,
+        ..Context::of(
+            &loaded,
+            &log,
+            FrontEndKind::Hook,
+            Some(Nvidia::of_config(&config, FrontEndKind::Hook)),
+        )
+    };
     let devices = words.value("device").unwrap_or(if is_all { "all" } else { "none" });
     let wants_compat32 = is_all || words.is_set("compat32");
     let capabilities = KNOWN_CAPABILITIES.into_iter();
@@ -213,7 +220,7 @@ fn list(words: &ParsedArgs) -> Result<u8> {
     // Several names in a container may lead to one file.
     let mut known = BTreeSet::new();
     paths.retain(|path| known.insert(*path));
-    print(&paths.iter().flat_map(|path| [*path, "\n"]).collect::<String>())
+    print(paths.iter().flat_map(|path| [*path, "\n"]).collect::<String>())
 }
 
 fn is_program(path: &str) -> bool {
@@ -274,10 +281,7 @@ fn columns(host: &Host, gpu: &Gpu) -> [String; 7] {
     let about = gpu.pci.as_ref().and_then(|pci| {
         host.text_of_kernel(&format!("/proc/driver/nvidia/gpus/{pci}/information"))
     });
-    let model = about.as_deref().unwrap_or_default().lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name == "Model").then(|| value.trim().to_owned())
-    });
+    let model = about.and_then(|about| field(&about, "Model").map(str::to_owned));
     // NVML writes the domain with eight digits.
     let bus = gpu.pci.as_ref().map(|pci| format!("0000{pci}"));
     [

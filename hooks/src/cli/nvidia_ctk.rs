@@ -89,12 +89,7 @@ fn warn(words: &ParsedArgs, line: &str) {
 /// The settings file for a command line.
 fn place_of(words: &ParsedArgs) -> ConfigPath {
     let named = words.value("config-file").or(words.value("settings"));
-    let variable = |name| std::env::var_os(name);
-    nvidia::place(
-        named.filter(|path| !path.is_empty()).map(Path::new),
-        variable(nvidia::VARIABLE).as_deref(),
-        variable(nvidia::XDG_VARIABLE).as_deref(),
-    )
+    nvidia::place(named.filter(|path| !path.is_empty()).map(Path::new), true)
 }
 
 pub const RUNTIME_OPTIONS: &[Opt] = &[
@@ -145,7 +140,7 @@ pub fn configure_runtime(args: &ParsedArgs) -> Result<u8> {
         }])
     };
     if is_printed {
-        return print(&hooks()?.iter().map(Hook::text).collect::<String>());
+        return print(hooks()?.iter().map(Hook::text).collect::<String>());
     }
     debug(args, &format!("the runtime {name} is {program}"));
     Order {

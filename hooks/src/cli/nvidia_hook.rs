@@ -8,11 +8,11 @@ use std::path::Path;
 use crate::cli::print;
 use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
-use crate::error::{exit, Error, Result};
+use crate::error::{exit, Result};
 use crate::frontends::cdi_hook::{self, parse, Verb, VERBS};
-use crate::frontends::hook::MAX_STATE;
-use crate::frontends::nvidia::{run_hook, Nvidia, HOOKS};
-use crate::frontends::{read_file, read_input, FrontEndKind};
+use crate::frontends::hook::{self, read_state};
+use crate::frontends::nvidia::{Nvidia, HOOKS};
+use crate::frontends::FrontEndKind;
 use crate::log::{printable, Level, Log};
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
@@ -61,7 +61,7 @@ pub fn run(words: &[OsString]) -> u8 {
         Ok(words) => words,
         Err(error) => return wrong(&format!("{}\n{USAGE}", error.message)),
     };
-    let place = nvidia::place(words.value("config").map(Path::new), None, None);
+    let place = nvidia::place(words.value("config").map(Path::new), false);
     let done = match words.operands.first().and_then(|word| word.to_str()) {
         _ if words.is_set("version") => print(VERSION),
         _ if words.is_set("help") => return wrong(USAGE),
@@ -96,11 +96,8 @@ fn prestart(place: &ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8
             let _ = writeln!(std::io::stderr(), "warning: {}", printable(warning));
         }
     }
-    let state = read_input("the state", MAX_STATE)?;
-    let state = std::str::from_utf8(&state)
-        .map_err(|_| crate::error::Error::failed("the state on standard input is not UTF-8"))?;
     let nvidia = Nvidia::of_loaded(&loaded, place, FrontEndKind::Hook);
-    run_hook(&settings::load(own), nvidia, state)?;
+    hook::run(&settings::load(own), Some(nvidia), &read_state(None)?)?;
     Ok(exit::DONE)
 }
 
@@ -112,11 +109,11 @@ pub fn run_cdi(words: &[OsString]) -> u8 {
     let done = match words.first().and_then(|word| word.to_str()) {
         Some("--version" | "-v" | "-version") => {
             let own = env!("CARGO_PKG_VERSION");
-            print(&format!("NVIDIA CDI Hook version 1.20.2\ncommit: oci-decorator-{own}\n"))
+            print(format!("NVIDIA CDI Hook version 1.20.2\ncommit: oci-decorator-{own}\n"))
         }
         Some("--help" | "-h" | "help") => {
             let verbs = VERBS.join("\n    ");
-            print(&format!(
+            print(format!(
                 "usage: {CDI_HOOK} COMMAND [OPTIONS]\n\nRuns a hook of a CDI specification at the stage createContainer. The container's state is\nread from standard input.\n\nCommands:\n    {verbs}\n"
             ))
         }
@@ -147,12 +144,4 @@ fn run_verb(words: &[OsString]) -> Result<u8> {
         let _ = writeln!(std::io::stderr(), "{CDI_HOOK}: {line}");
     }
     Ok(exit::DONE)
-}
-
-fn read_state(file: Option<&str>) -> Result<String> {
-    let state = match file {
-        None => read_input("the state", MAX_STATE)?,
-        Some(path) => read_file(Path::new(path), MAX_STATE)?,
-    };
-    String::from_utf8(state).map_err(|_| Error::failed("the state is not valid UTF-8"))
 }

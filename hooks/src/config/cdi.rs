@@ -20,7 +20,6 @@ use crate::spec::json::Json;
 pub use crate::config::folder::MAX_SIZE;
 pub use reader::parse;
 
-/// The syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     Json,
@@ -48,18 +47,9 @@ impl Syntax {
     }
 }
 
-/// The parts of a name: `vendor.com/class=device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Qualified<'a> {
-    /// `vendor.com/class`.
-    pub kind: &'a str,
-    pub device: &'a str,
-}
-
-/// Reads a name. `None`: it is not a CDI name.
-pub fn qualified(text: &str) -> Option<Qualified<'_>> {
-    let (kind, device) = text.split_once('=')?;
-    (is_kind(kind) && is_device(device)).then_some(Qualified { kind, device })
+/// The kind and the device of a name: `vendor.com/class=device`. `None`: it is not a CDI name.
+pub fn qualified(text: &str) -> Option<(&str, &str)> {
+    text.split_once('=').filter(|(kind, device)| is_kind(kind) && is_device(device))
 }
 
 /// True for `vendor.com/class`.
@@ -303,7 +293,7 @@ mod tests {
             "nvidia.com/gpu=0 nvidia.com/gpu=all nvidia.com/gpu=0:1 nvidia.com/gpu=GPU-0a.b_c \
             a/b=c v/c.d=1 V-1_x.y/C-1_z=dev";
         for text in names.split_whitespace() {
-            let found = qualified(text).map(|name| format!("{}={}", name.kind, name.device));
+            let found = qualified(text).map(|(kind, device)| format!("{kind}={device}"));
             assert_eq!(found.as_deref(), Some(text));
         }
         let others = "all 0 nvidia.com/gpu nvidia.com/gpu= nvidia.com=0 /gpu=0 nvidia.com/=0 \

@@ -2,17 +2,18 @@
 //! mistakes of a file are collected: a user other than root may have written it, it can't be read,
 //! and what its reader finds.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::{FxBuildHasher, FxHashSet};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::host::rootfs::{names_in, open_regular, read_whole};
 use crate::host::trust::{self, untrusted, Distrust};
+use crate::model::edits::is_variable;
 use crate::model::vendor::Mistake;
+use crate::spec::json::Json;
 
 /// Largest file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
@@ -48,57 +49,69 @@ pub fn read<T>(
     names.sort();
     let read = |name: String| {
         let path = folder.join(&name);
-        let content = read_file(&opened, &path, &name, found.problem.as_ref());
-        let content = content.and_then(|(text, mistakes)| match (parse(&name, &text), mistakes) {
-            (Ok(content), mistakes) if mistakes.is_empty() => Ok(content),
-            (parsed, mut mistakes) => {
-                mistakes.extend(parsed.err().unwrap_or_default());
-                Err(Unusable { mistakes, text })
+        let content = read_file(&opened, &path, &name).and_then(|(file, own)| {
+            let distrust = found.problem.iter().chain(&own);
+            let mut mistakes: Vec<_> =
+                distrust.map(|it| Mistake::new("", it.mistake_of(&path))).collect();
+            let parsed = match file.damage {
+                Some(damage) => Err(vec![Mistake::new("", damage)]),
+                None => parse(&name, &file.text),
+            };
+            match parsed {
+                Ok(content) if mistakes.is_empty() => return Ok(content),
+                parsed => mistakes.extend(parsed.err().unwrap_or_default()),
             }
+            Err(Unusable { mistakes, text: file.text })
         });
         ConfigFile { name, path, content }
     };
     Ok(names.into_iter().map(read).collect())
 }
 
-/// The text, and the mistakes that are known without it.
+/// The part of a file that was read.
+#[derive(Debug)]
+pub struct FileText {
+    pub text: String,
+    /// Why this is not the whole file, or not its exact text.
+    pub damage: Option<String>,
+}
+
+/// Reads an open file. Of one that is too large, the beginning is read.
+pub fn text_of(fd: &OwnedFd, mut stat: Stat) -> rustix::io::Result<FileText> {
+    let mut damage = None;
+    if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_SIZE) {
+        damage = Some(format!("larger than {MAX_SIZE} bytes"));
+        stat.st_size = i64::try_from(MAX_SIZE).unwrap_or_default();
+    }
+    let bytes = read_whole(fd, &stat, MAX_SIZE)?;
+    let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+        damage.get_or_insert_with(|| "not valid UTF-8".to_owned());
+        String::from_utf8_lossy(error.as_bytes()).into_owned()
+    });
+    Ok(FileText { text, damage })
+}
+
+/// The text, and why a user other than root may have written it.
 fn read_file(
     folder: &OwnedFd,
     path: &Path,
     name: &str,
-    distrust: Option<&Distrust>,
-) -> Result<(String, Vec<Mistake>), Unusable> {
-    let opened = open(folder, path, name).and_then(|opened| {
-        let bytes = read_whole(&opened.fd, &opened.stat, MAX_SIZE)?;
-        Ok((bytes, opened.distrust))
+) -> Result<(FileText, Option<Distrust>), Unusable> {
+    let read = open(folder, path, name).and_then(|(fd, stat, distrust)| {
+        let text = text_of(&fd, stat)?;
+        Ok((text, distrust))
     });
-    let (bytes, own) = opened.map_err(|error| {
-        let (problem, text) = match error {
-            Errno::INVAL => ("not a regular file".to_owned(), String::new()),
-            Errno::FBIG => (format!("larger than {MAX_SIZE} bytes"), beginning(folder, path, name)),
-            other => (format!("can't be read: {other}"), String::new()),
+    read.map_err(|error| {
+        let problem = match error {
+            Errno::INVAL => "not a regular file".to_owned(),
+            other => format!("can't be read: {other}"),
         };
-        let mistakes = vec![Mistake::new("", problem)];
-        Unusable { mistakes, text }
-    })?;
-    let mistake = |distrust: &Distrust| Mistake::new("", distrust.mistake_of(path));
-    let mut mistakes: Vec<_> = distrust.into_iter().chain(&own).map(mistake).collect();
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok((text, mistakes)),
-        Err(error) => {
-            mistakes.push(Mistake::new("", "not valid UTF-8"));
-            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-            Err(Unusable { mistakes, text })
-        }
-    }
+        Unusable { mistakes: vec![Mistake::new("", problem)], text: String::new() }
+    })
 }
 
 /// An open file, and why a user other than root may have written it.
-struct Opened {
-    fd: OwnedFd,
-    stat: Stat,
-    distrust: Option<Distrust>,
-}
+type Opened = (OwnedFd, Stat, Option<Distrust>);
 
 fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened> {
     // Only regular files are opened, because opening a device can have an effect.
@@ -110,27 +123,188 @@ fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened>
             let stat = rustix::fs::fstat(&fd)?;
             let path = path.to_owned();
             let distrust = untrusted(&stat).map(|why| Distrust { path, why });
-            Ok(Opened { fd, stat, distrust })
+            Ok((fd, stat, distrust))
         }
         // Anyone who may change a folder in the link's path chooses its target.
         FileType::Symlink => {
             let found = trust::open(path)?;
             let (fd, stat) = open_regular(found.fd)?;
-            let distrust = found.problem;
-            Ok(Opened { fd, stat, distrust })
+            Ok((fd, stat, found.problem))
         }
         _ => Err(Errno::INVAL),
     }
 }
 
-/// The beginning of a file that is too large.
-fn beginning(folder: &OwnedFd, path: &Path, name: &str) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(opened) = open(folder, path, name) {
-        // The bytes before an error are good enough.
-        let _ = File::from(opened.fd).take(MAX_SIZE).read_to_end(&mut bytes);
+// The reader of trees: takes values out of a file, and collects every mistake with its place. The
+// readers of each format are methods of it.
+
+pub type Members<'a> = Vec<(&'a str, &'a Json<'a>)>;
+
+/// What was read only counts if there are no mistakes.
+#[derive(Debug, Default)]
+pub struct Reader {
+    pub mistakes: Vec<Mistake>,
+}
+
+impl Reader {
+    pub fn note(&mut self, key: impl Into<String>, problem: impl Into<String>) {
+        self.mistakes.push(Mistake::new(key, problem));
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+
+    pub fn expected(&mut self, key: &str, what: &str, found: &Json) {
+        self.note(key, format!("expected {what}, found {}", found.kind()));
+    }
+
+    /// The members of an object, without unknown and repeated ones. Without known ones, all are.
+    pub fn members<'a>(&mut self, key: &str, value: &'a Json<'_>, known: &[&str]) -> Members<'a> {
+        let Json::Object(members) = value else {
+            self.expected(key, "an object", value);
+            return Vec::new();
+        };
+        let mut seen = FxHashSet::with_capacity_and_hasher(members.len(), FxBuildHasher);
+        let mut kept = Vec::with_capacity(members.len());
+        for (name, value) in members {
+            let name = &**name;
+            if !seen.insert(name) {
+                self.note(join(key, name), "given twice");
+            } else if !known.is_empty() && !known.contains(&name) {
+                let problem = format!("unknown field; known are {}", known.join(", "));
+                self.note(join(key, name), problem);
+            } else {
+                kept.push((name, value));
+            }
+        }
+        kept
+    }
+
+    pub fn string(&mut self, key: &str, value: &Json) -> Option<String> {
+        if value.text().is_none() {
+            self.expected(key, "a string", value);
+        }
+        value.text().map(str::to_owned)
+    }
+
+    /// The strings of a list, with what a check finds wrong about each.
+    pub fn strings(
+        &mut self,
+        key: &str,
+        value: &Json,
+        check: fn(&str) -> Option<String>,
+    ) -> Vec<String> {
+        let Json::Array(items) = value else {
+            self.expected(key, "a list of strings", value);
+            return Vec::new();
+        };
+        let mut strings = Vec::with_capacity(items.len());
+        for (i, item) in items.iter().enumerate() {
+            // A start reads hundreds of paths: their places are only written down for mistakes.
+            let place = || format!("{key}[{i}]");
+            let Some(text) = item.text() else {
+                self.expected(&place(), "a string", item);
+                continue;
+            };
+            if let Some(problem) = check(text) {
+                self.note(place(), problem);
+            }
+            strings.push(text.to_owned());
+        }
+        strings
+    }
+
+    pub fn variables(&mut self, key: &str, node: Option<&Json>) -> Vec<String> {
+        let found = self.texts(key, node);
+        for entry in found.iter().filter(|entry| !is_variable(entry)) {
+            self.note(key, format!("{entry:?} is not NAME=value"));
+        }
+        found
+    }
+
+    pub fn path(&mut self, key: &str, members: &Members, field: &str) -> String {
+        let path = self.required(key, members, field);
+        if !path.is_empty() && (!path.starts_with('/') || path.contains('\0')) {
+            self.note(format!("{key}.{field}"), format!("{path:?} is not an absolute path"));
+        }
+        path
+    }
+
+    pub fn number(&mut self, key: &str, node: &Json) -> Option<u32> {
+        let Some(number) = node.integer() else {
+            self.expected(key, "a whole number", node);
+            return None;
+        };
+        let number = u32::try_from(number).ok();
+        if number.is_none() {
+            self.note(key, "it is out of range");
+        }
+        number
+    }
+
+    /// For the kernel, the largest number means no group: setgroups(2).
+    pub fn group(&mut self, key: &str, node: &Json) -> Option<u32> {
+        let group = self.number(key, node)?;
+        if group == u32::MAX {
+            self.note(key, format!("{group} is not a group"));
+            return None;
+        }
+        Some(group)
+    }
+
+    pub fn texts(&mut self, key: &str, node: Option<&Json>) -> Vec<String> {
+        node.map(|node| self.strings(key, node, |_| None)).unwrap_or_default()
+    }
+
+    pub fn required(&mut self, key: &str, members: &Members, field: &str) -> String {
+        let found = self.optional(key, members, field);
+        if found.is_none() && get(members, field).is_none_or(|node| node.text().is_some()) {
+            self.note(join(key, field), "missing");
+        }
+        found.unwrap_or_default()
+    }
+
+    /// An empty string counts as a missing one, as for the engines' readers.
+    pub fn optional(&mut self, key: &str, members: &Members, field: &str) -> Option<String> {
+        let node = get(members, field)?;
+        match node.text() {
+            Some("") => None,
+            Some(text) => Some(text.to_owned()),
+            None => {
+                self.expected(&join(key, field), "a string", node);
+                None
+            }
+        }
+    }
+
+    pub fn list<'a>(
+        &mut self,
+        key: &str,
+        node: Option<&'a Json<'a>>,
+    ) -> Vec<(String, &'a Json<'a>)> {
+        match node {
+            None => Vec::new(),
+            Some(Json::Array(items)) => {
+                let numbered = items.iter().enumerate();
+                numbered.map(|(at, item)| (format!("{key}[{at}]"), item)).collect()
+            }
+            Some(other) => {
+                self.expected(key, "a list", other);
+                Vec::new()
+            }
+        }
+    }
+}
+
+pub fn join(key: &str, name: &str) -> String {
+    if key.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{key}.{name}")
+    }
+}
+
+/// A member that exists and is not null.
+pub fn get<'a>(members: &Members<'a>, field: &str) -> Option<&'a Json<'a>> {
+    let found = members.iter().find(|(name, _)| *name == field);
+    found.map(|(_, node)| *node).filter(|node| !node.is_null())
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 mod keys;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use toml_edit::{InlineTable, Value};
 
-use crate::config::settings::{cannot_read, one_line, read, File};
-use crate::config::toml_value::{self, Table, Value};
+use crate::config::settings::{cannot_read, one_line, parse_toml, read, sorted, type_of, File};
 use crate::error::Error;
 
 pub use keys::{is_known, without_meaning};
@@ -107,17 +106,15 @@ impl Default for NvidiaConfig {
     }
 }
 
-/// Every driver capability.
 pub const CAPABILITIES: [&str; 7] =
     ["compat32", "compute", "display", "graphics", "ngx", "utility", "video"];
 
-/// The default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/nvidia-container-runtime/config.toml";
 /// Environment variable that names another file. Only the runtime and `nvidia-ctk` read it, because
 /// a hook's environment may be the container's.
-pub const VARIABLE: &str = "NVIDIA_CTK_CONFIG_FILE_PATH";
+const VARIABLE: &str = "NVIDIA_CTK_CONFIG_FILE_PATH";
 /// Environment variable with the folder of a user's settings; the same programs read it.
-pub const XDG_VARIABLE: &str = "XDG_CONFIG_HOME";
+const XDG_VARIABLE: &str = "XDG_CONFIG_HOME";
 
 const BELOW_XDG: &str = "nvidia-container-runtime/config.toml";
 
@@ -159,14 +156,18 @@ impl LoadedConfig {
 }
 
 /// Finds the file: the one that the command line names, else the one of the first variable that is
-/// set, else the default. Empty variables do not count.
-pub fn place(option: Option<&Path>, variable: Option<&OsStr>, xdg: Option<&OsStr>) -> ConfigPath {
-    let set = |value: Option<&OsStr>| value.filter(|v| !v.is_empty()).map(PathBuf::from);
-    let named = option.map(PathBuf::from).or_else(|| set(variable));
-    if let Some(path) = named {
+/// set, else the default. Empty variables do not count. A hook's environment may be the container's,
+/// and is not read.
+pub fn place(option: Option<&Path>, reads_environment: bool) -> ConfigPath {
+    let set = |name: &str| {
+        let value = reads_environment.then(|| std::env::var_os(name)).flatten();
+        value.filter(|value| !value.is_empty()).map(PathBuf::from)
+    };
+    if let Some(path) = option.map(PathBuf::from).or_else(|| set(VARIABLE)) {
         return ConfigPath { path, named: true };
     }
-    let path = set(xdg).map_or_else(|| DEFAULT_PATH.into(), |folder| folder.join(BELOW_XDG));
+    let below = |folder: PathBuf| folder.join(BELOW_XDG);
+    let path = set(XDG_VARIABLE).map_or_else(|| DEFAULT_PATH.into(), below);
     ConfigPath { path, named: false }
 }
 
@@ -219,7 +220,7 @@ struct Reading {
 impl Reading {
     fn of(text: &str) -> Self {
         let mut reading = Self::default();
-        match toml_value::parse(text) {
+        match parse_toml(text) {
             Ok(table) => reading.table("", &table),
             Err(error) => {
                 let line = error.span().map_or(1, |span| line_of(text, span.start));
@@ -230,14 +231,14 @@ impl Reading {
         reading
     }
 
-    fn table(&mut self, above: &str, table: &Table) {
-        for (key, value) in table {
+    fn table(&mut self, above: &str, table: &InlineTable) {
+        for (key, value) in sorted(table) {
             let key = match above {
-                "" => key.clone(),
+                "" => key.to_owned(),
                 above => format!("{above}.{key}"),
             };
             match value {
-                Value::Table(inner) if keys::is_table(&key) => self.table(&key, inner),
+                Value::InlineTable(inner) if keys::is_table(&key) => self.table(&key, inner),
                 value => self.value(&key, value),
             }
         }
@@ -245,7 +246,7 @@ impl Reading {
 
     fn value(&mut self, key: &str, value: &Value) {
         if keys::is_table(key) {
-            let found = value.type_str();
+            let found = type_of(value);
             self.mistakes.push(format!("{key}: expected a table, found {found}"));
             return;
         }

@@ -1,18 +1,19 @@
 //! This program's settings, `config.toml`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use toml_edit::{DocumentMut, InlineTable, TomlError, Value};
 
-use crate::config::toml_value::{self, Table, Value};
+use crate::config::folder::{text_of, FileText};
 use crate::error::{Error, Result};
-use crate::host::rootfs::{open_regular, read_whole};
+use crate::host::rootfs::open_regular;
 use crate::host::trust;
 use crate::log::Level;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
-use crate::model::request::Interface;
+use crate::model::request::{by_word, Interface};
 
-/// The default path of the settings.
 pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
 /// The default folder of the vendor files, on the host.
 pub const DEFAULT_CONFIG_DIR: &str = "/etc/oci-decorator/oci-decorator.d";
@@ -29,8 +30,6 @@ pub const KEYS: [&str; 8] = [
     "interfaces",
     "scheduler",
 ];
-
-const MAX_SIZE: u64 = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -96,21 +95,14 @@ impl Default for Settings {
     }
 }
 
-/// Reads the named file, else the default one if it exists.
+/// Reads the named file, else the default one if it exists. A link that leads nowhere is an error,
+/// because its target should have settings and a policy.
 pub fn load(named: Option<&Path>) -> LoadedSettings {
-    match named {
-        Some(path) => load_from(path),
-        None => load_where_there(Path::new(DEFAULT_PATH)),
-    }
-}
-
-/// Reads the file if it exists. A link that leads nowhere is an error, because its target should
-/// have settings and a policy.
-fn load_where_there(path: &Path) -> LoadedSettings {
-    if rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
+    let default = Path::new(DEFAULT_PATH);
+    if named.is_none() && rustix::fs::lstat(default).err() == Some(Errno::NOENT) {
         return LoadedSettings::default();
     }
-    load_from(path)
+    load_from(named.unwrap_or(default))
 }
 
 fn load_from(path: &Path) -> LoadedSettings {
@@ -174,7 +166,7 @@ impl File {
             return Some(problem.resolve(distrust.resolution()));
         }
         let message = match &self.damage {
-            Some(damage) => format!("{shown} {damage}"),
+            Some(damage) => format!("{shown} is {damage}"),
             None if mistakes.is_empty() => return None,
             None => format!("{shown}: {}", mistakes.join("; ")),
         };
@@ -185,32 +177,38 @@ impl File {
 /// Errors: `INVAL` if it is not a regular file.
 pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
     let found = trust::open(path)?;
-    let (fd, mut stat) = open_regular(found.fd)?;
-    let mut damage = None;
-    let bytes = match read_whole(&fd, &stat, MAX_SIZE) {
-        Err(Errno::FBIG) => {
-            damage = Some(format!("is larger than {MAX_SIZE} bytes"));
-            stat.st_size = i64::try_from(MAX_SIZE).unwrap_or_default();
-            read_whole(&fd, &stat, MAX_SIZE)?
-        }
-        bytes => bytes?,
-    };
-    let text = String::from_utf8(bytes).unwrap_or_else(|error| {
-        damage.get_or_insert_with(|| "is not valid UTF-8".to_owned());
-        String::from_utf8_lossy(error.as_bytes()).into_owned()
-    });
+    let (fd, stat) = open_regular(found.fd)?;
+    let FileText { text, damage } = text_of(&fd, stat)?;
     Ok(File { text, damage, distrust: found.problem })
+}
+
+/// The values of a text. Errors: it is not TOML.
+pub(super) fn parse_toml(text: &str) -> Result<InlineTable, TomlError> {
+    text.parse::<DocumentMut>().map(|document| document.as_table().clone().into_inline_table())
+}
+
+/// In the order in which mistakes are reported.
+pub(super) fn sorted(table: &InlineTable) -> BTreeMap<&str, &Value> {
+    table.iter().collect()
+}
+
+/// The name of a value's type, for messages.
+pub(super) fn type_of(value: &Value) -> &'static str {
+    match value.type_name() {
+        "inline table" => "table",
+        name => name,
+    }
 }
 
 /// The settings of the text, and every mistake in it.
 fn parse(text: &str) -> (Settings, Vec<String>) {
     let mut mistakes = Vec::new();
-    let table = toml_value::parse(text).unwrap_or_else(|error| {
+    let table = parse_toml(text).unwrap_or_else(|error| {
         mistakes.push(format!("not valid TOML: {}", one_line(&error)));
         salvage(text)
     });
     let mut settings = Settings::default();
-    for (key, value) in &table {
+    for (key, value) in sorted(&table) {
         if key == "policy" {
             settings.policy = read_policy(value, &mut mistakes);
         } else if let Err(problem) = set(&mut settings, key, value) {
@@ -226,11 +224,11 @@ fn parse(text: &str) -> (Settings, Vec<String>) {
 
 /// Reads the lines before the first table that are valid settings. The folders of vendor files and
 /// logs should not depend on a comma elsewhere in the file.
-fn salvage(text: &str) -> Table {
+fn salvage(text: &str) -> InlineTable {
     let lines = text.lines();
     lines
         .take_while(|line| !line.trim_start().starts_with('['))
-        .filter_map(|line| toml_value::parse(line).ok())
+        .filter_map(|line| parse_toml(line).ok())
         .flatten()
         .collect()
 }
@@ -240,11 +238,11 @@ pub fn beneath(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-pub(super) fn one_line(error: &toml_edit::TomlError) -> String {
+pub(super) fn one_line(error: &TomlError) -> String {
     error.message().replace('\n', "; ")
 }
 
-fn set(settings: &mut Settings, key: &str, value: &Value) -> std::result::Result<(), String> {
+fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<(), String> {
     match key {
         "config-dir" => settings.config_dir = path(value)?,
         "root" => settings.root = path(value)?,
@@ -258,29 +256,29 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> std::result::Result
     Ok(())
 }
 
-pub(super) fn boolean(value: &Value) -> std::result::Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("expected true or false, found {}", value.type_str()))
+pub(super) fn boolean(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("expected true or false, found {}", type_of(value)))
 }
 
-pub(super) fn string(value: &Value) -> std::result::Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("expected a string, found {}", value.type_str()))
+pub(super) fn string(value: &Value) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("expected a string, found {}", type_of(value)))
 }
 
-pub(super) fn text(value: &Value) -> std::result::Result<String, String> {
+pub(super) fn text(value: &Value) -> Result<String, String> {
     string(value).map(str::to_owned)
 }
 
 pub(super) fn list<T>(
     value: &Value,
-    item: fn(&Value) -> std::result::Result<T, String>,
-) -> std::result::Result<Vec<T>, String> {
+    item: fn(&Value) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
     let items = value.as_array();
     let items =
-        items.ok_or_else(|| format!("expected a list of strings, found {}", value.type_str()))?;
+        items.ok_or_else(|| format!("expected a list of strings, found {}", type_of(value)))?;
     items.iter().map(item).collect()
 }
 
-pub(super) fn path(value: &Value) -> std::result::Result<PathBuf, String> {
+pub(super) fn path(value: &Value) -> Result<PathBuf, String> {
     let path = PathBuf::from(string(value)?);
     if path.is_absolute() {
         Ok(path)
@@ -289,7 +287,7 @@ pub(super) fn path(value: &Value) -> std::result::Result<PathBuf, String> {
     }
 }
 
-fn level(value: &Value) -> std::result::Result<Level, String> {
+fn level(value: &Value) -> Result<Level, String> {
     let word = string(value)?;
     Level::from_word(word).ok_or_else(|| {
         let known: Vec<_> = Level::words().collect();
@@ -297,10 +295,10 @@ fn level(value: &Value) -> std::result::Result<Level, String> {
     })
 }
 
-fn interfaces(value: &Value) -> std::result::Result<Vec<Interface>, String> {
+fn interfaces(value: &Value) -> Result<Vec<Interface>, String> {
     let known = || Interface::WORDS.map(|(word, _)| word).join(", ");
     let items = value.as_array().ok_or_else(|| {
-        let found = value.type_str();
+        let found = type_of(value);
         format!("expected a list of {}, found {found}", known())
     })?;
     let interface = |item| {
@@ -311,7 +309,7 @@ fn interfaces(value: &Value) -> std::result::Result<Vec<Interface>, String> {
     items.iter().map(interface).collect()
 }
 
-pub(super) fn runtimes(value: &Value) -> std::result::Result<Vec<String>, String> {
+pub(super) fn runtimes(value: &Value) -> Result<Vec<String>, String> {
     let names = list(value, text)?;
     if names.is_empty() {
         return Err("expected at least one runtime".to_owned());
@@ -330,12 +328,12 @@ pub const POLICY_KEYS: [&str; 7] =
 /// mistakes.
 pub fn read_policy(value: &Value, mistakes: &mut Vec<String>) -> Policy {
     let mut policy = Policy::default();
-    let Some(table) = value.as_table() else {
-        let found = value.type_str();
+    let Some(table) = value.as_inline_table() else {
+        let found = type_of(value);
         mistakes.push(format!("policy: expected a table, found {found}"));
         return policy;
     };
-    for (key, value) in table {
+    for (key, value) in sorted(table) {
         if let Err(problem) = set_policy(&mut policy, key, value) {
             mistakes.push(format!("policy.{key}: {problem}"));
         }
@@ -363,36 +361,36 @@ fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Result<T, String> {
         known.join(", ")
     };
     let found = value.as_str().ok_or_else(|| {
-        let found = value.type_str();
+        let found = type_of(value);
         format!("expected one of {}, found {found}", known())
     })?;
-    let of = words.iter().find(|(word, _)| *word == found);
-    of.map(|(_, what)| *what)
-        .ok_or_else(|| format!("unknown word {found:?}; known are {}", known()))
+    by_word(words, found).ok_or_else(|| format!("unknown word {found:?}; known are {}", known()))
 }
 
 fn allow(value: &Value) -> Result<Vec<(String, Allowed)>, String> {
-    let table = value.as_table().ok_or_else(|| {
-        let found = value.type_str();
+    let table = value.as_inline_table().ok_or_else(|| {
+        let found = type_of(value);
         format!("expected a table of vendors, found {found}")
     })?;
-    let vendors = table.iter().map(|(vendor, value)| {
+    let vendors = sorted(table).into_iter().map(|(vendor, value)| {
         let allowed = allowed(value).map_err(|problem| format!("{vendor}: {problem}"))?;
-        Ok((vendor.clone(), allowed))
+        Ok((vendor.to_owned(), allowed))
     });
     vendors.collect()
 }
 
 fn allowed(value: &Value) -> Result<Allowed, String> {
     let wrong = || {
-        let found = value.type_str();
+        let found = type_of(value);
         format!("expected \"all\" or a list of features, found {found}")
     };
     match value {
-        Value::String(word) if word == "all" => Ok(Allowed::All),
-        Value::String(word) => {
-            Err(format!("{word:?} is not a list of features; write [{word:?}], or \"all\""))
-        }
+        Value::String(word) => match word.value().as_str() {
+            "all" => Ok(Allowed::All),
+            word => {
+                Err(format!("{word:?} is not a list of features; write [{word:?}], or \"all\""))
+            }
+        },
         Value::Array(items) => {
             let names = items.iter().map(|item| item.as_str().map(str::to_owned));
             let names = names.collect::<Option<Vec<_>>>().ok_or_else(wrong)?;

@@ -8,12 +8,11 @@ use std::path::Path;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use rustix::io::Errno;
 
-use crate::config::folder::{self, ConfigFile, Unusable};
-use crate::config::reader::{join, Reader};
+use crate::config::folder::{self, join, ConfigFile, Reader, Unusable};
 use crate::error::{Error, Result};
 use crate::log::Level;
 use crate::model::edits::lies_in;
-use crate::model::glob;
+use crate::model::edits::paths::{glob_matches, has_open_bracket, is_pattern};
 use crate::model::request::Interface;
 use crate::model::vendor::{device_name, Broken, Inventory, Mistake, Vendor, VendorFile};
 use crate::spec::json::Json;
@@ -291,7 +290,7 @@ fn check_soname(name: &str) -> Option<String> {
 fn check_units(units: &str) -> Option<String> {
     check_device(units).or_else(|| {
         // With a pattern that matches nothing, every node is a control node and given to everyone.
-        (!glob::is_pattern(units) || glob::has_open_bracket(units))
+        (!is_pattern(units) || has_open_bracket(units))
             .then(|| format!("{units:?} is not a pattern of names under /dev, like nvidia[0-9]*"))
     })
 }
@@ -299,8 +298,8 @@ fn check_units(units: &str) -> Option<String> {
 /// False only if no node can match both the pattern and a line of `devices`.
 fn may_match(units: &str, device: &str) -> bool {
     let (units, device) = (device_name(units), device_name(device));
-    if !glob::is_pattern(device) {
-        return glob::matches(units, device);
+    if !is_pattern(device) {
+        return glob_matches(units, device);
     }
     // Only the beginnings of two patterns are compared, so that none is refused wrongly.
     let (one, other) = (literal(units), literal(device));

@@ -144,9 +144,8 @@ fn version_of(document: &DocumentMut, main: Option<&DocumentMut>) -> i64 {
 }
 
 fn plugin_of(version: i64) -> Result<&'static str> {
-    let mut known = PLUGINS.iter();
-    let found = known.find(|(number, _)| *number == version);
-    found.map(|(_, plugin)| *plugin).ok_or_else(|| {
+    let mut known = PLUGINS.into_iter();
+    known.find_map(|(number, plugin)| (number == version).then_some(plugin)).ok_or_else(|| {
         format!("its version is {version}, and only the versions 1 to 4 can be changed")
     })
 }

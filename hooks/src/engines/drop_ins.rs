@@ -6,11 +6,8 @@ use crate::engines::containerd::copy;
 use crate::engines::toml_text::{self, get, get_text, parse, remove_default, table};
 use crate::engines::{Result, RuntimeEntry};
 
-// CRI-O: our own file in its drop-in folder.
-//
-// Source: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
-
-const CRIO_RUNTIME: &[&str] = &["crio", "runtime"];
+/// CRI-O: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
+pub const CRIO_RUNTIMES: &[&str] = &["crio", "runtime", "runtimes"];
 pub const CRIO_DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
 /// CRI-O's default runtimes: crun since 1.31, runc before.
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
@@ -19,34 +16,28 @@ const BUILT_IN: [&str; 2] = ["crun", "runc"];
 pub fn crio_with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
     let mut document = parse(text)?;
     let name = runtime.name.as_str();
-    let path = [CRIO_RUNTIME, &["runtimes"]].concat();
-    if get(&document, &[&path[..], &[name]].concat()).is_none() {
+    let path = [CRIO_RUNTIMES, &[name]].concat();
+    if get(&document, &path).is_none() {
         let model = crio_model(&document, others, name)?;
-        table(&mut document, &path)?.insert(name, Item::Table(model));
+        table(&mut document, CRIO_RUNTIMES)?.insert(name, Item::Table(model));
     }
-    let ours = table(&mut document, &[&path[..], &[name]].concat())?;
+    let ours = table(&mut document, &path)?;
     toml_text::set(ours, "runtime_path", &runtime.program);
     toml_text::set(ours, "runtime_type", "oci");
     match runtime.is_default {
-        Some(true) => toml_text::set(table(&mut document, CRIO_RUNTIME)?, CRIO_DEFAULT[2], name),
+        Some(true) => {
+            toml_text::set(table(&mut document, &CRIO_DEFAULT[..2])?, CRIO_DEFAULT[2], name);
+        }
         Some(false) => remove_default(&mut document, CRIO_DEFAULT, name),
         None => {}
     }
     Ok(toml_text::text_of(&document))
 }
 
-/// The text without the runtime.
-pub fn crio_without(text: &str, name: &str) -> Result<String> {
-    let mut document = parse(text)?;
-    remove_default(&mut document, CRIO_DEFAULT, name);
-    toml_text::remove(&mut document, &[CRIO_RUNTIME, &["runtimes", name]].concat());
-    Ok(toml_text::text_of(&document))
-}
-
 /// The program of a runtime.
 pub fn crio_program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
-    let runtime = get(&document, &[CRIO_RUNTIME, &["runtimes", name]].concat());
+    let runtime = get(&document, &[CRIO_RUNTIMES, &[name]].concat());
     let path = |item: &Item| item.get("runtime_path").and_then(Item::as_str).map(str::to_owned);
     Ok(runtime.map(|item| path(item).unwrap_or_default()))
 }
@@ -64,7 +55,7 @@ fn crio_model(document: &DocumentMut, others: &[String], name: &str) -> Result<T
     let named = files.iter().rev().find_map(|file| get_text(file, CRIO_DEFAULT));
     let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);
     for name in models {
-        let path = [CRIO_RUNTIME, &["runtimes", name]].concat();
+        let path = [CRIO_RUNTIMES, &[name]].concat();
         let found = files.iter().rev().find_map(|file| get(file, &path));
         if let Some(found) = found.and_then(Item::as_table_like) {
             return Ok(copy(found));
@@ -73,12 +64,9 @@ fn crio_model(document: &DocumentMut, others: &[String], name: &str) -> Result<T
     Ok(Table::new())
 }
 
-// podman: our own file beside `containers.conf`.
-//
-// Source: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
-
-const PODMAN_RUNTIMES: &[&str] = &["engine", "runtimes"];
-const PODMAN_DEFAULT: &[&str] = &["engine", "runtime"];
+/// podman: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
+pub const PODMAN_RUNTIMES: &[&str] = &["engine", "runtimes"];
+pub const PODMAN_DEFAULT: &[&str] = &["engine", "runtime"];
 
 /// The text with the runtime. CDI needs no setting: podman reads the specifications.
 pub fn podman_with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
@@ -95,14 +83,6 @@ pub fn podman_with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
     if runtime.is_default == Some(false) {
         remove_default(&mut document, PODMAN_DEFAULT, &runtime.name);
     }
-    Ok(toml_text::text_of(&document))
-}
-
-/// The text without the runtime.
-pub fn podman_without(text: &str, name: &str) -> Result<String> {
-    let mut document = parse(text)?;
-    remove_default(&mut document, PODMAN_DEFAULT, name);
-    toml_text::remove(&mut document, &[PODMAN_RUNTIMES, &[name]].concat());
     Ok(toml_text::text_of(&document))
 }
 

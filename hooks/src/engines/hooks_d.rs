@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 /// The default folder of the engines.
 pub const FOLDER: &str = "/usr/share/containers/oci/hooks.d";
 
-/// A hook to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     pub file: PathBuf,

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::host::files;
 
-/// The names of the links.
 pub const NAMES: [&str; 8] = [
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
@@ -25,7 +24,6 @@ pub fn is_name_of_ours(program: &str) -> bool {
     name.is_some_and(|name| NAMES.contains(&name) || OWN.contains(&name))
 }
 
-/// The links in a folder.
 pub struct Links<'a> {
     folder: &'a Path,
     program: &'a Path,

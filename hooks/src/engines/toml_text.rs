@@ -14,24 +14,20 @@ pub fn parse(text: &str) -> Result<DocumentMut> {
     })
 }
 
-/// The document as text.
 pub fn text_of(document: &DocumentMut) -> String {
     let text = document.to_string();
     // The text does not begin with the blank lines of a removed table.
     text.trim_start_matches('\n').to_owned()
 }
 
-/// The item at a path.
 pub fn get<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a Item> {
     path.iter().try_fold(document.as_item(), |item, name| item.as_table_like()?.get(name))
 }
 
-/// The text at a path.
 pub fn get_text<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a str> {
     get(document, path)?.as_str()
 }
 
-/// The table at a path.
 pub fn get_table<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a dyn TableLike> {
     get(document, path)?.as_table_like()
 }

@@ -6,7 +6,7 @@
 
 mod edit;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
@@ -50,14 +50,9 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     if let Some(error) = together(unknown) {
         return Err(error);
     }
-    let mut composer = edit::CdiEditBuilder::new(host);
-    for device in &found {
-        composer.add(device)?;
-    }
-    let edits = composer.finish();
+    let edits = edit::compose(&found, host)?;
     edits.validate()?;
-    let notes = files.iter().filter_map(ignored).chain(composer.notes).collect();
-    Ok((edits, notes))
+    Ok((edits, files.iter().filter_map(ignored).collect()))
 }
 
 /// Reads the specifications below a host's root.
@@ -93,7 +88,8 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
 pub struct Registry<'a> {
     files: &'a [SpecFile],
     folders: &'a [PathBuf],
-    /// Every device by its kind and name, in a map because a container may name thousands.
+    /// Every device by its kind and name, in a map because a container may name thousands, in the files
+    /// of the folder that overrides the others.
     places: FxHashMap<(&'a str, &'a str), Vec<CdiMatch<'a>>>,
 }
 
@@ -103,15 +99,6 @@ pub struct CdiMatch<'a> {
     pub file: &'a SpecFile,
     pub document: &'a Document,
     pub device: &'a NamedDevice,
-}
-
-/// A device that a container can name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    pub name: String,
-    pub file: PathBuf,
-    /// Files of the same folder with the same device, so that no container gets it.
-    pub conflicts: Vec<PathBuf>,
 }
 
 impl<'a> Registry<'a> {
@@ -124,7 +111,9 @@ impl<'a> Registry<'a> {
             };
             for device in &document.devices {
                 let key = (document.kind.as_str(), device.name.as_str());
-                places.entry(key).or_default().push(CdiMatch { file, document, device });
+                let found = places.entry(key).or_default();
+                found.retain(|other| other.file.priority >= file.priority);
+                found.push(CdiMatch { file, document, device });
             }
         }
         Self { files, folders, places }
@@ -138,36 +127,25 @@ impl<'a> Registry<'a> {
                 .resolve("write it like vendor.com/class=device"));
         };
         // A broken file of this kind may have the device, or override another file.
-        self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
-        let candidates = self.places.get(&(wanted.kind, wanted.device));
-        let candidates = candidates.map(Vec::as_slice).unwrap_or_default();
-        let top = candidates.iter().map(|found| found.file.priority).max();
-        let mut best = candidates.iter().filter(|f| Some(f.file.priority) == top);
-        match (best.next(), best.next()) {
-            (Some(found), None) => Ok(*found),
-            (Some(one), Some(other)) => Err(conflict(name, one.file, other.file)),
-            (None, _) => {
+        self.refuse_broken(name, |kind| kind == Some(wanted.0))?;
+        match self.places.get(&wanted).map(Vec::as_slice).unwrap_or_default() {
+            [found] => Ok(*found),
+            [one, other, ..] => Err(conflict(name, one.file, other.file)),
+            [] => {
                 self.refuse_broken(name, |kind| kind.is_none())?;
                 Err(self.unknown(name))
             }
         }
     }
 
-    /// Every device of the specifications, sorted by name.
-    pub fn list(&self) -> Vec<Listed> {
-        let listed = self.places.iter().map(|((kind, device), places)| {
-            let top = places.iter().map(|found| found.file.priority).max();
-            let best = places.iter().filter(|f| Some(f.file.priority) == top);
-            let mut files = best.map(|found| found.file.path.clone());
-            Listed {
-                name: format!("{kind}={device}"),
-                file: files.next().unwrap_or_default(),
-                conflicts: files.collect(),
-            }
+    /// Every device that a container can name, sorted by name, with the files of one folder that have
+    /// it: with several, no container gets it.
+    pub fn list(&self) -> BTreeMap<String, Vec<String>> {
+        let listed = self.places.iter().map(|((kind, device), found)| {
+            let files = found.iter().map(|it| it.file.path.display().to_string());
+            (format!("{kind}={device}"), files.collect())
         });
-        let mut listed: Vec<Listed> = listed.collect();
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        listed
+        listed.collect()
     }
 
     fn refuse_broken(&self, name: &str, is_its: impl Fn(Option<&str>) -> bool) -> Result<()> {

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 
 use crate::apply::namespace::params;
 use crate::apply::spec::{read_config, Spec, NEW_FILE_SYSTEMS};
-use crate::apply::{cannot_link, cannot_list, compatible, make_directories};
+use crate::apply::{cannot_list, compatible, make_directories, make_links};
 use crate::error::{Error, Result};
 use crate::host::ldcache::{self, compat_folder, put_compat, MAX_CACHE};
 use crate::host::libraries::{
@@ -125,16 +125,6 @@ fn mounted_in<'m>(root: &str, mountinfo: &'m str) -> Option<Present<'m>> {
     (has_proc && is_mount).then(|| Present { mounts, ..Present::default() })
 }
 
-fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {
-    let make = |link: &Link| {
-        let path = clean(&link.path);
-        let (root, within) = rootfs.writer(&path);
-        let error = root.make_link(within, &link.target).err()?;
-        Some(cannot_link(&path, error))
-    };
-    links.iter().filter_map(make).collect()
-}
-
 /// Adds the image's newer libraries to the cache. A drop-in with a fixed name holds their folder,
 /// so that later updates keep it in front.
 fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
@@ -204,8 +194,11 @@ pub fn update_ldcache(rootfs: &Rootfs, present: &Present, folders: &[String]) ->
             add(&rootfs.mounted, &folder);
         }
     }
-    // Links to a library are looked for only after its soname link is there.
-    notes.extend(make_soname_links(rootfs, &mounted));
+    // The soname links that `ldconfig` makes: programs and musl's loader look for a library under its
+    // soname. Links to a library are looked for only after its soname link is there.
+    let links: Vec<Link> = mounted.iter().filter_map(soname_link).collect();
+    let is_missing = |link: &&Link| !mounted.iter().any(|library| library.path == link.path);
+    notes.extend(make_links(rootfs, links.iter().filter(is_missing)));
     let mut named: Vec<Library> = mounted.iter().filter_map(under_own_name).collect();
     named.extend(mounted.iter().filter_map(|library| unversioned_link(rootfs, library)));
     let mut seen: FxHashSet<(String, bool)> =
@@ -215,21 +208,6 @@ pub fn update_ldcache(rootfs: &Rootfs, present: &Present, folders: &[String]) ->
     );
     notes.extend(ldcache::update(&rootfs.files, &found));
     notes
-}
-
-/// Makes the soname links that `ldconfig` makes. Programs and musl's loader look for a library
-/// under its soname.
-fn make_soname_links(rootfs: &Rootfs, libraries: &[Library]) -> Vec<Note> {
-    let make = |library: &Library| {
-        let link = soname_link(library)?;
-        if libraries.iter().any(|other| other.path == link.path) {
-            return None;
-        }
-        let (root, within) = rootfs.writer(&link.path);
-        let error = root.make_link(within, &link.target).err()?;
-        Some(cannot_link(&link.path, error))
-    };
-    libraries.iter().filter_map(make).collect()
 }
 
 /// The link `libcuda.so` to a library of the soname `libcuda.so.1`, if the folder has it.
@@ -257,6 +235,3 @@ fn known_folders(rootfs: &Rootfs) -> FxHashSet<String> {
     }
     known
 }
-
-#[cfg(test)]
-mod tests;

@@ -17,7 +17,8 @@ use crate::apply::spec::{read_config, Spec};
 use crate::apply::write_files;
 use crate::config::settings::LoadedSettings;
 use crate::error::{Error, Result};
-use crate::frontends::{self, Context, FrontEndKind};
+use crate::frontends::nvidia::Nvidia;
+use crate::frontends::{self, read_file, read_input, Context, FrontEndKind};
 use crate::host::rootfs::Rootfs;
 use crate::log::{Level, Log, Note};
 use crate::model::edits::{Edits, Present};
@@ -36,25 +37,26 @@ pub fn is_stage(word: &str) -> bool {
 }
 
 /// Largest state that is read, in bytes.
-pub const MAX_STATE: u64 = 1 << 20;
+const MAX_STATE: u64 = 1 << 20;
 
-/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it.
-/// Errors: the start is refused.
-pub fn run(loaded: &LoadedSettings, input: &str) -> Result<()> {
+/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it, under NVIDIA's name or our
+/// own. Errors: the start is refused.
+pub fn run(loaded: &LoadedSettings, nvidia: Option<Nvidia>, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
-    act(&Context::new(loaded, &log, FrontEndKind::Hook), &state)
+    let done = decorate(&Context::of(loaded, &log, FrontEndKind::Hook, nvidia), &state);
+    log.refusal(&done);
+    done
 }
 
-/// Puts everything into the container. Logs the error if that fails.
-pub fn act(context: &Context, state: &State) -> Result<()> {
-    let done = decorate(context, state);
-    if let Err(error) = &done {
-        let note = Note::new(Level::Error, format!("start refused: {error}"));
-        context.log.write(&note);
-    }
-    done
+/// The state on standard input, or in a file. Errors: it can't be read, or is too large.
+pub fn read_state(file: Option<&str>) -> Result<String> {
+    let state = match file {
+        None => read_input("the state", MAX_STATE)?,
+        Some(path) => read_file(Path::new(path), MAX_STATE)?,
+    };
+    String::from_utf8(state).map_err(|_| Error::failed("the state is not valid UTF-8"))
 }
 
 fn decorate(context: &Context, state: &State) -> Result<()> {
@@ -74,15 +76,10 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     // The image is seen too late to decide between a folder and its files.
     edits.folders.clear();
     let process = Process::open(state.pid.clone()?)?;
-    // Another program may give the right to use the devices.
-    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
-    let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?;
-    context.log.open();
-    process.join()?;
-    let rootfs = frontends::rootfs(&spec, &bundle)?
-        .ok_or_else(|| Error::failed("the container's config.json has no root.path"))?;
-    process.become_root();
-    fill(context, edits, present, rootfs, hosts)
+    enter(context, edits, present, &process, &state.id, || {
+        let rootfs = frontends::rootfs(&spec, &bundle)?;
+        rootfs.ok_or_else(|| Error::failed("the container's config.json has no root.path"))
+    })
 }
 
 /// The container's bundle, and its config: that of the state, or the one from which the runtime makes
@@ -116,14 +113,27 @@ fn runtimes_arguments() -> Arguments {
     Arguments::parse(words.split_last().map_or(&[], |(_, words)| words))
 }
 
-/// Opens the files to mount, and gives the right to use the devices to the container with this id,
-/// if there is one. This process is still on the host.
-fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<DetachedMounts> {
-    let hosts = DetachedMounts::open(edits, process.needs_mounted_nodes())?;
-    if let Some(id) = id.filter(|_| !process.is_rootless()) {
+/// Puts edits into the container of a process: opens the files to mount, gives the right to use the
+/// devices to the container with this id, if there is one, and joins its mount namespace.
+fn enter(
+    context: &Context,
+    edits: Edits,
+    present: Present,
+    process: &Process,
+    id: &str,
+    root: impl FnOnce() -> Result<Rootfs>,
+) -> Result<()> {
+    let hosts = DetachedMounts::open(&edits, process.needs_mounted_nodes())?;
+    // Another program may give the right to use the devices.
+    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+    if !no_cgroups && !process.is_rootless {
         cgroup::allow(&edits.devices, process, id)?;
     }
-    Ok(hosts)
+    context.log.open();
+    process.join()?;
+    let rootfs = root()?;
+    process.become_root();
+    fill(context, edits, present, rootfs, hosts)
 }
 
 /// Puts edits into a container's root, in the mount namespace that this process is in.
@@ -139,7 +149,7 @@ fn fill(
     let settled = frontends::settle(edits, present, Some(&rootfs), root, log)?;
     rootfs.open_new(&settled.new_file_systems);
     log.write_all(&hosts.put_into(&rootfs, &settled)?);
-    if settled.rest.keeps_nodes {
+    if settled.keeps_nodes {
         params::mask_modify_device_files(&rootfs)?;
     }
     write_files(&rootfs, &settled, log);
@@ -161,12 +171,6 @@ pub fn configure(
         let hosts = DetachedMounts::open(&edits, true)?;
         return fill(context, edits, Present::default(), Rootfs::open_whole(root)?, hosts);
     };
-    let process = Process::open(pid)?;
-    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
-    let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(""))?;
-    context.log.open();
-    process.join()?;
-    let rootfs = Rootfs::open_whole(root)?;
-    process.become_root();
-    fill(context, edits, Present::default(), rootfs, hosts)
+    let present = Present::default();
+    enter(context, edits, present, &Process::open(pid)?, "", || Rootfs::open_whole(root))
 }

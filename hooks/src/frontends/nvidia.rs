@@ -12,20 +12,18 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use crate::config::nvidia::{
-    load, place, ConfigPath, LoadedConfig, NvidiaConfig, RuntimeMode, DEFAULT_PATH, VARIABLE,
-    XDG_VARIABLE,
+    load, place, ConfigPath, LoadedConfig, NvidiaConfig, RuntimeMode, DEFAULT_PATH,
 };
 use crate::config::settings::{self, Settings};
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::frontends::nvidia::vars::{CUDA_VERSION, DEVICES, MOUNTS};
-use crate::frontends::{hook, runtime, Context, FrontEndKind};
+use crate::frontends::{runtime, FrontEndKind};
 use crate::host::Host;
-use crate::log::Log;
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
 use crate::model::request::{ContainerRequest, DeviceList, Interface, RequestSource};
-use crate::spec::config::{ScanScope, State};
+use crate::spec::config::ScanScope;
 
 /// Programs of hooks that an edited spec no longer needs.
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
@@ -53,14 +51,13 @@ impl<'a> Nvidia<'a> {
     /// The interface under this program's own names. `None`: the settings do not list it.
     pub fn of_settings(settings: &Settings, kind: FrontEndKind) -> Option<Self> {
         let is_listed = settings.interfaces.contains(&Interface::Nvidia);
-        is_listed.then(|| Self {
-            config: &OWN,
-            problem: None,
-            warnings: &[],
-            kind,
-            reads_annotations: false,
-            file: None,
-        })
+        is_listed.then(|| Self::of_config(&OWN, kind))
+    }
+
+    /// The interface with a configuration of no file.
+    pub fn of_config(config: &'a NvidiaConfig, kind: FrontEndKind) -> Self {
+        let (problem, warnings, file) = (None, &[][..], None);
+        Self { config, problem, warnings, kind, reads_annotations: false, file }
     }
 
     /// The interface under NVIDIA's names, with the configuration that was loaded from a place.
@@ -225,8 +222,7 @@ pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
 
 /// NVIDIA's settings for a runtime with this name.
 fn loaded(name: &str) -> (LoadedConfig, ConfigPath) {
-    let (variable, xdg) = (std::env::var_os(VARIABLE), std::env::var_os(XDG_VARIABLE));
-    let place = place(None, variable.as_deref(), xdg.as_deref());
+    let place = place(None, true);
     let mut loaded = load(&place.path, place.named);
     loaded.config = config_of(name, &loaded.config);
     (loaded, place)
@@ -241,14 +237,4 @@ pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
     let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
     let nvidia = is_name(program).then_some(nvidia);
     runtime::low_level(&own, named.as_deref(), nvidia, path).map(drop)
-}
-
-/// Runs the hook with a state, as the runtime wrote it: gives the container what it asks for. The
-/// hook acts in every mode, because with `docker run --gpus` no other program gives the devices.
-/// Errors: the start is refused.
-pub fn run_hook(loaded: &settings::LoadedSettings, nvidia: Nvidia, input: &str) -> Result<()> {
-    let state = State::parse(input)?;
-    let settings = &loaded.settings;
-    let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
-    hook::act(&Context::of_nvidia(loaded, &log, nvidia), &state)
 }

@@ -97,10 +97,7 @@ fn decorate(loaded: &LoadedSettings, arguments: &Arguments, nvidia: Option<Nvidi
         file.or_else(|| settings.log_file.clone()),
         container,
     );
-    let context = match nvidia {
-        Some(nvidia) => Context::of_nvidia(loaded, &log, nvidia),
-        None => Context::new(loaded, &log, FrontEndKind::Runtime),
-    };
+    let context = Context::of(loaded, &log, FrontEndKind::Runtime, nvidia);
     let edited = configs(&arguments.creates).and_then(|configs| {
         match (configs.as_slice(), arguments.ambiguity) {
             ([config], None) => edit_bundle(&context, config),
@@ -109,13 +106,10 @@ fn decorate(loaded: &LoadedSettings, arguments: &Arguments, nvidia: Option<Nvidi
             (configs, why) => refuse_who_asks(&context, configs, why),
         }
     });
-    if let Err(error) = &edited {
-        log.write(&Note::new(Level::Error, format!("start refused: {error}")));
-    }
+    log.refusal(&edited);
     edited
 }
 
-/// An existing config of a container.
 struct Existing<'a> {
     create: &'a Create,
     bytes: Vec<u8>,
@@ -214,15 +208,13 @@ pub fn filter(loaded: &LoadedSettings, config: &[u8]) -> Result<Option<String>> 
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), "");
     let edited = edit_alone(loaded, config, &log);
-    if let Err(error) = &edited {
-        // Engines report that a filter failed, but not why.
-        log.write(&Note::new(Level::Error, format!("start refused: {error}")));
-    }
+    // Engines report that a filter failed, but not why.
+    log.refusal(&edited);
     edited
 }
 
 fn edit_alone(loaded: &LoadedSettings, config: &[u8], log: &Log) -> Result<Option<String>> {
-    let context = Context::new(loaded, log, FrontEndKind::Runtime);
+    let context = Context::of(loaded, log, FrontEndKind::Runtime, None);
     let config = ContainerConfig::parse(config);
     let Some(mut edits) = context.edits(&context.request(&config))? else {
         return Ok(None);

@@ -225,4 +225,4 @@ impl ReadCacheOps for Headed<'_> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

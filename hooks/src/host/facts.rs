@@ -36,7 +36,6 @@ pub struct Facts {
     pub problems: Vec<String>,
 }
 
-/// Where the facts come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactsSource {
@@ -161,7 +160,7 @@ fn parse(text: &[u8]) -> Result<Facts, String> {
 // Compares device facts with what the kernel says now. A driver may have been loaded again, or a
 // GPU been divided, since the facts were written: a name would then give another device.
 
-/// The files of DRIVER's driver. Without them, it is not loaded, and its nodes lead nowhere.
+/// The files of NVIDIA's driver. Without them, it is not loaded, and its nodes lead nowhere.
 /// <https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html>
 const DRIVER: &str = "proc/driver/nvidia";
 const PCI: &str = "sys/bus/pci/devices";

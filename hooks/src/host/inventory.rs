@@ -29,29 +29,15 @@ const DAEMONS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     pub feature: String,
-    pub kind: Kind,
+    /// `device`, `directory` or `file`.
+    pub kind: &'static str,
     /// The path in the inventory; for a pattern, the path that matches.
     pub path: String,
     /// What the container gets, or why it gets nothing.
     pub found: std::result::Result<String, String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Device,
-    Directory,
-    File,
-}
-
-impl Kind {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Directory => "directory",
-            Self::File => "file",
-        }
-    }
-}
+const DEVICE: &str = "device";
 
 /// Collects the edits of a choice with every unit. Notes: what the host lacks.
 /// Errors: as [`collect_one`].
@@ -81,14 +67,14 @@ pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Ed
     let (nodes, problem) = Nodes::by_facts(host, vendor, name, &edits.devices);
     let item = |path: String, problem: String| Item {
         feature: choice.features.join(", "),
-        kind: Kind::Device,
+        kind: DEVICE,
         path,
         found: Err(problem),
     };
     if report == Report::All {
         for it in &mut items {
             let class = nodes.class(&it.path);
-            if let (Kind::Device, Ok(_), Some(reason)) = (it.kind, &it.found, class.left_out()) {
+            if let (DEVICE, Ok(_), Some(reason)) = (it.kind, &it.found, class.left_out()) {
                 it.found = Err(reason.to_owned());
             }
         }
@@ -188,12 +174,12 @@ impl<'a> Collector<'a> {
                 self.devices.insert(device, outcomes);
             }
             for (path, found) in &self.devices[device.as_str()] {
-                self.items.extend(self.item(Kind::Device, path, found));
+                self.items.extend(self.item(DEVICE, path, found));
             }
         }
         for path in &inventory.directories {
             self.edits.directories.push(path.clone());
-            let item = self.item(Kind::Directory, path, &Ok(String::new()));
+            let item = self.item("directory", path, &Ok(String::new()));
             self.items.extend(item);
         }
         for path in inventory.files() {
@@ -204,13 +190,13 @@ impl<'a> Collector<'a> {
             let outcome = &self.files[path];
             if self.report == Report::All || outcome.is_err() {
                 let found = outcome.clone().map(|at| self.edits.mounts[at].source.clone());
-                self.items.extend(self.item(Kind::File, path, &found));
+                self.items.extend(self.item("file", path, &found));
             }
         }
     }
 
     /// `None`: this line is not reported.
-    fn item(&self, kind: Kind, path: &str, found: &Outcome) -> Option<Item> {
+    fn item(&self, kind: &'static str, path: &str, found: &Outcome) -> Option<Item> {
         (self.report == Report::All || found.is_err()).then(|| Item {
             feature: self.feature.to_owned(),
             kind,

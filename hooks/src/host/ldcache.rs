@@ -14,14 +14,13 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::host::files::publish;
 use crate::host::ldcache::format::compare_entries;
 use crate::host::libraries::has_unversioned_name;
-use crate::host::publish::publish;
 use crate::host::rootfs::Root;
 use crate::log::{Level, Note};
-use crate::model::edits::paths::split;
+use crate::model::edits::paths::{glob_matches, split};
 use crate::model::edits::Library;
-use crate::model::glob;
 
 pub use format::{compare_names, parse, write, Cache, Entry, Unreadable};
 
@@ -64,12 +63,13 @@ pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
     notes
 }
 
-/// Puts a file into a folder of the image.
-fn put(folder: &OwnedFd, name: &str, bytes: &[u8], like: &Stat) -> rustix::io::Result<()> {
-    let mut like = *like;
+/// Puts a file into a folder of the image, with the owner and mode of the old one. A new one has the
+/// folder's owner.
+fn put(folder: &OwnedFd, name: &str, bytes: &[u8], old: Option<Stat>) -> rustix::io::Result<()> {
+    let mut like = old.map_or_else(|| rustix::fs::fstat(folder), Ok)?;
     // Only the bits of a data file, whatever the image's file had.
-    like.st_mode &= 0o644;
-    publish(folder, TEMPORARY, name, bytes, &like)
+    like.st_mode = old.map_or(0o644, |old| old.st_mode & 0o644);
+    publish(folder, TEMPORARY, name, bytes, &like, |_| Ok(()))
 }
 
 /// Folders of the additions, in the order of their first library.
@@ -102,7 +102,7 @@ fn glibc(
         warn("the image's library cache can't be read, and was replaced by one with the driver's libraries only", &why);
         Cache::default()
     });
-    let earlier = read_drop_in(root);
+    let earlier = drop_in(root, DROP_IN);
     drop_stubs(root, &mut cache, additions, &earlier);
     let unlisted = unlisted(&cache, additions, folders);
     if let Err(error) = update_drop_in(root, &earlier, &unlisted) {
@@ -111,7 +111,7 @@ fn glibc(
     let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
     if new != old {
         let etc = root.make_folder("etc")?;
-        put(&etc, "ld.so.cache", &new, &owner(root, stat)?)?;
+        put(&etc, "ld.so.cache", &new, stat)?;
     }
     Ok(())
 }
@@ -156,18 +156,6 @@ fn is_stub(root: &Root, path: &[u8]) -> bool {
 
 fn has_loader(root: &Root) -> bool {
     GLIBC_LOADERS.iter().any(|path| root.open_in(path, OFlags::PATH).is_ok())
-}
-
-/// The file's own owner and mode, or the folder's owner for a new file.
-fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
-    stat.map_or_else(
-        || {
-            let mut stat = rustix::fs::fstat(root.open_in("etc", OFlags::PATH)?)?;
-            stat.st_mode = 0o644;
-            Ok(stat)
-        },
-        Ok,
-    )
 }
 
 /// Folders that the image's own `ldconfig` doesn't search: none of the cache's other
@@ -289,20 +277,15 @@ const HEADER: &str =
     "# Written by oci-decorator: folders of the drivers that this container was given.\n";
 const MAX_CONF: u64 = 1 << 16;
 
-/// The drop-in of an earlier start, or empty bytes if there is none.
-pub fn read_drop_in(root: &Root) -> String {
-    match root.read(&format!("{DROP_INS}/{DROP_IN}"), MAX_CONF) {
-        Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(_) => String::new(),
-    }
+/// A drop-in of an earlier start. Empty: there is none.
+fn drop_in(root: &Root, name: &str) -> String {
+    let read = root.read(&format!("{DROP_INS}/{name}"), MAX_CONF);
+    read.map_or(String::new(), |(bytes, _)| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The folder that [`put_compat`] wrote for this container.
 pub fn compat_folder(root: &Root) -> Option<String> {
-    let (bytes, _) = root.read(&format!("{DROP_INS}/{COMPAT_DROP_IN}"), MAX_CONF).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    let first = listed_folders(&text).next().map(str::to_owned);
-    first
+    listed_folders(&drop_in(root, COMPAT_DROP_IN)).next().map(str::to_owned)
 }
 
 /// Records which folder of the image comes before the driver's, or that none does.
@@ -312,12 +295,7 @@ pub fn put_compat(root: &Root, compat: Option<&str>) -> rustix::io::Result<()> {
     }
     let folder = root.make_folder(DROP_INS)?;
     match compat {
-        Some(path) => {
-            let mut like = rustix::fs::fstat(&folder)?;
-            like.st_mode = 0o644;
-            let text = format!("{HEADER}{path}\n");
-            put(&folder, COMPAT_DROP_IN, text.as_bytes(), &like)
-        }
+        Some(path) => put(&folder, COMPAT_DROP_IN, format!("{HEADER}{path}\n").as_bytes(), None),
         None => rustix::fs::unlinkat(&folder, COMPAT_DROP_IN, rustix::fs::AtFlags::empty()),
     }
 }
@@ -334,10 +312,7 @@ pub fn update_drop_in(root: &Root, old: &str, folders: &[&str]) -> rustix::io::R
     if new == old || new == HEADER || !included(root)? {
         return Ok(());
     }
-    let folder = root.make_folder(DROP_INS)?;
-    let mut like = rustix::fs::fstat(&folder)?;
-    like.st_mode = 0o644;
-    put(&folder, DROP_IN, new.as_bytes(), &like)
+    put(&root.make_folder(DROP_INS)?, DROP_IN, new.as_bytes(), None)
 }
 
 fn content(old: &str, new: &[&str]) -> String {
@@ -370,9 +345,9 @@ fn includes(conf: &str, path: &str) -> bool {
         words.next() == Some("include")
             && words.any(|pattern| {
                 if pattern.starts_with('/') {
-                    glob::matches(pattern, path)
+                    glob_matches(pattern, path)
                 } else {
-                    glob::matches(&format!("/etc/{pattern}"), path)
+                    glob_matches(&format!("/etc/{pattern}"), path)
                 }
             })
     })
@@ -412,19 +387,13 @@ pub fn update_musl(
 }
 
 fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
-    let etc = root.make_folder("etc")?;
-    let mut like = rustix::fs::fstat(&etc)?;
-    like.st_mode = 0o644;
-    let old = match root.read(&format!("etc/{name}"), MAX_MUSL) {
-        Ok((bytes, stat)) => {
-            like = stat;
-            String::from_utf8(bytes).map_err(|_| Errno::ILSEQ)?
-        }
-        Err(Errno::NOENT) => MUSL_FOLDERS.to_owned(),
+    let (old, stat) = match root.read(&format!("etc/{name}"), MAX_MUSL) {
+        Ok((bytes, stat)) => (String::from_utf8(bytes).map_err(|_| Errno::ILSEQ)?, Some(stat)),
+        Err(Errno::NOENT) => (MUSL_FOLDERS.to_owned(), None),
         Err(error) => return Err(error),
     };
     match extended(&old, folders) {
-        Some(new) => put(&etc, name, new.as_bytes(), &like),
+        Some(new) => put(&root.make_folder("etc")?, name, new.as_bytes(), stat),
         None => Ok(()),
     }
 }

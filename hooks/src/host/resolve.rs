@@ -8,7 +8,7 @@ use crate::host::inventory::{collect_one, missing, summary, Report, CUDA};
 use crate::host::nodes::{add, channels, is_drm, number, right_node, Nodes};
 use crate::host::Host;
 use crate::log::{brief, Level, Note};
-use crate::model::decide::units::{choose, Chosen, RequestContext};
+use crate::model::decide::units::{choose, Chosen};
 use crate::model::decide::Choice;
 use crate::model::edits::paths::split;
 use crate::model::edits::{Compat, Device, Edits, Library};
@@ -54,8 +54,7 @@ pub fn resolve(
     let found = usable(host.facts(&choice.file.name), request, choice, &mut notes)?;
     let facts = found.facts();
     let known = all_nodes(host, choice.vendor, &edits.devices, facts);
-    let asker = RequestContext { interface, by, known: facts.is_some() };
-    let chosen = &choose(&request.devices, &known.units, asker)?;
+    let chosen = &choose(request, &known.units, facts.is_some())?;
     let resolved = Resolved { host, request, choice, facts, nodes: &known, chosen };
     resolved.check_nodes(&edits.devices)?;
     notes.extend(no_device(host, request, choice));

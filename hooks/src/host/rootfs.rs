@@ -1,7 +1,6 @@
 //! Safe access to a file tree that others control. The kernel resolves every path as if the
 //! tree were `/` (openat2, `RESOLVE_IN_ROOT`), and the result is a descriptor, never a path
-//! to be resolved again. `container` is a container's root, and `write` creates files in
-//! one.
+//! to be resolved again. `container` is a container's root, and creates files in one.
 
 pub mod container;
 
@@ -203,6 +202,7 @@ pub fn path_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::readlink(own_link(&fd), Vec::new()).ok().and_then(|path| path.into_string().ok())
 }
 
+/// proc(5), `/proc/PID/mountinfo`.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 pub fn mountinfo() -> Result<String> {
@@ -287,16 +287,9 @@ pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
     Ok(entries.into_iter().map(|(name, _)| name).collect())
 }
 
-/// True for an open folder without entries. Only the first few entries are read.
+/// True for an open folder without entries: `.` and `..` are as long as all of them.
 pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
-    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
-    let mut entries = RawDir::new(folder, &mut buffer);
-    while let Some(entry) = entries.next() {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    Ok(entries_in(folder, 2 * ENTRY_SIZE + "...".len())?.is_some())
 }
 
 #[cfg(test)]

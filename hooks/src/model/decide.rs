@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
 use crate::log::{brief, Level, Note};
-use crate::model::policy::{not_scheduled, refuse, Policy, Verdict};
+use crate::model::policy::{not_scheduled, refuse, Policy};
 use crate::model::request::{
     asked, Backend, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
     RequestSource, ANNOTATION_PREFIX,
@@ -246,7 +246,7 @@ impl<'a> Decider<'a, '_> {
     /// The allowed request by a flag of this file.
     fn by_flag(&mut self, file: &VendorFile) -> Result<Option<DeviceRequest>> {
         for flag in file.flags() {
-            let Verdict { value, refused } = self.policy.judge(self.container, &file.name, flag);
+            let (value, refused) = self.policy.judge(self.container, &file.name, flag);
             for reason in refused {
                 self.refuse(Some(file), reason)?;
             }

@@ -95,7 +95,6 @@ pub struct Library {
     pub is_link: bool,
 }
 
-/// An attribute of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute {
     ReadOnly,

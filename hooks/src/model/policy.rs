@@ -61,14 +61,6 @@ pub struct Policy {
     pub allow: Option<Vec<(String, Allowed)>>,
 }
 
-/// The part of a request to one vendor that counts.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Verdict<'r> {
-    pub value: Option<&'r str>,
-    /// What does not count, and why.
-    pub refused: Vec<String>,
-}
-
 impl Who {
     pub const WORDS: [(&'static str, Self); 3] =
         [("all", Self::All), ("privileged", Self::Privileged), ("none", Self::None)];
@@ -121,36 +113,36 @@ impl Policy {
     /// Judges what a container asks for by this flag of a vendor. The source that only the user
     /// writes overrides the other, even with `none`; if there is none, the environment does, which
     /// a user can always set. A value that is overridden never refuses the container, because the
-    /// image may have set it.
+    /// image may have set it. Returns the value that counts, and what does not count, and why.
     pub fn judge<'r>(
         &self,
         request: &'r ContainerRequest,
         vendor: &str,
         flag: &str,
-    ) -> Verdict<'r> {
-        let mut verdict = Verdict::default();
+    ) -> (Option<&'r str>, Vec<String>) {
+        let (mut value, mut refused) = (None, Vec::new());
         let mut sources = RequestSource::OF_FLAGS;
         if self.images_may_annotate() {
             sources.reverse();
         }
         for source in sources {
-            let Some(value) = request.get(source, flag) else {
+            let Some(given) = request.get(source, flag) else {
                 continue;
             };
             if self.counts(source, request.privileged) {
-                verdict.value = Some(value);
+                value = Some(given);
                 break;
             }
-            if asked(Some(value)).is_some() {
-                verdict.refused.push(self.not_counted(source, flag));
+            if asked(Some(given)).is_some() {
+                refused.push(self.not_counted(source, flag));
             }
         }
-        let asks = asked(verdict.value).is_some();
+        let asks = asked(value).is_some();
         if let (true, Err(reason)) = (asks, self.judge_vendor(vendor, flag)) {
-            verdict.value = None;
-            verdict.refused.push(reason);
+            value = None;
+            refused.push(reason);
         }
-        verdict
+        (value, refused)
     }
 
     /// Whether the vendor may be asked for anything. Errors: why not.

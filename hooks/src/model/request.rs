@@ -14,7 +14,6 @@ pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 /// Annotations that ask: `oci-decorator.d/FLAG`, with the same values as the variable `FLAG`.
 pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
 
-/// What one container asks for.
 #[derive(Debug, Default)]
 pub struct ContainerRequest<'a> {
     pub environment: Environment<'a>,
@@ -46,7 +45,6 @@ pub struct ContainerRequest<'a> {
     pub unset: Vec<String>,
 }
 
-/// A mount of the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskingMount<'a> {
     pub source: Cow<'a, str>,
@@ -254,6 +252,11 @@ pub fn asked(value: Option<&str>) -> Option<Features> {
     }
 }
 
+/// What a word stands for.
+pub fn by_word<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
+    words.iter().find(|(known, _)| *known == word).map(|(_, what)| *what)
+}
+
 /// Another program's interface that a vendor file can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
@@ -277,8 +280,7 @@ impl Interface {
     }
 
     pub fn from_word(word: &str) -> Option<Self> {
-        let mut words = Self::WORDS.into_iter();
-        words.find(|(known, _)| *known == word).map(|(_, it)| it)
+        by_word(&Self::WORDS, word)
     }
 }
 
@@ -320,7 +322,6 @@ impl DeviceRequest {
     }
 }
 
-/// The requested devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DeviceList {
     Nothing,

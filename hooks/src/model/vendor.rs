@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
 use crate::log::Level;
-use crate::model::glob;
+use crate::model::edits::paths::glob_matches;
 use crate::model::request::Interface;
 
 /// The files and devices of one feature.
@@ -62,7 +62,7 @@ impl Vendor {
     pub fn is_unit(&self, path: &str) -> bool {
         let name = device_name(path);
         match &self.units {
-            Some(units) => glob::matches(device_name(units), name),
+            Some(units) => glob_matches(device_name(units), name),
             None => name.ends_with(|c: char| c.is_ascii_digit()),
         }
     }

@@ -55,7 +55,6 @@ impl<'a> ContainerConfig<'a> {
         Ok((text, members))
     }
 
-    /// What it asks for.
     pub fn request(&self, wanted: &ScanScope) -> ContainerRequest<'a> {
         let mut request = ContainerRequest::default();
         let Ok((_, members)) = &self.parsed else {

@@ -150,12 +150,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::Array(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
-        let mut members = Vec::new();
-        while let Some((LossyText(key), value)) = map.next_entry()? {
-            members.push((key, value));
-        }
-        Ok(Json::Object(members))
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Json<'de>, A::Error> {
+        members(map).map(Json::Object)
     }
 }
 
@@ -224,12 +220,8 @@ impl<'de> Visitor<'de> for RawObjectVisitor {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members = Vec::new();
-        while let Some((LossyText(key), value)) = map.next_entry()? {
-            members.push((key, value));
-        }
-        Ok(RawObject(members))
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        members(map).map(RawObject)
     }
 }
 
@@ -237,6 +229,16 @@ impl<'de> Deserialize<'de> for RawObject<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(RawObjectVisitor)
     }
+}
+
+fn members<'de, A: MapAccess<'de>, V: Deserialize<'de>>(
+    mut map: A,
+) -> Result<Vec<(Cow<'de, str>, V)>, A::Error> {
+    let mut members = Vec::new();
+    while let Some((LossyText(key), value)) = map.next_entry()? {
+        members.push((key, value));
+    }
+    Ok(members)
 }
 
 /// A JSON string literal for this text.

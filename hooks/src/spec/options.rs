@@ -15,7 +15,6 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 
-/// An option.
 #[derive(Debug, Clone, Copy)]
 pub struct Opt {
     /// Its name in [`ParsedArgs`].
@@ -50,7 +49,6 @@ pub const fn optional(names: &'static [&'static str]) -> Opt {
 }
 
 impl Opt {
-    /// Its usual name.
     pub fn name(&self) -> &'static str {
         self.names[0]
     }
@@ -88,7 +86,6 @@ pub struct Given {
     pub value: String,
 }
 
-/// A parsed command line.
 #[derive(Debug, Default)]
 pub struct ParsedArgs {
     pub given: Vec<Given>,

@@ -7,8 +7,7 @@ use crate::apply::cdi::nvidia::{self, Options, KIND};
 use crate::apply::cdi::{json, yaml, Generator, OWN_VENDOR};
 use crate::config::cdi::{read_folders, SpecFile, DEFAULT_FOLDERS};
 use crate::error::{exit, Error, Result};
-use crate::host::files;
-use crate::host::publish::write_through;
+use crate::host::files::{self, write_through};
 
 /// The name that the service of NVIDIA's package uses. If that service still runs, both write the
 /// same file, and no device exists twice.

@@ -23,7 +23,7 @@ use crate::log::brief;
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
 use crate::model::edits::{Compat, Device, Edits};
-use crate::model::request::Interface;
+use crate::model::request::{by_word, Interface};
 use crate::model::vendor::{Vendor, VendorFile};
 
 /// The kind that NVIDIA's users name.
@@ -75,7 +75,6 @@ pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Resul
     Ok(json(&document))
 }
 
-/// How devices are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// `0`, and `0:1` for a part.
@@ -88,16 +87,13 @@ pub enum Naming {
 
 impl Naming {
     pub fn parse(word: &str) -> Option<Self> {
-        match word {
-            "index" => Some(Self::Index),
-            "uuid" => Some(Self::Uuid),
-            "type-index" => Some(Self::TypeIndex),
-            _ => None,
-        }
+        by_word(
+            &[("index", Self::Index), ("uuid", Self::Uuid), ("type-index", Self::TypeIndex)],
+            word,
+        )
     }
 }
 
-/// What to generate.
 #[derive(Debug)]
 pub struct Options<'a> {
     pub vendor: &'a str,

@@ -23,7 +23,9 @@ pub struct Process {
     pub cgroups: String,
     /// If the process has its own user namespace: the user and group outside that are its root.
     root: Option<(u32, u32)>,
-    rootless: bool,
+    /// We only have the rights of a user: device nodes that we make would not work, and we can't change
+    /// cgroups.
+    pub is_rootless: bool,
 }
 
 impl Process {
@@ -53,19 +55,13 @@ impl Process {
             // Only the handle, not the number, shows that this was one process all the time.
             ended(&handle).map_err(|e| gone(pid, e))?;
         }
-        Ok(Self { pid, mounts, cgroups, root, rootless: is_rootless() })
+        Ok(Self { pid, mounts, cgroups, root, is_rootless: is_rootless() })
     }
 
     /// True if device nodes that we make would not work for it: it has its own user namespace, or
     /// we only have the rights of a user.
     pub fn needs_mounted_nodes(&self) -> bool {
-        self.root.is_some() || self.rootless
-    }
-
-    /// True if we only have the rights of a user: device nodes that we make would not work, and we
-    /// can't change cgroups.
-    pub fn is_rootless(&self) -> bool {
-        self.rootless
+        self.root.is_some() || self.is_rootless
     }
 
     /// Moves this process into the mount namespace.

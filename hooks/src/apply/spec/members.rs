@@ -1,9 +1,10 @@
-//! TODO
+//! Edits the members `hooks`, `linux` and `process` of a spec.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::apply::spec::{
@@ -13,7 +14,7 @@ use crate::apply::spec::{
 use crate::error::{Error, Result};
 use crate::model::edits::{variable_name, Device, Edits, Hook, Link, Settled};
 use crate::spec::config::HOOK_STAGES;
-use crate::spec::json::{quote, Json, RawObject};
+use crate::spec::json::{quote, RawObject};
 
 /// At this stage new file systems are mounted, and the root is not entered yet.
 const LATE_STAGE: &str = "createContainer";
@@ -27,32 +28,56 @@ pub(super) fn edit_hooks<'a>(
     top: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = &edits.rest;
     let late = late_hook(&edits.late_links)?;
-    let hooks: Vec<&Hook> = rest.hooks.iter().chain(&late).collect();
-    if hooks.is_empty() && rest.replaced_hooks.is_empty() {
+    let hooks: Vec<&Hook> = edits.hooks.iter().chain(&late).collect();
+    if hooks.is_empty() && edits.replaced_hooks.is_empty() {
         return Ok(());
     }
-    match present(spec.members.get("hooks")) {
-        Some(listed) => edit_hooks_object(listed.get(), &hooks, &rest.replaced_hooks, splices),
-        None if hooks.is_empty() => Ok(()),
-        None => {
-            let mut inner = Vec::new();
-            edit_hooks_object("{}", &hooks, &[], &mut inner)?;
-            top.set("hooks", &apply_splices("{}", inner));
-            Ok(())
-        }
-    }
+    edit_member(
+        "hooks",
+        spec.members.get("hooks"),
+        "{}",
+        top,
+        splices,
+        |members, added, splices| {
+            edit_stages(members, &hooks, &edits.replaced_hooks, added, splices)
+        },
+    )
 }
 
-fn edit_hooks_object<'a>(
-    text: &'a str,
+/// Edits an object that is a member of another one. It is made if it is missing and gets something;
+/// `default` is its text then.
+fn edit_member<'a>(
+    key: &str,
+    present_value: Option<&'a RawValue>,
+    default: &'a str,
+    outer: &mut Additions<'a>,
+    splices: &mut Vec<Splice<'a>>,
+    edit: impl FnOnce(&RawObject<'a>, &mut Additions<'a>, &mut Vec<Splice<'a>>) -> Result<()>,
+) -> Result<()> {
+    let listed = present(present_value);
+    let text = listed.map_or(default, RawValue::get);
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let members = object(key, text)?;
+    let mut inner = Additions::new(text, &members);
+    let mut own = Vec::new();
+    edit(&members, &mut inner, &mut own)?;
+    own.extend(inner.splice());
+    if listed.is_some() {
+        splices.extend(own);
+    } else if !own.is_empty() {
+        outer.set(name, &apply_splices(text, own));
+    }
+    Ok(())
+}
+
+fn edit_stages<'a>(
+    members: &RawObject<'a>,
     hooks: &[&Hook],
     replaced: &[String],
+    added: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let members = object("hooks", text)?;
-    let mut added = Additions::new(text, &members);
     let mut stages: Vec<&str> = hooks.iter().map(|hook| hook.stage.as_str()).collect();
     if !replaced.is_empty() {
         stages.extend(HOOK_STAGES);
@@ -75,10 +100,9 @@ fn edit_hooks_object<'a>(
                 let (old, new) = (listed.get(), format!("[{}]", all.join(",")));
                 splices.push(Splice { old, new });
             }
-            listed => extend(stage, listed, &new, &mut added, splices)?,
+            listed => extend(stage, listed, &new, added, splices)?,
         }
     }
-    splices.extend(added.splice());
     Ok(())
 }
 
@@ -94,25 +118,21 @@ fn runs(item: &RawValue, names: &[String]) -> bool {
 
 /// True if the spec has this hook already, in any layout.
 fn is_same(item: &RawValue, hook: &Hook) -> bool {
-    let Ok(Json::Object(members)) = serde_json::from_str(item.get()) else {
-        return false;
-    };
-    let get = |key: &str| members.iter().find(|(name, _)| name == key).map(|m| &m.1);
-    let list = |key: &str, own: &[String]| match get(key) {
-        Some(Json::Array(items)) => {
-            items.iter().map(Json::text).eq(own.iter().map(|t| Some(t.as_str())))
-        }
-        _ => own.is_empty(),
-    };
-    let timeout = match get("timeout") {
-        Some(Json::Number(seconds)) => Some(*seconds),
-        _ => None,
-    };
-    get("path").and_then(Json::text) == Some(&hook.path)
-        && list("args", &hook.args)
-        && matches!(get("env"), Some(Json::Array(_)))
-        && list("env", &hook.env)
-        && timeout == hook.timeout.map(f64::from)
+    let there: Option<ListedHook> = serde_json::from_str(item.get()).ok();
+    there.is_some_and(|there| {
+        there.path == hook.path
+            && there.args.unwrap_or_default() == hook.args
+            && there.env.as_ref() == Some(&hook.env)
+            && there.timeout == hook.timeout
+    })
+}
+
+#[derive(Deserialize)]
+struct ListedHook {
+    path: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<String>>,
+    timeout: Option<u32>,
 }
 
 fn hook_json(hook: &Hook) -> String {
@@ -161,108 +181,46 @@ pub(super) fn edit_linux<'a>(
     top: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = &edits.rest;
-    let nothing =
-        edits.allowed().next().is_none() && rest.intel_rdt.is_none() && rest.net_devices.is_empty();
+    let nothing = edits.allowed().next().is_none()
+        && edits.intel_rdt.is_none()
+        && edits.net_devices.is_empty();
     if nothing {
         return Ok(());
     }
     let nodes = nodes(spec, &edits.devices)?;
-    if let Some(linux) = present(spec.members.get("linux")) {
-        return edit_linux_object(linux.get(), &nodes, edits, splices);
-    }
-    let mut inner = Vec::new();
-    edit_linux_object("{}", &nodes, edits, &mut inner)?;
-    if !inner.is_empty() {
-        top.set("linux", &apply_splices("{}", inner));
-    }
-    Ok(())
-}
-
-fn edit_linux_object<'a>(
-    linux: &'a str,
-    nodes: &[String],
-    edits: &Settled,
-    splices: &mut Vec<Splice<'a>>,
-) -> Result<()> {
-    let members = object("linux", linux)?;
-    let mut inner = Additions::new(linux, &members);
-    let listed = members.get("devices");
-    extend("devices", listed, nodes, &mut inner, splices)?;
-    add_rules(&members, edits, &mut inner, splices)?;
-    let rest = &edits.rest;
-    // The container's own value stays.
-    if let (Some(rdt), None) = (&rest.intel_rdt, present(members.get("intelRdt"))) {
-        inner.set("intelRdt", rdt);
-    }
-    if !rest.net_devices.is_empty() {
-        add_net_devices(&members, edits, &mut inner, splices)?;
-    }
-    splices.extend(inner.splice());
-    Ok(())
-}
-
-fn add_rules<'a>(
-    linux: &RawObject<'a>,
-    edits: &Settled,
-    inner: &mut Additions<'a>,
-    splices: &mut Vec<Splice<'a>>,
-) -> Result<()> {
-    let resources = present(linux.get("resources"));
-    let Some(resources) = resources else {
-        let rules = new_rules(None, edits)?;
-        if !rules.is_empty() {
-            let value = format!("{{\"devices\":[{}]}}", rules.join(","));
-            inner.set("resources", &value);
+    edit_member("linux", spec.members.get("linux"), "{}", top, splices, |linux, inner, splices| {
+        extend("devices", linux.get("devices"), &nodes, inner, splices)?;
+        let resources = linux.get("resources");
+        edit_member("linux.resources", resources, "{}", inner, splices, |all, inner, splices| {
+            let listed = all.get("devices");
+            extend("devices", listed, &new_rules(listed, edits)?, inner, splices)
+        })?;
+        // The container's own value stays.
+        if let (Some(rdt), None) = (&edits.intel_rdt, present(linux.get("intelRdt"))) {
+            inner.set("intelRdt", rdt);
         }
-        return Ok(());
-    };
-    let members = object("linux.resources", resources.get())?;
-    let rules = new_rules(Some(&members), edits)?;
-    let mut added = Additions::new(resources.get(), &members);
-    let listed = members.get("devices");
-    extend("devices", listed, &rules, &mut added, splices)?;
-    splices.extend(added.splice());
-    Ok(())
+        // Interfaces that the container's own configuration moves stay as they are there.
+        let listed = linux.get("netDevices").filter(|_| !edits.net_devices.is_empty());
+        edit_member("linux.netDevices", listed, "{}", inner, splices, |all, inner, _| {
+            for device in edits.net_devices.iter().filter(|it| all.get(&it.host).is_none()) {
+                inner.set(&device.host, &format!("{{\"name\":{}}}", quote(&device.name)));
+            }
+            Ok(())
+        })
+    })
 }
 
 /// The rules to add. An earlier start may have added rules for nodes that we do not make.
-fn new_rules(resources: Option<&RawObject>, edits: &Settled) -> Result<Vec<String>> {
+fn new_rules(listed: Option<&RawValue>, edits: &Settled) -> Result<Vec<String>> {
     let needed = edits.allowed().filter(|device| device.needs_rule());
     let mut rules: Vec<String> = needed.map(rule_json).collect();
     rules.dedup();
     if rules.len() > edits.devices.len() {
-        let listed = resources.and_then(|members| members.get("devices"));
         let listed = items("linux.resources.devices", listed)?;
         let listed: BTreeSet<&str> = listed.iter().map(|item| item.get()).collect();
         rules.retain(|rule| !listed.contains(rule.as_str()));
     }
     Ok(rules)
-}
-
-/// Interfaces that the container's own configuration moves stay as they are there.
-fn add_net_devices<'a>(
-    linux: &RawObject<'a>,
-    edits: &Settled,
-    inner: &mut Additions<'a>,
-    splices: &mut Vec<Splice<'a>>,
-) -> Result<()> {
-    let listed = present(linux.get("netDevices"));
-    let text = listed.map_or("{}", |listed| listed.get());
-    let members = object("linux.netDevices", text)?;
-    let mut added = Additions::new(text, &members);
-    for device in &edits.rest.net_devices {
-        if members.get(&device.host).is_none() {
-            let value = format!("{{\"name\":{}}}", quote(&device.name));
-            added.set(&device.host, &value);
-        }
-    }
-    if listed.is_some() {
-        splices.extend(added.splice());
-    } else {
-        inner.set("netDevices", &apply_splices(text, added.splice().collect()));
-    }
-    Ok(())
 }
 
 fn nodes(spec: &Spec, devices: &[Device]) -> Result<Vec<String>> {
@@ -300,8 +258,7 @@ pub(super) fn edit_process<'a>(
     edits: &Settled,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = &edits.rest;
-    if rest.environment.is_empty() && rest.unset.is_empty() && rest.groups.is_empty() {
+    if edits.environment.is_empty() && edits.unset.is_empty() && edits.groups.is_empty() {
         return Ok(());
     }
     let Some(process) = present(spec.members.get("process")) else {
@@ -309,8 +266,8 @@ pub(super) fn edit_process<'a>(
     };
     let members = object("process", process.get())?;
     let mut inner = Additions::new(process.get(), &members);
-    edit_environment(members.get("env"), rest, &mut inner, splices)?;
-    add_groups(&members, rest, &mut inner, splices)?;
+    edit_environment(members.get("env"), edits, &mut inner, splices)?;
+    add_groups(&members, edits, &mut inner, splices)?;
     splices.extend(inner.splice());
     Ok(())
 }
@@ -386,25 +343,15 @@ fn add_groups<'a>(
     if wanted.is_empty() {
         return Ok(());
     }
-    let user = present(process.get("user"));
-    let text = user.map_or("{\"uid\":0,\"gid\":0}", |user| user.get());
-    let members = object("process.user", text)?;
-    let listed = members.get("additionalGids");
-    for item in items("process.user.additionalGids", listed)? {
-        if let Ok(Json::Number(there)) = serde_json::from_str(item.get()) {
-            wanted.retain(|group| (f64::from(*group) - there).abs() > 0.0);
+    let (user, root) = (process.get("user"), "{\"uid\":0,\"gid\":0}");
+    edit_member("process.user", user, root, inner, splices, |user, added, splices| {
+        let listed = user.get("additionalGids");
+        for item in items("process.user.additionalGids", listed)? {
+            if let Ok(there) = serde_json::from_str::<u32>(item.get()) {
+                wanted.retain(|group| *group != there);
+            }
         }
-    }
-    let new: Vec<String> = wanted.iter().map(ToString::to_string).collect();
-    let mut added = Additions::new(text, &members);
-    if user.is_some() {
-        extend("additionalGids", listed, &new, &mut added, splices)?;
-        splices.extend(added.splice());
-        return Ok(());
-    }
-    let mut own = Vec::new();
-    extend("additionalGids", listed, &new, &mut added, &mut own)?;
-    own.extend(added.splice());
-    inner.set("user", &apply_splices(text, own));
-    Ok(())
+        let new: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        extend("additionalGids", listed, &new, added, splices)
+    })
 }

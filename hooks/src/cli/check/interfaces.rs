@@ -92,18 +92,18 @@ impl NameResults {
         let read = nvidia::load(&place.path, place.named);
         let log = Log::new(Level::Emergency, None, "");
         let mut all = Vec::new();
-        let own = Context::new(loaded, &log, FrontEndKind::Runtime);
+        let own = Context::of(loaded, &log, FrontEndKind::Runtime, None);
         add(&mut all, runtime::NAME, outcome(&own, container));
         for (name, _) in NAMES {
             let nvidia = Nvidia {
                 config: &config_of(name, &read.config),
                 ..Nvidia::of_loaded(&read, place, FrontEndKind::Runtime)
             };
-            let context = Context::of_nvidia(loaded, &log, nvidia);
+            let context = Context::of(loaded, &log, nvidia.kind, Some(nvidia));
             add(&mut all, name, outcome(&context, container));
         }
         let nvidia = Nvidia::of_loaded(&read, place, FrontEndKind::Hook);
-        let context = Context::of_nvidia(loaded, &log, nvidia);
+        let context = Context::of(loaded, &log, nvidia.kind, Some(nvidia));
         add(&mut all, HOOKS[0], outcome(&context, container));
         Self {
             file: place.path.exists().then(|| place.path.display().to_string()),
@@ -185,7 +185,6 @@ fn add(all: &mut Vec<NameResult>, name: &'static str, outcome: Option<Outcome>) 
 }
 
 impl NameResult {
-    /// The lines of the text report.
     pub fn lines(&self) -> Vec<String> {
         let Outcome { asks, gets, notes, refused } = &self.outcome;
         let mut lines = vec![format!("\nas {}:", self.names.join(", "))];

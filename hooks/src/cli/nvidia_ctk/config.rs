@@ -36,7 +36,7 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
             return Err(Error::not_found(format!("there is no file {shown}"))
                 .resolve(format!("`nvidia-ctk config default --output {shown}` makes it")));
         }
-        None => default(flavour()),
+        None => installed(),
     };
     for setting in args.each("set").map(|given| &given.value) {
         text = set(&text, setting).map_err(|problem| {
@@ -53,15 +53,14 @@ pub fn run_default(args: &ParsedArgs) -> Result<u8> {
         None if args.is_set("in-place") => {
             Err(args.wrong("--in-place names no file; use --output"))
         }
-        output => put(&default(flavour()), output),
+        output => put(&installed(), output),
     }
 }
 
-fn flavour() -> Flavour {
+fn installed() -> String {
     let read = |path| std::fs::read_to_string(path).ok();
     let release = read("/etc/os-release").or_else(|| read("/usr/lib/os-release"));
-    let has_real = Path::new("/sbin/ldconfig.real").exists();
-    Flavour::of(&release.unwrap_or_default(), has_real)
+    default(&release.unwrap_or_default(), Path::new("/sbin/ldconfig.real").exists())
 }
 
 fn output(args: &ParsedArgs) -> Option<&Path> {
@@ -78,36 +77,19 @@ fn put(text: &str, file: Option<&Path>) -> Result<u8> {
 
 const TEMPLATE: &str = include_str!("../../../config/nvidia-container-runtime.toml");
 
-/// The differences between distributions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Flavour {
-    /// On SUSE, devices belong to the group `video`.
-    pub is_suse: bool,
-    /// On Ubuntu, ldconfig is a script that calls another program.
-    pub has_real_ldconfig: bool,
-}
-
-impl Flavour {
-    /// Reads the text of os-release(5).
-    pub fn of(os_release: &str, has_real_ldconfig: bool) -> Self {
-        let value = |name: &str| {
-            let mut lines = os_release.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name));
-            value.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
-        };
-        let words = format!("{} {}", value("ID="), value("ID_LIKE="));
-        let is_suse = |word: &str| word == "suse" || word == "sles" || word.starts_with("opensuse");
-        Self { is_suse: words.split_whitespace().any(is_suse), has_real_ldconfig }
-    }
-}
-
-/// The text of a new installation.
-pub fn default(flavour: Flavour) -> String {
+/// The text of a new installation, on a distribution with this text of os-release(5). On SUSE, devices
+/// belong to the group `video`. On Ubuntu, ldconfig is a script that calls another program.
+fn default(os_release: &str, has_real_ldconfig: bool) -> String {
+    let value = |name: &str| {
+        let value = os_release.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_default().trim_matches(['"', '\''])
+    };
+    let mut words = value("ID=").split_whitespace().chain(value("ID_LIKE=").split_whitespace());
     let mut text = TEMPLATE.to_owned();
-    if flavour.is_suse {
+    if words.any(|word| word == "suse" || word == "sles" || word.starts_with("opensuse")) {
         text = text.replace("#user = \"root:video\"", "user = \"root:video\"");
     }
-    if flavour.has_real_ldconfig {
+    if has_real_ldconfig {
         text = text.replace("@/sbin/ldconfig\"", "@/sbin/ldconfig.real\"");
     }
     text
@@ -177,9 +159,9 @@ mod tests {
             ("ID=sles\nVERSION_ID=15\n", false, true, "@/sbin/ldconfig"),
             ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", false, false, "@/sbin/ldconfig"),
         ] {
-            let text = default(Flavour::of(release, real));
+            let text = default(release, real);
             assert_eq!(nvidia::mistakes(&text), Vec::<String>::new());
-            let table = crate::config::toml_value::parse(&text).unwrap();
+            let table = toml_text::parse(&text).unwrap();
             let cli = table["nvidia-container-cli"].as_table().unwrap();
             assert_eq!(cli.get("user").is_some(), user, "{release}");
             assert_eq!(cli["ldconfig"].as_str(), Some(ldconfig));

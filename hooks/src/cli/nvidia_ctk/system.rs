@@ -10,9 +10,11 @@ use rustix::io::Errno;
 use crate::apply::namespace::params::PATH as PARAMS;
 use crate::cli::nvidia_ctk::{debug, warn};
 use crate::error::{exit, Error, Result};
+use crate::host::facts::field;
 use crate::host::Host;
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
+// Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
 pub const LINK_OPTIONS: &[Opt] = &[
     value(&["dev-char-path"]).or(&["DEV_CHAR_PATH"]),
     value(&["driver-root", "root"]).or(&["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
@@ -187,7 +189,7 @@ impl<'a> Work<'a> {
         if self.words.is_set("quiet") && !self.is_dry {
             return Ok(());
         }
-        crate::cli::print(&format!("{line}\n")).map(|_| ())
+        crate::cli::print(format!("{line}\n")).map(|_| ())
     }
 }
 
@@ -229,7 +231,8 @@ pub fn gpus() -> Vec<u32> {
     let texts = folders.filter_map(|folder| {
         host.text_of_kernel(&folder.path().join("information").to_string_lossy())
     });
-    let mut found: Vec<u32> = texts.filter_map(|text| minor_of(&text)).collect();
+    let mut found: Vec<u32> =
+        texts.filter_map(|text| field(&text, "Device Minor")?.parse().ok()).collect();
     found.sort_unstable();
     found
 }
@@ -322,26 +325,13 @@ impl Access {
     /// Reads the driver's settings (`/proc/driver/nvidia/params`). What they do not say is as the
     /// driver has it by default.
     pub fn of(params: &str) -> Self {
-        let number = |name: &str| {
-            let lines = params.lines().filter_map(|line| line.split_once(':'));
-            let mut values = lines.filter(|(key, _)| key.trim() == name);
-            values.next().and_then(|(_, value)| value.trim().parse().ok())
-        };
+        let number = |name: &str| field(params, name)?.parse().ok();
         Self {
             uid: number("DeviceFileUID").unwrap_or(0),
             gid: number("DeviceFileGID").unwrap_or(0),
             mode: number("DeviceFileMode").unwrap_or(0o666) & 0o777,
         }
     }
-}
-
-/// The number after `Device Minor:` in a GPU's file.
-pub fn minor_of(text: &str) -> Option<u32> {
-    let mut lines = text.lines();
-    lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == "Device Minor").then(|| value.trim().parse().ok())?
-    })
 }
 
 #[cfg(test)]
@@ -386,12 +376,5 @@ mod tests {
         ] {
             assert_eq!(Access::of(params), expected, "{params}");
         }
-    }
-
-    #[test]
-    fn minors_are_in_the_drivers_files() {
-        assert_eq!(minor_of("DeviceFileMinor: 21\nDeviceFileMode: 256\n"), None);
-        assert_eq!(minor_of("Model: \t X\nDevice Minor: \t 3\n"), Some(3));
-        assert_eq!(minor_of("Model: 3\nDevice Minor: x\n"), None);
     }
 }

@@ -6,12 +6,11 @@ use crate::config::cdi::{
     check_version, is_device, is_kind, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt,
     Syntax,
 };
-use crate::config::reader::{get, join, Members, Reader};
+use crate::config::folder::{get, join, Members, Reader};
 use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
 use crate::model::vendor::Mistake;
 use crate::spec::json::{quote, Json};
 
-/// Stages of hooks.
 const STAGES: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 /// Names of interfaces: linux/if.h, `IFNAMSIZ`.

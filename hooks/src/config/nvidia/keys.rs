@@ -1,12 +1,12 @@
 //! The keys of NVIDIA's `config.toml`, in one table: what each changes, or why it changes nothing.
 //! Source: NVIDIA's container toolkit, `api/config/v1/config.go`.
 
+use toml_edit::Value;
 use Key::{Idle, Sets};
 
 use crate::config::cdi::is_kind;
 use crate::config::nvidia::{Compat, NvidiaConfig, RuntimeMode, CAPABILITIES};
 use crate::config::settings::{boolean, list, path, runtimes, string, text};
-use crate::config::toml_value::Value;
 use crate::log::Level;
 
 /// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
@@ -129,7 +129,7 @@ fn capabilities(text: &str) -> Result<Vec<String>, String> {
 fn log_file(name: &str) -> Result<Option<std::path::PathBuf>, String> {
     // NVIDIA's default is /dev/null.
     let named = Some(name).filter(|name| !matches!(*name, "" | "/dev/null"));
-    named.map(|name| path(&Value::String(name.to_owned()))).transpose()
+    named.map(|name| path(&Value::from(name))).transpose()
 }
 
 /// Reads a level of Go's logrus, in upper or lower case.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::frontends::nvidia::vars::DEVICES;
 use crate::host::inventory::collect;
 use crate::host::resolve::{check_requirements, groups};
-use crate::host::trust::{untrusted, Distrust};
+use crate::host::trust::Distrust;
 use crate::host::Host;
 use crate::log::{brief, Level, Note};
 use crate::model::decide::Choice;
@@ -118,11 +118,6 @@ fn read(host: &Host, folder: &str, every: bool) -> Result<(Lines, Vec<Note>)> {
             return refuse(problem);
         }
         match host.read_file(&path, MAX_SIZE) {
-            Ok((_, stat)) if untrusted(&stat).is_some() => {
-                let why = untrusted(&stat).unwrap_or_default();
-                let path = shown.into();
-                return refuse(Distrust { path, why });
-            }
             Ok((bytes, _)) => lines.add(&shown, &String::from_utf8_lossy(&bytes), &mut notes)?,
             Err(error) => {
                 let message = format!("{shown} is left out: {error}");
@@ -187,7 +182,6 @@ impl Lines {
         Some(path.into_owned())
     }
 
-    /// Removes duplicates.
     fn each_once(&mut self) {
         for list in [&mut self.devices, &mut self.libraries, &mut self.folders, &mut self.links] {
             let mut known = FxHashSet::default();

@@ -8,7 +8,7 @@ fn from_bytes(bytes: &[u8]) -> Option<Elf> {
 }
 
 /// A small shared library, built by hand: one segment and one dynamic section.
-pub fn sample(machine: u8, wide: bool, needed: &str) -> Vec<u8> {
+fn sample(machine: u8, wide: bool, needed: &str) -> Vec<u8> {
     let word = if wide { 8 } else { 4 };
     let put = |bytes: &mut Vec<u8>, value: u64, size: usize| {
         bytes.extend_from_slice(&value.to_le_bytes()[..size]);

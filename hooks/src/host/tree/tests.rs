@@ -69,23 +69,3 @@ fn links_stay_within_the_tree() {
     assert_eq!(up.kind, FileType::Directory);
     assert_eq!(up.open().unwrap_err(), Errno::INVAL);
 }
-
-#[test]
-fn a_folder_is_listed_once_it_was_asked_for_a_few_names() {
-    let dir = host();
-    let host = Host::open(dir.path()).unwrap();
-    let tree = host.tree(Some("/store")).unwrap();
-    for _ in 0..=PATIENCE {
-        assert!(tree.find("/other/gone").is_err());
-    }
-    // A file that is added later is not seen, because a store entry never changes.
-    std::fs::write(dir.path().join("store/other/late"), "").unwrap();
-    assert_eq!(tree.find("/other/late").unwrap_err(), Errno::NOENT);
-    // Elsewhere on the host, files may change.
-    let tree = host.tree(None).unwrap();
-    for _ in 0..=PATIENCE {
-        assert!(tree.find("/store/other/gone").is_err());
-    }
-    std::fs::write(dir.path().join("store/other/later"), "").unwrap();
-    assert!(tree.find("/store/other/later").is_ok());
-}

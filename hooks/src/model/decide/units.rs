@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
 use crate::log::brief;
-use crate::model::request::{DeviceList, Interface};
+use crate::model::request::{DeviceList, DeviceRequest, Interface};
 use crate::model::vendor::device_name;
 
 /// The prefixes of UUIDs. A prefix by itself names nothing.
@@ -62,7 +62,6 @@ fn nodes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Vec::<String>::deserialize(from)?.into_iter().map(path).collect()
 }
 
-/// The chosen devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
     pub is_all: bool,
@@ -72,24 +71,16 @@ pub struct Chosen {
     pub nodes: BTreeSet<String>,
 }
 
-/// What asks, for messages.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestContext<'a> {
-    pub interface: Interface,
-    pub by: &'a str,
-    /// The host has device facts, not only nodes.
-    pub known: bool,
-}
-
-/// Looks the names up. Errors: a name that matches no unit, or several.
-pub fn choose(wanted: &DeviceList, units: &[Unit], asker: RequestContext) -> Result<Chosen, Error> {
+/// Looks the names of a request up on a host that has device facts, or only nodes. Errors: a name that
+/// matches no unit, or several.
+pub fn choose(request: &DeviceRequest, units: &[Unit], has_facts: bool) -> Result<Chosen, Error> {
     let mut chosen = Chosen::default();
-    match wanted {
+    match &request.devices {
         DeviceList::None | DeviceList::Nothing => {}
         DeviceList::All => chosen = Chosen::all(units),
         DeviceList::These(names) => {
             for name in names {
-                let (at, part) = find(name, units, asker)?;
+                let (at, part) = find(name, units, request, has_facts)?;
                 chosen.add(units, at, part);
             }
         }
@@ -130,8 +121,13 @@ impl Chosen {
 
 type UnitOrPart = (usize, Option<usize>);
 
-fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<UnitOrPart, Error> {
-    let by = asker.by;
+fn find(
+    name: &str,
+    units: &[Unit],
+    request: &DeviceRequest,
+    has_facts: bool,
+) -> Result<UnitOrPart, Error> {
+    let by = &request.by;
     let found = if let Some((index, part)) = name.split_once(':') {
         by_indices(index, part, units).or_else(|| Some((by_pci(name, units)?, None)))
     } else if let Some(rest) = name.strip_prefix(INSTANCES) {
@@ -142,7 +138,7 @@ fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<UnitOrPart,
     } else {
         by_index(name, units).map(|at| (at, None))
     };
-    found.ok_or_else(|| unknown(name, units, asker))
+    found.ok_or_else(|| unknown(name, units, request, has_facts))
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -221,8 +217,8 @@ fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<UnitOrPart>, E
     }
 }
 
-fn unknown(name: &str, units: &[Unit], asker: RequestContext) -> Error {
-    let by = asker.by;
+fn unknown(name: &str, units: &[Unit], request: &DeviceRequest, has_facts: bool) -> Error {
+    let by = &request.by;
     let asks = format!("{by} asks for the device {:?}", brief(name));
     if units.is_empty() {
         return Error::usage(format!("{asks}; the host has no device of this vendor"))
@@ -231,11 +227,11 @@ fn unknown(name: &str, units: &[Unit], asker: RequestContext) -> Error {
     let words: Vec<String> = units.iter().map(shown).collect();
     let error = Error::usage(format!("{asks}; the host has {}", words.join(", ")));
     let is_uuid = UUIDS.iter().any(|start| name.starts_with(start));
-    let needs_facts = !asker.known && (is_uuid || name.contains(':'));
-    match asker.interface {
-        Interface::Amd => error.resolve("name one of these numbers; `rocm-smi` lists the devices of a host"),
-        Interface::Nvidia if needs_facts => error.resolve("UUIDs and parts of devices are known only once `provision load` has written the device facts; until then, name an index"),
-        Interface::Nvidia => error.resolve("name one of them; `nvidia-smi -L` lists the devices of a host"),
+    let needs_facts = !has_facts && (is_uuid || name.contains(':'));
+    match request.interface {
+        Some(Interface::Amd) => error.resolve("name one of these numbers; `rocm-smi` lists the devices of a host"),
+        _ if needs_facts => error.resolve("UUIDs and parts of devices are known only once `provision load` has written the device facts; until then, name an index"),
+        _ => error.resolve("name one of them; `nvidia-smi -L` lists the devices of a host"),
     }
 }
 

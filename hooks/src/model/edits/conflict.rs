@@ -8,15 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
+use std::ops::Deref;
 
 use rustc_hash::FxHashSet;
 
 use crate::log::{Level, Note};
 use crate::model::edits::paths::{clean, split, Image};
 use crate::model::edits::present::{Container, Overlap, Present};
-use crate::model::edits::{
-    lies_in, sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount,
-};
+use crate::model::edits::{lies_in, sort_mounts, DescribedMount, Device, Edits, Link, Mount};
 
 /// The path of the library cache.
 const CACHE: &str = "/etc/ld.so.cache";
@@ -25,24 +24,23 @@ const CACHE: &str = "/etc/ld.so.cache";
 /// container has a link of the image in it.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// The nodes to make, which are also allowed.
-    pub devices: Vec<Device>,
+    /// Their devices are the nodes to make, which are also allowed. No mount creates their
+    /// directories, and their links lie among the image's own files.
+    edits: Edits,
     /// Devices whose nodes are in one of the container's own mounts.
     allowed: Vec<Device>,
-    pub mounts: Vec<Mount>,
-    /// Folders to make; no mount creates them.
-    pub directories: Vec<String>,
-    pub libraries: Vec<Library>,
     /// The paths of file systems that are made new for the container.
     pub new_file_systems: Vec<String>,
-    pub described: Vec<DescribedMount>,
-    /// Links among the image's own files.
-    pub links: Vec<Link>,
     /// Links in file systems that the runtime makes new. They can only be made after that.
     pub late_links: Vec<Link>,
-    /// Edits that can't hide anything: the process's environment and groups, hooks, network
-    /// devices. The lists of paths are empty here.
-    pub rest: Edits,
+}
+
+impl Deref for Settled {
+    type Target = Edits;
+
+    fn deref(&self) -> &Edits {
+        &self.edits
+    }
 }
 
 impl Edits {
@@ -60,43 +58,25 @@ impl Edits {
     /// Applies the rule, and replaces files with their whole folder where that hides nothing.
     /// Notes: what is left out.
     pub fn settle(mut self, present: &Present, image: &dyn Image) -> (Settled, Vec<Note>) {
-        let bare: Vec<String> = self.bare_directories().map(str::to_owned).collect();
+        self.directories = self.bare_directories().map(str::to_owned).collect();
         let mut container = Container::new(present, image);
         fold(&mut self, &mut container);
         let mut kept = Kept::default();
-        let mut settled =
-            Settled { new_file_systems: container.new_file_systems(), ..Settled::default() };
-        let mut hidden = settled.add_mounts(take(&mut self.mounts), &mut container, &mut kept);
-        let described = take(&mut self.described);
-        settled.add_described(described, &mut container, &mut kept, &mut hidden);
-        settled.add_devices(take(&mut self.devices), present, &mut container);
-        settled.add_directories(bare, &mut container, &mut kept);
-        settled.add_links(take(&mut self.links), &mut container, &mut kept);
-        settled.libraries = take(&mut self.libraries);
-        settled.libraries.retain(|l| !hidden.contains(&l.path));
-        self.directories.clear();
-        settled.rest = self;
+        let mut hidden = self.settle_mounts(&mut container, &mut kept);
+        self.settle_described(&mut container, &mut kept, &mut hidden);
+        let allowed = self.settle_devices(present, &mut container);
+        self.settle_directories(&mut container, &mut kept);
+        let late_links = self.settle_links(&mut container, &mut kept);
+        self.libraries.retain(|l| !hidden.contains(&l.path));
         let mut notes = kept.notes(&container);
-        notes.extend(settled.keep_cache(&mut container));
-        (settled, notes)
-    }
-}
-
-impl Settled {
-    /// Every device that the container may use.
-    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
-        self.devices.iter().chain(&self.allowed)
+        notes.extend(self.keep_cache(&mut container));
+        let new_file_systems = container.new_file_systems();
+        (Settled { edits: self, allowed, new_file_systems, late_links }, notes)
     }
 
     /// Returns the targets at which the container sees no file at all.
-    fn add_mounts(
-        &mut self,
-        mounts: Vec<Mount>,
-        container: &mut Container,
-        kept: &mut Kept,
-    ) -> FxHashSet<String> {
+    fn settle_mounts(&mut self, container: &mut Container, kept: &mut Kept) -> FxHashSet<String> {
         let mut hidden = FxHashSet::default();
-        self.mounts = mounts;
         self.mounts.retain_mut(|mount| {
             let (moved, standing) = container.stand(&mount.target, &mount.source);
             match standing {
@@ -117,18 +97,17 @@ impl Settled {
     }
 
     /// Adds to `hidden` the targets at which the container sees no file at all.
-    fn add_described(
+    fn settle_described(
         &mut self,
-        mounts: Vec<DescribedMount>,
         container: &mut Container,
         kept: &mut Kept,
         hidden: &mut FxHashSet<String>,
     ) {
-        if mounts.is_empty() {
+        if self.described.is_empty() {
             return;
         }
         let mut there: FxHashSet<String> = self.mounts.iter().map(|m| m.target.clone()).collect();
-        for mut mount in mounts {
+        for mut mount in take(&mut self.described) {
             let (moved, standing) = container.stand(&mount.target, &mount.source);
             match standing {
                 Overlap::Free => {
@@ -151,16 +130,18 @@ impl Settled {
         self.described.sort_by_cached_key(depth);
     }
 
-    /// A link replaces an older link of its name; the older one is not followed.
-    fn add_links(&mut self, links: Vec<Link>, container: &mut Container, kept: &mut Kept) {
-        for mut link in links {
+    /// A link replaces an older link of its name; the older one is not followed. Returns those in file
+    /// systems that the runtime makes new.
+    fn settle_links(&mut self, container: &mut Container, kept: &mut Kept) -> Vec<Link> {
+        let mut late = Vec::new();
+        for mut link in take(&mut self.links) {
             if let Some((folder, name)) = split(&link.path) {
                 let folder = container.resolve(folder);
                 link.path = format!("{}/{name}", folder.trim_end_matches('/'));
             }
             match container.standing(&link.path, "") {
                 Overlap::Free if container.new_around(&link.path).is_some() => {
-                    self.late_links.push(link);
+                    late.push(link);
                 }
                 Overlap::Free | Overlap::Ours => self.links.push(link),
                 Overlap::At(other) | Overlap::Within(other) | Overlap::Around(other) => {
@@ -168,15 +149,17 @@ impl Settled {
                 }
             }
         }
+        late
     }
 
-    fn add_devices(&mut self, devices: Vec<Device>, present: &Present, container: &mut Container) {
-        if devices.is_empty() {
-            return;
+    /// Returns the devices whose nodes are in one of the container's own mounts.
+    fn settle_devices(&mut self, present: &Present, container: &mut Container) -> Vec<Device> {
+        let mut allowed = Vec::new();
+        if self.devices.is_empty() {
+            return allowed;
         }
         let listed = present.devices.iter();
         let listed: BTreeSet<String> = listed.map(|p| container.resolve(p)).collect();
-        self.devices = devices;
         self.devices.retain_mut(|device| {
             let (moved, standing) = container.stand(&device.path, &device.source);
             device.path = moved.unwrap_or(take(&mut device.path));
@@ -184,19 +167,15 @@ impl Settled {
                 return false;
             }
             if standing != Overlap::Free {
-                self.allowed.push(device.clone());
+                allowed.push(device.clone());
             }
             standing == Overlap::Free
         });
+        allowed
     }
 
-    fn add_directories(
-        &mut self,
-        directories: Vec<String>,
-        container: &mut Container,
-        kept: &mut Kept,
-    ) {
-        for directory in directories {
+    fn settle_directories(&mut self, container: &mut Container, kept: &mut Kept) {
+        for directory in take(&mut self.directories) {
             let (moved, standing) = container.stand(&directory, "");
             match standing {
                 Overlap::Around(place) => kept.add(place, directory),
@@ -209,7 +188,7 @@ impl Settled {
     /// Leaves the libraries out if the user mounted the library cache or its folder: our cache
     /// could only be made beneath that mount.
     fn keep_cache(&mut self, container: &mut Container) -> Option<Note> {
-        if self.libraries.is_empty() && self.rest.compat.is_empty() {
+        if self.libraries.is_empty() && self.compat.is_empty() {
             return None;
         }
         let (moved, standing) = container.stand(CACHE, "");
@@ -222,12 +201,19 @@ impl Settled {
             return Some(Note::new(Level::Warning, message));
         };
         self.libraries.clear();
-        self.rest.compat.clear();
+        self.compat.clear();
         let path = container.path(place);
         let message = format!(
             "the container's own mount {path} stays as it is, and has the library cache: the driver's libraries are found in the loader's default folders only"
         );
         Some(Note::new(Level::Warning, message))
+    }
+}
+
+impl Settled {
+    /// Every device that the container may use.
+    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().chain(&self.allowed)
     }
 }
 
@@ -285,7 +271,7 @@ pub(super) fn fold(edits: &mut Edits, container: &mut Container) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::paths::{At, Image};
+    use super::super::paths::Image;
     use super::super::present::{Mounted, Present};
     use super::*;
 
@@ -293,14 +279,6 @@ mod tests {
     struct Holds(&'static [&'static str]);
 
     impl Image for Holds {
-        fn at(&self, _: &str) -> At {
-            At::Something
-        }
-
-        fn link(&self, _: &str) -> Option<String> {
-            None
-        }
-
         fn is_free(&self, folder: &str) -> bool {
             !self.0.iter().any(|path| *path != folder && lies_in(path, folder))
         }

@@ -1,7 +1,7 @@
 //! What a container has before our edits, and how one of our paths relates to it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, Bound};
 
 use rustc_hash::FxHashMap;
 
@@ -57,7 +57,7 @@ pub(super) enum Overlap {
 /// The existing mounts of the container, by their real paths.
 pub(super) struct Container<'a> {
     places: Vec<PlacedMount<'a>>,
-    by_path: MountTree,
+    by_path: MountsByPath,
     image: &'a dyn Image,
     /// The folders of our paths.
     folders: FxHashMap<String, Folder>,
@@ -80,7 +80,7 @@ impl<'a> Container<'a> {
     pub(super) fn new(present: &'a Present, image: &'a dyn Image) -> Self {
         let mut container = Self {
             places: Vec::with_capacity(present.mounts.len()),
-            by_path: MountTree::new(),
+            by_path: MountsByPath::default(),
             image,
             folders: FxHashMap::default(),
         };
@@ -220,9 +220,6 @@ fn split(path: &str) -> Option<(&str, &str)> {
     path.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())
 }
 
-// The mounts of a container as a tree of names. Looking a path up takes as many steps as the path
-// has parts, however many mounts the container's author added.
-
 /// The mounts at, in and around a path. Of each kind it is the last one, because a later mount
 /// covers an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -243,66 +240,31 @@ impl NearbyMounts {
     }
 }
 
-/// The numbers of mounts, by their clean paths.
-#[derive(Debug)]
-pub(super) struct MountTree {
-    /// The first node is `/`.
-    nodes: Vec<Node>,
-}
-
+/// The numbers of mounts, by their clean paths. Ordered and not hashed, because a container's author
+/// could choose names that collide.
 #[derive(Debug, Default)]
-struct Node {
-    /// Ordered and not hashed, because a container's author could choose names that collide.
-    children: BTreeMap<Box<str>, usize>,
-    at: Option<usize>,
-    within: Option<usize>,
-}
+pub(super) struct MountsByPath(BTreeMap<String, usize>);
 
-impl MountTree {
-    pub fn new() -> Self {
-        let nodes = vec![Node::default()];
-        Self { nodes }
-    }
-
+impl MountsByPath {
     /// Adds a mount at a path. Numbers rise from call to call.
     pub fn add(&mut self, path: &str, number: usize) {
-        let mut here = 0;
-        for name in names(path) {
-            self.nodes[here].within = Some(number);
-            here = match self.nodes[here].children.get(name) {
-                Some(next) => *next,
-                None => self.grow(here, name),
-            };
-        }
-        self.nodes[here].at = Some(number);
-    }
-
-    fn grow(&mut self, parent: usize, name: &str) -> usize {
-        let next = self.nodes.len();
-        self.nodes.push(Node::default());
-        self.nodes[parent].children.insert(name.into(), next);
-        next
+        self.0.insert(path.to_owned(), number);
     }
 
     /// The mounts near a clean path.
     pub fn near(&self, path: &str) -> NearbyMounts {
-        let mut near = NearbyMounts::default();
-        let mut here = &self.nodes[0];
-        for name in names(path) {
-            near.around = near.around.max(here.at);
-            match here.children.get(name) {
-                Some(next) => here = &self.nodes[*next],
-                None => return near,
-            }
+        let above =
+            path.rmatch_indices('/').map(|(end, _)| if end == 0 { "/" } else { &path[..end] });
+        let above = above.filter(|folder| *folder != path);
+        let start = if path == "/" { "/".to_owned() } else { format!("{path}/") };
+        let below = self.0.range::<str, _>((Bound::Excluded(&*start), Bound::Unbounded));
+        let below = below.take_while(|(other, _)| other.starts_with(&start));
+        NearbyMounts {
+            at: self.0.get(path).copied(),
+            within: below.map(|(_, number)| *number).max(),
+            around: above.filter_map(|folder| self.0.get(folder).copied()).max(),
         }
-        near.at = here.at;
-        near.within = here.within;
-        near
     }
-}
-
-fn names(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -329,15 +291,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_finds_what_examining_each_mount_finds(
+        fn the_map_finds_what_examining_each_mount_finds(
             paths in prop::collection::vec("/|(/[ab]{1,2}){1,4}", 0..12),
             path in "/|(/[ab]{1,2}){1,4}",
         ) {
-            let mut tree = MountTree::new();
+            let mut map = MountsByPath::default();
             for (number, place) in paths.iter().enumerate() {
-                tree.add(place, number);
+                map.add(place, number);
             }
-            prop_assert_eq!(tree.near(&path), slowly(&paths, &path));
+            prop_assert_eq!(map.near(&path), slowly(&paths, &path));
         }
     }
 }

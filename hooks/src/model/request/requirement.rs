@@ -32,23 +32,16 @@ impl Subject {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-}
+/// Whether a value in this order to the condition's meets the condition.
+type Comparison = fn(Ordering) -> bool;
 
 const COMPARISONS: [(&str, Comparison); 6] = [
-    ("=", Comparison::Equal),
-    ("!=", Comparison::NotEqual),
-    ("<", Comparison::Less),
-    ("<=", Comparison::LessOrEqual),
-    (">", Comparison::Greater),
-    (">=", Comparison::GreaterOrEqual),
+    ("=", Ordering::is_eq),
+    ("!=", Ordering::is_ne),
+    ("<", Ordering::is_lt),
+    ("<=", Ordering::is_le),
+    (">", Ordering::is_gt),
+    (">=", Ordering::is_ge),
 ];
 const SIGNS: [char; 4] = ['<', '>', '=', '!'];
 
@@ -172,7 +165,7 @@ fn parse(text: &str) -> Option<Condition<'_>> {
     let (_, subject) = subjects.find(|(word, _)| word.eq_ignore_ascii_case(name))?;
     let (_, comparison) = COMPARISONS.into_iter().find(|(text, _)| *text == sign)?;
     let comparable = match subject {
-        Subject::Brand => matches!(comparison, Comparison::Equal | Comparison::NotEqual),
+        Subject::Brand => matches!(sign, "=" | "!="),
         _ => is_version(value),
     };
     (comparable && !value.is_empty()).then_some(Condition { subject, comparison, value })
@@ -181,25 +174,13 @@ fn parse(text: &str) -> Option<Condition<'_>> {
 impl Condition<'_> {
     fn holds(&self, value: &str) -> Option<bool> {
         let order = if self.subject == Subject::Brand {
-            let same = value.eq_ignore_ascii_case(self.value);
-            if same {
-                Ordering::Equal
-            } else {
-                Ordering::Less
-            }
+            value.to_ascii_lowercase().cmp(&self.value.to_ascii_lowercase())
         } else if is_version(value) {
             compare(value, self.value)
         } else {
             return None;
         };
-        Some(match self.comparison {
-            Comparison::Equal => order.is_eq(),
-            Comparison::NotEqual => order.is_ne(),
-            Comparison::Less => order.is_lt(),
-            Comparison::LessOrEqual => order.is_le(),
-            Comparison::Greater => order.is_gt(),
-            Comparison::GreaterOrEqual => order.is_ge(),
-        })
+        Some((self.comparison)(order))
     }
 }
 
