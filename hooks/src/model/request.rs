@@ -116,22 +116,24 @@ impl<'a> ContainerRequest<'a> {
 
     /// The value that a source gives to a flag.
     pub fn get(&self, source: RequestSource, flag: &str) -> Option<&str> {
-        match source {
-            RequestSource::Annotations => self.annotations.get(flag),
-            RequestSource::Environment => self.environment.get(flag),
-            RequestSource::Mounts | RequestSource::Cdi | RequestSource::Scheduler => None,
-        }
+        self.values(source, flag).next()
     }
 
     /// Whether any value that a source gives to a flag asks for something. Values that a later one
     /// in the same source overrides count too.
     pub fn may_ask(&self, source: RequestSource, flag: &str) -> bool {
-        let asks = |value: &str| asked(Some(value)).is_some();
-        match source {
-            RequestSource::Annotations => self.annotations.of(flag).any(asks),
-            RequestSource::Environment => self.environment.of(flag).any(asks),
-            RequestSource::Mounts | RequestSource::Cdi | RequestSource::Scheduler => false,
-        }
+        self.values(source, flag).any(|value| asked(Some(value)).is_some())
+    }
+
+    fn values<'b, 'n>(
+        &'b self,
+        source: RequestSource,
+        flag: &'n str,
+    ) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
+        let is = |wanted| source == wanted;
+        let annotations = is(RequestSource::Annotations).then(|| self.annotations.of(flag));
+        let environment = is(RequestSource::Environment).then(|| self.environment.of(flag));
+        annotations.into_iter().flatten().chain(environment.into_iter().flatten())
     }
 }
 
@@ -215,10 +217,6 @@ impl<'a, T: Into<Cow<'a, str>>> FromIterator<T> for Environment<'a> {
 pub struct Annotations<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Annotations<'a> {
-    pub fn get(&self, flag: &str) -> Option<&str> {
-        self.of(flag).next()
-    }
-
     fn of<'b, 'n>(&'b self, flag: &'n str) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
         let named = self.0.iter().rev().filter(move |(name, _)| name == flag);
         named.map(|(_, value)| &**value)

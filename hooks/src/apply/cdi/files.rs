@@ -33,8 +33,11 @@ pub fn write_each(folder: &Path, generator: &Generator) -> Result<Vec<String>> {
     }
     let mut notes = Vec::new();
     match write_nvidias(folder, generator) {
-        Ok(Nvidia::Absent) => {}
-        Ok(Nvidia::LeftTo(other)) => {
+        Ok(None) => {}
+        Ok(Some(file)) if file == folder.join(NVIDIA) && is_ours(&file) => {
+            written.insert(NVIDIA.to_owned());
+        }
+        Ok(Some(other)) => {
             let (own, other) = (folder.join(NVIDIA), other.display());
             let (vendor, class) = KIND;
             notes.push(format!(
@@ -42,7 +45,6 @@ pub fn write_each(folder: &Path, generator: &Generator) -> Result<Vec<String>> {
                 own.display()
             ));
         }
-        Ok(Nvidia::Written) => _ = written.insert(NVIDIA.to_owned()),
         Err(error) => errors.push(error),
     }
     errors.extend(remove_others(folder, &written).err());
@@ -55,25 +57,19 @@ pub fn remove_each(folder: &Path) -> Result<Vec<PathBuf>> {
     remove_others(folder, &BTreeSet::new())
 }
 
-/// The result for the devices under NVIDIA's names.
-enum Nvidia {
-    /// No vendor file answers NVIDIA's interface.
-    Absent,
-    LeftTo(PathBuf),
-    Written,
-}
-
-fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Nvidia> {
+/// The file that has the devices under NVIDIA's names: ours, which is written, or another program's.
+/// `None`: no vendor file answers NVIDIA's interface.
+fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Option<PathBuf>> {
     let Some(file) = nvidia::answers(&generator.files) else {
-        return Ok(Nvidia::Absent);
+        return Ok(None);
     };
     let own = folder.join(NVIDIA);
     if own.symlink_metadata().is_ok() && !is_ours(&own) {
-        return Ok(Nvidia::LeftTo(own));
+        return Ok(Some(own));
     }
     let kind = format!("{}/{}", KIND.0, KIND.1);
     if let Some(other) = other_of(&kind, folder, generator)? {
-        return Ok(Nvidia::LeftTo(other));
+        return Ok(Some(other));
     }
     let vendor = file.content.as_ref().ok();
     // The vendor's own specification then has a device `all`.
@@ -81,7 +77,7 @@ fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Nvidia> {
     let options = Options { without_all: has_kind, ..Options::default() };
     let document = json(&nvidia::of_vendor(generator, &options)?);
     write(&own, &format!("{MARK}\n{}", yaml(&document)))?;
-    Ok(Nvidia::Written)
+    Ok(Some(own))
 }
 
 /// A specification of another program for a kind, in the folder or where engines look. Two files of
