@@ -115,12 +115,12 @@ def owned(root: Path, config: Config) -> list[Path]:
     named = [in_root(root, path, follow=False) for path in files]
     if root == Path("/"):
         named.append(default_cache())
-    named += [matrix_folder(root), in_root(root, STORE / ".lock")]
+    named.append(matrix_folder(root))
     named += _drafts(in_root(root, KEPT, follow=False))
     for layout in _layouts(root):
         named += _of_driver(layout)
     units = in_root(root, UNITS_STORE)
-    named += [units / "written.json", *_drafts(units / "written.json"), units / ".lock"]
+    named += [units / "written.json", *_drafts(units / "written.json")]
     ours = [path for path in named if _is_there(path)]
     ours += _emptied(in_root(root, STORE), set(ours))
     for folder in (in_root(root, name) for name in _SHARED):

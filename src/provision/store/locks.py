@@ -23,7 +23,6 @@ from pathlib import Path
 
 from provision.errors import InUseError
 from provision.files import LONGEST_WAIT_S, in_root, lock
-from provision.host import STORE
 from provision.progress import Note, report
 from provision.store.layout import Layout
 
@@ -33,7 +32,11 @@ SWITCH_SECONDS = 600.0
 # Shorter waits are not reported.
 _PATIENCE_SECONDS = 1.0
 _BUILDING, _SWITCHING, _CHANGING = range(3)
-_BUILD_LOCK = Path("run/provision/building.lock")
+# Those of a host are not in the store: a look at a host without one leaves nothing behind.
+_LOCKS = Path("run/provision")
+_BUILD_LOCK = _LOCKS / "building.lock"
+_SWITCH_LOCK = _LOCKS / "switching.lock"
+UNITS_LOCK = _LOCKS / "units.lock"
 
 
 class _Held(threading.local):
@@ -62,7 +65,7 @@ def building(root: Path) -> Iterator[bool]:
 def switching(root: Path, *, limit: float = SWITCH_SECONDS) -> Iterator[None]:
     """Hold a host's lock: no other process switches artifacts, loads modules or removes any."""
     text = "Another provision is at work on this host; waiting for it"
-    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, text, limit):
+    with _taken(in_root(root, _SWITCH_LOCK), _SWITCHING, text, limit):
         yield
 
 

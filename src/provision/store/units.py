@@ -19,7 +19,7 @@ from provision.host import STORE
 from provision.progress import Note, report
 from provision.run import find_program, run
 from provision.store.layout import DAEMONS, ENGINES, UNITS
-from provision.store.locks import SWITCH_SECONDS
+from provision.store.locks import SWITCH_SECONDS, UNITS_LOCK
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 from provision.store.other_installation import RPM_DATABASES
 
@@ -199,7 +199,7 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
 
 def change_units(root: Path, files: Iterable[UnitFile], *, replace: bool) -> list[Change]:
     """Have exactly these units on a host, and return what was changed for it."""
-    with lock(in_root(root, UNITS_STORE / ".lock"), waiting=_WAITING, limit=SWITCH_SECONDS):
+    with lock(in_root(root, UNITS_LOCK), waiting=_WAITING, limit=SWITCH_SECONDS):
         changes = plan_units(root, files, replace=replace)
         apply_units(root, changes)
     return changes

@@ -71,7 +71,7 @@ def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
     call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_units, "SWITCH_SECONDS", 0.1)
-    with lock(host / "var/lib/provision/.units/.lock"):
+    with lock(host / "run/provision/units.lock"):
         outcome = call("units", "install", "--root", host)
     assert outcome.code == ExitCode.IN_USE
     assert not (host / "etc/systemd").exists()
@@ -90,3 +90,10 @@ def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path)
     config.write_text("")
     assert call("units", "install", "--root", host).code == 0
     assert not gate.exists()
+
+
+def test_what_the_removal_of_a_package_runs_leaves_no_store(call: Call, host: Path) -> None:
+    store = host / "var/lib/provision"
+    for word, is_written in (("install", True), ("remove", False), ("remove", False)):
+        assert call("units", word, "--root", host).code == 0
+        assert any(path.is_file() for path in store.rglob("*")) is is_written

@@ -83,7 +83,7 @@ def test_a_lock_outlasts_being_taken_again(tmp_path: Path) -> None:
 def test_a_wait_that_is_too_long_ends_with_what_it_was_for(
     tmp_path: Path, notes: list[str]
 ) -> None:
-    path = tmp_path / "var/lib/provision/.lock"
+    path = tmp_path / "run/provision/switching.lock"
     path.parent.mkdir(parents=True)
     with path.open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
