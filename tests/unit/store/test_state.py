@@ -62,6 +62,8 @@ _STATE = {
             "load_failure": None,
             "announced": "",
             "checked": {"bad": "boot"},
+            "tried": "good",
+            "untried": _failure,
         }
     },
 }
