@@ -12,13 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import ANY
 
+import jsonschema
 import pytest
 
+from kit.cache import REPOSITORY
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
 from unit.cli.outcome import Outcome
 from unit.cli.states import STATES
 
 Call = Callable[..., Outcome]
+
+_SCHEMA = json.loads((REPOSITORY / "docs/reference/status.schema.json").read_text())
 
 _AREAS = {
     "status": r"run/provision/status\.json",
@@ -958,6 +962,9 @@ def test_a_command_line(
     # A run that changes nothing else may write the same status at another time.
     assert found - {"status"} == changed - {"status"}
     assert found <= changed
+    published = host.root / "run/provision/status.json"
+    if published.is_file():
+        jsonschema.validate(json.loads(published.read_text()), _SCHEMA)
     # Of a driver that is not there, not even a lock is left.
     assert not (host.root / "var/lib/provision/demmo").exists()
     if not changed:
