@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,7 +195,10 @@ _BRANCHES = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="produc
 
 
 def with_recipe(
-    settings: Settings, build: str, branches: dict[str, BranchFacts] = _BRANCHES
+    settings: Settings,
+    build: str,
+    branches: dict[str, BranchFacts] = _BRANCHES,
+    fails: Sequence[str] = (),
 ) -> Settings:
     recipe = SimpleNamespace(
         hardware=Hardware(),
@@ -203,7 +206,9 @@ def with_recipe(
         default_flavour="open",
         sources=(),
         upstream=Upstream(branches=branches),
-        standing=lambda **_: Standing("untried"),
+        name="demo",
+        kernels=(),
+        standing=lambda version, **_: Standing("fails" if version in fails else "untried"),
         refuse_unknown=lambda _flavour, _version: None,
     )
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
@@ -243,6 +248,24 @@ def test_the_policy_says_whether_a_host_builds(
     assert look() == there
     registry.manifests.pop(signature_tag(digest_of(registry.manifests[tag_of(make_pin()).text])))
     assert look() == unsigned
+
+
+def test_a_version_that_fails_on_the_kernel_is_passed_over(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    def look(build: str) -> object:
+        host = with_recipe(settings, build, fails=["2.4"])
+        try:
+            found = look_for(host, WANTED, options(registry))
+        except NotFoundError as error:
+            return type(error)
+        return found and found.pin.driver.version
+
+    have(registry, tmp_path, make_pin(version="2.4"))
+    # A host that builds may build another.
+    assert (look("never"), look("fallback")) == (NotFoundError, None)
+    have(registry, tmp_path, make_pin(version="2.3"))
+    assert (look("never"), look("fallback")) == ("2.3", "2.3")
 
 
 def test_a_kind_of_branch_is_looked_for_by_its_branches(
