@@ -48,6 +48,12 @@ from provision.store.state import IN_USE
 
 _SECONDS = 2.0
 _LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other": "another build"}
+# Of 'status --check', by its exit code.
+_VERDICTS = {
+    ExitCode.DONE: "A reboot costs no driver.",
+    ExitCode.IN_USE: "A reboot costs no driver, and something waits for it.",
+}
+_LOSS = "Not every driver works, or will after a reboot."
 _NOTHING_CONFIGURED = f"Nothing is configured. {NAME_A_DRIVER}"
 
 
@@ -74,7 +80,10 @@ def status_command(
             click.clear()
         is_nothing = status.state in {"not-configured", "unknown"}
         code = ExitCode.NOT_FOUND if is_nothing else ExitCode.DONE
-        emit(status.document(), _overview, code=status.check_code if check else code)
+        is_judged = check and status.drivers
+        verdict = [_VERDICTS.get(status.check_code, _LOSS)] if is_judged else []
+        code = status.check_code if check else code
+        emit(status.document(), _overview, *verdict, code=code)
         if not watch:
             break
         time.sleep(_SECONDS)
