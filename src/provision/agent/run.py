@@ -147,7 +147,7 @@ class _Apply:
                 outcome = self.do(action, observed)
                 if outcome.error is not None:
                     # What follows was planned for a success.
-                    self._fall_back(action, observed, outcome.error)
+                    self._replan_without(action, observed, outcome.error)
                     break
 
     def do(self, action: Action, observed: Observed) -> Outcome:
@@ -157,7 +157,7 @@ class _Apply:
         self.outcomes.append(outcome)
         return outcome
 
-    def _fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> None:
+    def _replan_without(self, action: Action, observed: Observed, error: ProvisionError) -> None:
         """Have the previous artifact activated and loaded, if this one has cost its driver.
 
         That is so at a boot, after other modules were unloaded for these, and after a check.

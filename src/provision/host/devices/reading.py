@@ -96,7 +96,7 @@ def facts_path(root: Path, vendor: str) -> Path:
     """Return the file with the facts of a vendor's devices."""
     if not vendor or "/" in vendor or vendor.startswith("."):
         raise UsageError(
-            f"'{vendor}' is no name of a vendor.",
+            f"'{vendor}' is not a valid name of a vendor.",
             resolution="Name one of those that 'provision devices' lists.",
         )
     return in_root(root, FOLDER) / f"{vendor}.json"
