@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,8 +26,10 @@ from provision.host import STORE
 from provision.host.boot_entries import (
     GRUB_DROP_INS,
     GRUB_ENVIRONMENTS,
+    NAME_AN_ENTRY,
     assignments,
     grub_setting,
+    is_numbered,
     named,
 )
 from provision.host.kernels import is_running_host, kernel_flavour, kernel_order
@@ -212,17 +215,54 @@ def _loader_of(root: Path) -> _Loader | None:
     return None
 
 
-def can_hold(root: Path) -> bool:
-    """Return whether a host has something that keeps a kernel from booting by default."""
-    # There, a gate holds the update: ``store.units``.
-    return in_root(root, _FLATCAR).is_dir() or _loader_of(root) is not None
+def hindrance(root: Path) -> str | None:
+    """Return why no kernel can be kept from booting by default; None: one can."""
+    if in_root(root, _FLATCAR).is_dir():
+        # There, a gate holds the update: ``store.units``.
+        return None
+    try:
+        _default_of(_settable(_loader_of(root)), _recorded(root).held)
+    except (OSError, ProvisionError) as error:
+        return error.message if isinstance(error, ProvisionError) else str(error)
+    return None
 
 
-def read_hold(root: Path) -> Hold:
-    """Return what is held: what the last run set, unless someone has changed it."""
+def _settable(loader: _Loader | None) -> _Loader:
+    if loader is None:
+        raise NotFoundError(
+            "this host has no boot loader whose default provision can set.",
+            resolution=OTHER_LOADERS,
+        )
+    return loader
+
+
+def _default_of(loader: _Loader, held: Held | None) -> str:
+    """Return what names the default if nothing is held; empty: nothing does.
+
+    Raises:
+        NotFoundError: Only the loader's menu says which kernel that is.
+    """
+    text = loader.beside() or (held.before if held else loader.value()) or ""
+    if is_numbered(text):
+        raise NotFoundError(
+            f"the boot loader's default is its entry number {text}, of an unknown kernel:"
+            f" {NAME_AN_ENTRY}.",
+            resolution=OTHER_LOADERS,
+        )
+    return text
+
+
+def read_hold(root: Path, installed: Sequence[str]) -> Hold:
+    """Return what is held: what the last run set, unless someone has changed it.
+
+    Args:
+        installed: The kernels that can boot. What is set for one that was removed has no effect.
+    """
     hold = _recorded(root)
     if hold.held is None or not hold.held.is_set:
         return hold
+    if hold.held.kernel not in installed:
+        return Hold(problem=f"{hold.held.kernel}, which was held, is no longer installed")
     try:
         loader = _loader_of(root)
         is_changed = loader is None or _is_changed(loader, hold.held)
@@ -281,12 +321,7 @@ class _Holding:
 
     @property
     def loader(self) -> _Loader:
-        if self._loader is None:
-            raise NotFoundError(
-                "this host has no boot loader whose default provision can set.",
-                resolution=OTHER_LOADERS,
-            )
-        return self._loader
+        return _settable(self._loader)
 
     def settle(self, desired: Desired, observed: Observed | None) -> None:
         held = self.hold.held
@@ -308,13 +343,9 @@ class _Holding:
             self.hold = self.hold.model_copy(update={"left": None})
 
     def _would_boot(self, observed: Observed, held: Held | None) -> str | None:
-        """Return the kernel that boots if nothing is held; None: it is not known."""
+        """Return the kernel that boots if nothing is held; None: there is none."""
         installed = observed.kernels.installed
-        text = self.loader.beside() or (held.before if held else self.loader.value()) or ""
-        # Entry 0 is the newest kernel; what another number is, only the menu says.
-        if re.fullmatch(r"[0-9>]+", text) and text != "0":
-            return None
-        return named(text, installed) or next(iter(installed), None)
+        return named(_default_of(self.loader, held), installed) or next(iter(installed), None)
 
     def _newest_ready(self, desired: Desired, observed: Observed, would_boot: str) -> str | None:
         """Return the kernel to boot instead; None: that one is ready, or no older one is."""

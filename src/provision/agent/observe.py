@@ -110,7 +110,7 @@ def observe(
         layout = Layout(root, name)
         drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
         unnamed += _unnamed(layout)
-    return Observed(kernels, is_live, drivers, read_hold(root), tuple(unnamed))
+    return Observed(kernels, is_live, drivers, read_hold(root, kernels.installed), tuple(unnamed))
 
 
 def _unnamed(layout: Layout) -> Iterator[Unnamed]:

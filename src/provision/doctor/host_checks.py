@@ -54,12 +54,7 @@ def status(host: Observation) -> Iterator[Finding]:
     elif (error := host.status.error) is not None:
         yield Finding("unknown", error.message, error.details, error.resolution)
     for note in host.status.kernels.notes if host.drivers else ():
-        yield Finding(
-            "unknown",
-            note,
-            "the updater did not answer, or its answer is not understood",
-            "run its status command by hand (rpm-ostree status, update_engine_client -status)",
-        )
+        yield Finding("unknown", note, "nothing is prepared for a kernel that is not known", None)
     for driver, shown in zip(host.drivers, host.status.drivers, strict=True):
         for note in shown.notes:
             yield driver.warn(note, None, None)

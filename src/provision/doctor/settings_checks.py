@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from provision.agent.hold import OTHER_LOADERS, can_hold
+from provision.agent.hold import OTHER_LOADERS, hindrance
 from provision.distros import all_distros, distro_named
 from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
@@ -206,9 +206,8 @@ def _has_packaged_qemu(host: Observation) -> bool:
     of=lambda host: host.config.policy.hold_kernels,
 )
 def hold(host: Observation) -> Iterator[Finding]:
-    problem = host.status.hold.problem if host.status.hold else None
-    if problem is None and not can_hold(host.root):
-        problem = "this host has no boot loader whose default provision can set"
+    known = host.status.hold.problem if host.status.hold else None
+    problem = known or hindrance(host.root)
     if problem is not None:
         yield Finding(
             "warn",

@@ -78,7 +78,8 @@ def next_of_ostree(root: Path, status: str | None) -> BootKernels:
     except IndexError:
         return BootKernels()
     except (ValueError, KeyError, TypeError):
-        return BootKernels(notes=("'rpm-ostree status --json' does not say what boots next",))
+        note = "'rpm-ostree status --json' does not say what boots next; run it by hand"
+        return BootKernels(notes=(note,))
     folder = in_root(root, f"ostree/deploy/{name}")
     releases = _kernels_of_deployment(folder)
     notes = () if releases else (f"there is no kernel in {folder / 'usr/lib/modules'}",)
@@ -98,7 +99,8 @@ def next_of_flatcar(root: Path, status: str | None) -> BootKernels:
     """
     fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
     if not fields.get("CURRENT_OP", "").startswith("UPDATE_STATUS_"):
-        return BootKernels(notes=("'update_engine_client -status' does not say what is next",))
+        note = "'update_engine_client -status' does not say what is next; run it by hand"
+        return BootKernels(notes=(note,))
     if fields["CURRENT_OP"] != _COMPLETE:
         return BootKernels()
     version = fields.get("NEW_VERSION", "?")
@@ -178,6 +180,9 @@ GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
 GRUB_SETTINGS = "etc/default/grub"
 # Debian's grub-mkconfig reads them after the settings, in the order of their names.
 GRUB_DROP_INS = "etc/default/grub.d"
+NAME_AN_ENTRY = (
+    "name it by its id, as grub.cfg has it (GRUB_DEFAULT='SUBMENU>ENTRY'), or use GRUB_DEFAULT=0"
+)
 
 
 def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels:
@@ -196,10 +201,9 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
         found = named(value, installed)
         if found is not None:
             return BootKernels((found,))
-        # Entry 0 is the newest kernel.
-        if re.fullmatch(r"[0-9>]+", value) and value != "0":
-            note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel"
-            return BootKernels(notes=(note,))
+        if is_numbered(value):
+            note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel:"
+            return BootKernels(notes=(f"{note} {NAME_AN_ENTRY}",))
     if not any(in_root(root, name).parent.is_dir() for name in GRUB_ENVIRONMENTS):
         output = ask(("bootctl", "list", "--json=short")) or "[]"
         with suppress(ValueError, AttributeError):
@@ -210,13 +214,24 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
 
 def _grub_defaults(root: Path) -> Iterator[tuple[str, str]]:
     """Yield what names GRUB's default entry: the file and the value."""
+    file, setting = grub_setting(root)
+    # What is saved has no effect with any other setting. An image may lack the settings.
+    is_saved = setting == "saved" or not in_root(root, GRUB_SETTINGS).is_file()
+    # The first is for one boot only, and counts before the other.
+    keys = ("next_entry", "saved_entry") if is_saved else ("next_entry",)
     for name in GRUB_ENVIRONMENTS:
         saved = assignments(root, name)
-        # The first is for one boot only, and counts before the other.
-        yield from ((f"/{name}", saved[k]) for k in ("next_entry", "saved_entry") if saved.get(k))
-    name, setting = grub_setting(root)
+        yield from ((f"/{name}", saved[key]) for key in keys if saved.get(key))
     if setting not in {"", "saved"}:
-        yield f"/{name}", setting
+        yield f"/{file}", setting
+
+
+def is_numbered(value: str) -> bool:
+    """Return whether a default is an entry's number, which only the menu explains.
+
+    Entry 0 is the newest kernel.
+    """
+    return re.fullmatch(r"[0-9>]+", value) is not None and value != "0"
 
 
 def grub_setting(root: Path, *, without: PurePath | None = None) -> tuple[str, str]:

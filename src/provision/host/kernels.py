@@ -183,7 +183,8 @@ def find_kernels(
     # running system.
     found = _pending_elsewhere(root, ask) or _pending_here(root, ask, complete)
     unfinished = [
-        f"{release} has an image and no modules.dep: it may boot next, and is not complete"
+        f"{release} has an image and no modules.dep: it may boot next, and is not complete; if its"
+        f" packages are installed: depmod {release}"
         for release in incomplete
         if release in images_of(root)
     ]

@@ -280,6 +280,11 @@ def test_a_kernel_that_is_gone_is_not_held(loader: Loader) -> None:
     loader.apply()
     host.boot(NEXT)
     host.remove_kernel(KERNEL)
+    # Before the agent knows of it, too.
+    _, _, status = plan_host(host.root, host.desired())
+    assert status.hold is not None
+    assert status.hold.kernel is None
+    assert status.check_code == ExitCode.FAILED
     assert loader.apply() is None
     assert loader.contents() == before
 
@@ -342,7 +347,11 @@ def test_where_no_kernel_is_ready_nothing_is_held(host: Host) -> None:
     assert loader.contents() == before
 
 
-def test_a_host_without_such_a_boot_loader_says_so(host: Host) -> None:
+@pytest.mark.parametrize("setting", [None, "GRUB_DEFAULT='1>2'"])
+def test_a_host_whose_default_can_not_be_held_says_so(host: Host, setting: str | None) -> None:
+    if setting is not None:
+        _debian(host)
+        host.write("etc/default/grub", f"{setting}\n")
     host.configure(_POLICY)
     host.apply()
     host.add_kernel(NEXT)

@@ -366,6 +366,15 @@ CASES: list[tuple[str, Break, str]] = [
     ("automatic-reboot", _reboots, "warn"),
     ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
     ("hold", _has((_SETTINGS, "[policy]\nhold_kernels = true\n")), "warn"),
+    (
+        "hold",
+        _has(
+            (_SETTINGS, "[policy]\nhold_kernels = true\n"),
+            ("usr/sbin/update-grub", ""),
+            ("etc/default/grub", 'GRUB_DEFAULT="1>2"\n'),
+        ),
+        "warn",
+    ),
     ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
     ("distros", _has((_SETTINGS, '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')), "warn"),
     ("runtime", _redefined, "warn"),

@@ -139,6 +139,20 @@ def test_the_newest_kernel_of_each_flavour_may_boot_next(
             {},
             0,
         ),
+        # What is saved has no effect, unless that is the setting.
+        (
+            {
+                "etc/default/grub": f'GRUB_DEFAULT="Advanced>Debian, with Linux {EL[0]}"\n',
+                "boot/grub/grubenv": f"saved_entry={EL[2]}\n",
+            },
+            {},
+            0,
+        ),
+        (
+            {"etc/default/grub": "GRUB_DEFAULT=0\n", "boot/grub/grubenv": "saved_entry=2\n"},
+            {},
+            None,
+        ),
         # The next boot only.
         ({"boot/grub/grubenv": f"saved_entry={EL[1]}\nnext_entry=x-{EL[0]}\n"}, {}, 0),
         # systemd-boot
