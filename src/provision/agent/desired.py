@@ -132,7 +132,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         try:
             recipe = recipes[driver] = catalogue.entry(driver).recipe
             cards[driver] = cards_of(recipe, devices)
-            counted = deciding(cards[driver], setting.flavour)
+            counted = deciding(cards[driver], setting.flavour, setting.version)
             chosen_flavour(recipe, setting.flavour, setting.version, counted)
         except (OSError, ProvisionError) as error:
             recipes[driver] = as_error(error)

@@ -94,7 +94,7 @@ def observe(
             )
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         # A driver that serves no card at all does not work.
-        here = (deciding(cards, setting.flavour) or cards) if is_live else ()
+        here = deciding(cards, setting.flavour, setting.version) if is_live else ()
         driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
         known_recipe = None if isinstance(recipe, ProvisionError) else recipe
         other = other_installation(root, name, known_recipe, stored_manifest(layout.current))

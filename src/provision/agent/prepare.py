@@ -26,7 +26,8 @@ from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.recipe import Known
+from provision.catalogue.cards import advice, cards_of
+from provision.catalogue.recipe import Known, Recipe
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
@@ -105,6 +106,8 @@ class Forecast:
     ended: Notice | None = None
     # Which tables of the recipe are old.
     old: tuple[Notice, ...] = ()
+    # That cards of the host are not driven by what provision.toml names.
+    left_out: Notice | None = None
     # The exit code that an apply has if it is not available.
     exit_code: int = ExitCode.DONE
 
@@ -169,7 +172,18 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
         branch=branch.described if branch.maturity is not None else None,
         ended=ended_branch(found.driver, found.version, branches, today()),
         old=outdated_tables(recipe, today()),
+        left_out=_left_out(settings, recipe),
     )
+
+
+def _left_out(settings: Settings, recipe: Recipe) -> Notice | None:
+    setting = settings.config.drivers[recipe.name]
+    cards = cards_of(recipe, settings.pci)
+    left = [card.wanted for card in cards if not card.takes(setting.flavour, setting.version)]
+    if not left:
+        return None
+    message = f"what provision.toml names does not drive every card of this host: {'; '.join(left)}"
+    return Notice(message, advice(recipe, cards))
 
 
 class _Tried(NamedTuple):

@@ -109,12 +109,14 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     """Return the cards that decide about a request: those of the host that it is made for.
 
     A request that names a distro or a base image is for another host, of whose cards nothing is
-    known.
+    known. One that is forced may name what drives none.
     """
     if request.distro is not None or request.base is not None:
         return ()
     recipe = settings.catalogue.entry(request.driver).recipe
-    return deciding(cards_of(recipe, settings.pci), request.flavour)
+    named = request.flavour, request.version
+    cards = deciding(cards_of(recipe, settings.pci), *named)
+    return () if request.force and not all(card.takes(*named) for card in cards) else cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,8 @@ def choose_version(
     if not accepted and name is not None and is_whole(name):
         asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
-            return _choice(recipe, flavour, asked, kernel, tuple(offered))
+            found = _choice(recipe, flavour, asked, kernel, tuple(offered))
+            return replace(found, cards=dict.fromkeys(request.cards))
     undriven = replace(request, cards=()).accepted(list(offered))
     if not accepted and undriven:
         raise no_common_driver(recipe, request.cards)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from provision.catalogue.fields import CardGeneration, version_matches
 from provision.catalogue.recipe import Recipe
+from provision.catalogue.upstream import CHANNELS
 from provision.errors import NotFoundError
 from provision.host.facts import PciDevice
 from provision.manifest import PciMatch
@@ -45,14 +47,32 @@ class Card:
         takes = self.generation.takes if self.generation else "any version, as far as is known"
         return f"{self.name} takes {takes}"
 
+    def takes(self, flavour: str | None, version: str | None) -> bool:
+        """Return whether what a request names may serve it; words such as ``lts`` name nothing."""
+        return self.takes_flavour(flavour) and (
+            not _names_version(version)
+            # Or one of the branch that is named.
+            or any(self.takes_version(one) for one in (version, f"{version}.999999"))
+        )
+
     def takes_version(self, version: str) -> bool:
         """Return whether a version of the driver serves it."""
         return self.generation is None or version_matches(version, self.generation.versions)
 
-    def takes_flavour(self, flavour: str) -> bool:
-        """Return whether a flavour of the driver serves it."""
+    def takes_flavour(self, flavour: str | None) -> bool:
+        """Return whether a flavour of the driver serves it; None or ``auto``: none is named."""
         known = self.generation.flavours if self.generation else ()
-        return not known or flavour in known
+        return not known or flavour in {None, AUTO, *known}
+
+
+class NoCardError(NotFoundError):
+    """What is named, or an artifact by its own list, drives no card of the host."""
+
+    reason = "no-card"
+
+
+def _names_version(version: str | None) -> TypeGuard[str]:
+    return version is not None and version[:1].isdigit()
 
 
 def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
@@ -65,14 +85,12 @@ def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
     )
 
 
-def deciding(cards: Sequence[Card], flavour: str | None) -> tuple[Card, ...]:
-    """Return the cards that decide where a flavour is named: those that it serves; None: all.
+def deciding(cards: Sequence[Card], flavour: str | None, version: str | None) -> tuple[Card, ...]:
+    """Return the cards that what is named serves, which decide about the rest; all if it is none.
 
     Somebody has decided about the others.
     """
-    if flavour is None or flavour == AUTO:
-        return tuple(cards)
-    return tuple(card for card in cards if card.takes_flavour(flavour))
+    return tuple(card for card in cards if card.takes(flavour, version)) or tuple(cards)
 
 
 def chosen_flavour(
@@ -82,15 +100,23 @@ def chosen_flavour(
 
     Raises:
         NotFoundError: There is no such flavour or word for a version, or none for all cards.
+        NoCardError: What is named serves none of the cards.
     """
     recipe.refuse_unknown(flavour, version)
-    named = [c.generation.versions for c in cards if c.generation and c.generation.versions]
+    if cards and not any(card.takes(flavour, version) for card in cards):
+        names = (("version", version), ("flavour", flavour))
+        named = " and ".join(f'{key} = "{value}"' for key, value in names if value is not None)
+        raise NoCardError(
+            f"'{recipe.name}' with {named} drives no card of this host: {_takes(recipe, cards)}.",
+            resolution=advice(recipe, cards),
+        )
+    named_by = [c.generation.versions for c in cards if c.generation and c.generation.versions]
     # Ranges that share a version share an end of one of them, or what follows it at once.
-    ends = [end for text in named for end in _VERSION.findall(text)]
+    ends = [end for text in named_by for end in _VERSION.findall(text)]
     versions = [one for end in ends for one in (end, f"{end}.1")]
     is_shared = any(all(card.takes_version(one) for card in cards) for one in versions)
-    # A whole version that is named is taken.
-    if named and not is_shared and "." not in (version or ""):
+    # A version that is named is taken.
+    if named_by and not is_shared and not _names_version(version):
         raise no_common_driver(recipe, cards)
     return flavour_for(recipe, cards) if flavour is None or flavour == AUTO else flavour
 
@@ -110,19 +136,74 @@ def flavour_for(recipe: Recipe, cards: Sequence[Card]) -> str:
 
 def no_common_driver(recipe: Recipe, cards: Sequence[Card]) -> NotFoundError:
     """Return the error for cards that no one driver serves."""
-    some = next(
-        flavour for card in cards for flavour in recipe.flavours if card.takes_flavour(flavour)
-    )
     # Both lists are in the message, which every command and the status show.
-    takes = "; ".join(card.wanted for card in cards)
     return NotFoundError(
         f"No offered version and flavour of '{recipe.name}' serves all cards of this host:"
-        f" {takes} ({recipe.hardware.source}).",
-        resolution="Choose those that shall work, by version and flavour, in [drivers."
-        f'{recipe.name}] of /etc/provision/provision.toml (flavour = "{some}"); the other cards'
-        " then have no driver. Or give them to virtual machines (vfio-pci), which counts as if they"
-        " were not there.",
+        f" {_takes(recipe, cards)}.",
+        resolution=advice(recipe, cards),
     )
+
+
+def _takes(recipe: Recipe, cards: Iterable[Card]) -> str:
+    return f"{'; '.join(card.wanted for card in cards)} ({recipe.hardware.source})"
+
+
+def advice(recipe: Recipe, cards: Sequence[Card]) -> str:
+    """Return what to write into provision.toml for cards: for all, else for each kind of them."""
+    where = f"[drivers.{recipe.name}] of /etc/provision/provision.toml"
+    machine = (
+        "Or give the card to a virtual machine (vfio-pci): it then counts as if it were not there."
+    )
+    together = _settings(recipe, cards)
+    if together is not None:
+        return f"Write {together} into {where}. {machine}"
+    kinds = {card.generation: card for card in cards}
+    lines = {card: _settings(recipe, [card]) for card in kinds.values()}
+    choices = "; ".join(f"{lines[card]} for {card.name}" for card in lines if lines[card])
+    none = "; ".join(card.name for card in lines if lines[card] is None)
+    parts = []
+    if none:
+        parts.append(
+            f"No branch that the recipe knows drives {none}: provision drivers versions"
+            f" {recipe.name}."
+        )
+    if choices:
+        parts.append(f"Write into {where}, and the other cards then have no driver: {choices}.")
+    return " ".join([*parts, machine])
+
+
+def _settings(recipe: Recipe, cards: Sequence[Card]) -> str | None:
+    """Return the version and flavour of provision.toml that serve cards; None: none is known."""
+    usual = recipe.default_flavour
+    flavour = next(
+        (
+            name
+            for name in (usual, *recipe.flavours)
+            if all(card.takes_flavour(name) for card in cards)
+        ),
+        None,
+    )
+    known = recipe.upstream.branches
+    serving = [name for name in known if all(card.takes(None, name) for card in cards)]
+    # The newest, of a kind that suits production if there is one.
+    best = max(
+        serving,
+        key=lambda name: (
+            known[name].maturity in CHANNELS["production"],
+            [int(part) for part in name.split(".")],
+        ),
+        default=None,
+    )
+    if flavour is None or (known and best is None):
+        return None
+    # A recipe without branches says only by ranges what there is.
+    ranges = {card.generation.versions for card in cards if card.generation} - {""}
+    if best is None and len(ranges) > 1:
+        return None
+    named = [f'version = "{best}"'] if best else [f"a version {one}" for one in ranges]
+    if len(recipe.flavours) > 1 or not named:
+        named.append(f'flavour = "{flavour}"')
+    return " and ".join(named)
 
 
 def unserved(cards: Sequence[Card], modules: Iterable[str]) -> tuple[Card, ...]:

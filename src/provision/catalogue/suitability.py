@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.catalogue.cards import Card, undriven
+from provision.catalogue.cards import Card, NoCardError, advice, undriven
 from provision.catalogue.fields import version_matches
 from provision.catalogue.recipe import Known, Recipe
 from provision.config import Untried
@@ -15,12 +15,6 @@ from provision.errors import NotFoundError
 from provision.manifest import PciMatch
 from provision.pin import Pin
 from provision.progress import Note, report
-
-
-class NoCardError(NotFoundError):
-    """An artifact drives no card of the host, by its own list."""
-
-    reason = "no-card"
 
 
 def is_refused(known: Known, untried: Untried) -> bool:
@@ -94,21 +88,29 @@ def require_suitable(
     """
     driver = pin.driver
     require_kernel(recipe, driver.version, driver.flavour, pin.kernel.release, untried)
-    lacking = undriven(cards, listed)
+    # The driver's own list knows more than the recipe.
+    lacking = (
+        undriven(cards, listed)
+        if listed
+        else tuple(
+            card
+            for card in cards
+            if not (card.takes_version(driver.version) and card.takes_flavour(driver.flavour))
+        )
+    )
+    by = "by its own list of cards" if listed else f"by {recipe.hardware.source}"
     if lacking and len(lacking) == len(cards):
         what = f"{driver.name} {driver.version} ({driver.flavour})"
         raise NoCardError(
-            f"{what} drives no card of this host, by its own list:"
+            f"{what} drives no card of this host, {by}:"
             f" {'; '.join(card.wanted for card in lacking)}.",
-            resolution="Name a version and flavour that they take, or 'auto' for both, in [drivers."
-            f"{driver.name}] of /etc/provision/provision.toml: provision drivers versions"
-            f" {driver.name}. To use it all the same: provision install IMAGE --force",
+            resolution=f"{advice(recipe, cards)} To use it all the same: provision install IMAGE"
+            " --force",
         )
-    what = f"{driver.name} {driver.version}: "
     for card in lacking:
-        report(Note(f"{what}it does not drive {card.name}, by its own list of cards"))
-    # A version and flavour that somebody has named are taken, until what was built says otherwise.
-    for card in () if listed else cards:
-        if not (card.takes_version(driver.version) and card.takes_flavour(driver.flavour)):
-            by = recipe.hardware.source
-            report(Note(f"{what}it is {driver.flavour}, and {card.wanted} ({by})"))
+        report(
+            Note(
+                f"{driver.name} {driver.version} ({driver.flavour}): it does not drive"
+                f" {card.wanted}, {by}"
+            )
+        )

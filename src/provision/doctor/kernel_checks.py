@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import Card, cards_of, deciding
+from provision.catalogue.cards import Card, advice, cards_of
 from provision.doctor.observation import (
     Driver,
     Finding,
@@ -54,15 +54,13 @@ def cards(host: Observation) -> Iterator[Finding]:
     for recipe in host.recipes:
         found = cards_of(recipe, host.facts.pci)
         setting = host.config.drivers.get(recipe.name)
-        decides = deciding(found, setting.flavour if setting else None)
-        left_out = set(found) - set(decides or found)
         for card in found:
-            if card in left_out:
+            if setting and not card.takes(setting.flavour, setting.version):
                 yield Finding(
                     "warn",
-                    f"{card.wanted}, and provision.toml names another flavour",
-                    "this card gets no driver, which the status does not hold against it",
-                    "give it to a virtual machine (vfio-pci), or take it out",
+                    f"{card.wanted}, and provision.toml names something else",
+                    "this card gets no driver; while another one does, the status is not about it",
+                    advice(recipe, found),
                     recipe.name,
                 )
             elif card.device.driver is None and recipe.name not in configured:

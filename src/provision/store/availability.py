@@ -126,7 +126,8 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     driver = request.driver
     recipe = settings.catalogue.entry(driver).recipe
     configured = settings.config.drivers.get(driver) or DriverConfig()
-    request = replace(request, flavour=request.flavour or configured.flavour)
+    # A list is what helps where the cards take something else.
+    request = replace(request, flavour=request.flavour or configured.flavour, force=True)
     cards = cards_for(settings, request)
     flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
     distro = choose_distro(settings, request.distro)

@@ -16,13 +16,14 @@ GENERATION = """
 [[hardware.cards]]
 name = "Old"
 devices = ["0001-00ff"]
-flavours = ["other"]
+flavours = ["open"]
 """
 
 
 @pytest.fixture(autouse=True)
 def recipe(host: Host) -> None:
     text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    text = text.replace("[flavours.other", "[flavours.open")
     text = text.replace("\n[source]", f"{GENERATION}\n[source]", 1)
     write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
     write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")

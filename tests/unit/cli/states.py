@@ -617,6 +617,10 @@ STATES: dict[str, State] = {
     "device, too new a version named": _recipe_with(
         _then(_device, _name_the_newest), _generation("Old", "0001", "<2")
     ),
+    "devices, too new a version for one named": _recipe_with(
+        _then(_then(_device, _name_the_newest), lambda host: host.plug_in("0001", "0002")),
+        _generation("Old", "0001", "<2"),
+    ),
     "device, of a generation": _recipe_with(_device, _generation("Old", "0001", "<2")),
     "devices that nothing serves together": _recipe_with(
         _then(_device, lambda host: host.plug_in("0001", "0002")),

@@ -806,12 +806,26 @@ _ROWS: list[Row] = [
         {"distro": {"id": "debian", "version": "12"}, "pci": [{"catalogue": [DRIVER]}]},
         set(),
     ),
-    # A version that is named is taken; what its card takes is said before.
+    # A version that is named is taken if it drives a card; the others are named.
     (
         "device, too new a version named",
         "plan",
+        3,
+        {"artifacts": [{"source": "missing", "reason": ...}]},
+        set(),
+    ),
+    (
+        "device, too new a version named",
+        "apply",
+        3,
+        _refused("missing", "no-card", 3),
+        {"status", "settings", "state"},
+    ),
+    (
+        "devices, too new a version for one named",
+        "plan",
         0,
-        {"artifacts": [{"source": "registry", "version": "2.0", "reason": ...}]},
+        {"artifacts": [{"source": "registry", "version": "2.0", "left_out": {"message": ...}}]},
         set(),
     ),
     (

@@ -102,6 +102,15 @@ def _card_left_out(host: DoctorHost) -> None:
     settings.write_text(f'{settings.read_text()}flavour = "dkms"\n')
 
 
+def _cards_left_out(host: DoctorHost) -> None:
+    """Of two cards, the version that is named serves none."""
+    _cards_apart(host)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    path.write_text(path.read_text().replace('versions = ">=2"', 'versions = "<2"'))
+    settings = host.root / "etc/provision/provision.toml"
+    settings.write_text(f'{settings.read_text()}version = "3"\n')
+
+
 def _card_without_driver(host: DoctorHost) -> None:
     folder = "sys/bus/pci/devices/0000:01:00.0"
     for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
@@ -300,6 +309,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("cards", _no_card, "warn"),
     ("status", _cards_apart, "fail"),
     ("cards", _card_left_out, "warn"),
+    ("cards", _cards_left_out, "warn"),
     ("cards", _card_without_driver, "warn"),
     ("conflicts", _nouveau, "fail"),
     ("signing", locked_down, "fail"),

@@ -55,6 +55,8 @@ from unit.fake_archive import BASE_IMAGE, AptEngine, stanza, write_apt_sources
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A GeForce GTX 780.
+KEPLER = "1004"
 TODAY = date(2026, 11, 28)
 # Debian 12 and 13, and Ubuntu 24.04 with its HWE kernel.
 HOSTS = {
@@ -240,10 +242,6 @@ def test_a_table_that_is_older_than_a_year_is_called_old(
     assert any("cards" in message for message in found) == is_old
 
 
-# A GeForce GTX 780.
-KEPLER = "1004"
-
-
 @pytest.mark.parametrize("distro", HOSTS)
 @pytest.mark.parametrize(
     ("devices", "version", "flavour"),
@@ -287,15 +285,57 @@ def test_cards_that_no_one_driver_serves_are_refused_with_what_each_takes(
     assert day.choice(settings).version == "625.22.02"
 
 
-def test_a_version_that_is_named_is_taken_whatever_cards_there_are(day: Day) -> None:
+_OTHERWISE = re.compile(r'version = "([0-9]+)" and flavour = "([a-z]+)"')
+
+
+@pytest.mark.parametrize(
+    ("devices", "version", "flavour", "helps"),
+    [
+        ((PASCAL,), "auto", "open", {("580", "proprietary")}),
+        ((PASCAL,), "595", "auto", {("580", "proprietary")}),
+        ((PASCAL,), "595.91.07", None, {("580", "proprietary")}),
+        ((PASCAL,), "625.22.02", "proprietary", {("580", "proprietary")}),
+        ((BLACKWELL,), "535", None, {("620", "open")}),
+        ((BLACKWELL,), "auto", "proprietary", {("620", "open")}),
+        ((PASCAL, BLACKWELL), "auto", "auto", {("580", "proprietary"), ("620", "open")}),
+        ((KEPLER, PASCAL), "auto", "auto", {("580", "proprietary")}),
+        ((KEPLER, AMPERE), "auto", "auto", {("620", "open")}),
+        ((KEPLER,), "auto", "auto", set()),
+        ((KEPLER,), "580", "proprietary", set()),
+    ],
+)
+def test_what_is_named_and_drives_no_card_is_refused_and_what_helps_is_taken(
+    day: Day,
+    devices: tuple[str, ...],
+    version: str,
+    flavour: str | None,
+    helps: set[tuple[str, str]],
+) -> None:
     settings = day.host()
-    plug_in(settings.root, PASCAL)
-    assert day.version(settings, "nvidia", "595.91.07") == "595.91.07"
-    with pytest.raises(NotFoundError):
-        day.version(settings, "nvidia", "595")
-    # Modules for another host: nothing is known of its cards.
-    request = DriverRequest("nvidia", kernel="6.1.0-56-amd64", distro="debian:12")
-    assert version_to_build(settings, request).version == "625.22.02"
+    plug_in(settings.root, *devices)
+    asked = DriverRequest("nvidia", kernel="6.1.0-56-amd64", version=version, flavour=flavour)
+    with pytest.raises(NotFoundError) as caught:
+        version_to_build(settings, asked)
+    assert set(_OTHERWISE.findall(caught.value.resolution or "")) == helps
+    for one, other in helps:
+        found = version_to_build(settings, replace(asked, version=one, flavour=other))
+        assert found.version.startswith(one)
+        assert 1 <= len(found.cards) <= len(devices)
+    if version[0].isdigit():
+        # By force, or for another host, of whose cards nothing is known.
+        forced = version_to_build(settings, replace(asked, force=True))
+        assert forced.version.startswith(version)
+        elsewhere = version_to_build(settings, replace(asked, distro="debian:12"))
+        assert elsewhere.version.startswith(version)
+
+
+def test_a_card_that_what_is_named_does_not_drive_has_no_say(day: Day) -> None:
+    settings = day.host()
+    plug_in(settings.root, PASCAL, AMPERE)
+    request = DriverRequest("nvidia", kernel="6.1.0-56-amd64", version="625.22.02")
+    found = version_to_build(settings, request)
+    assert (found.version, found.flavour) == ("625.22.02", "open")
+    assert [card.device.device for card in found.cards] == [AMPERE]
 
 
 def test_a_matrix_has_the_flavours_and_versions_that_cards_need(day: Day) -> None:
