@@ -199,10 +199,13 @@ class Actions:
             return False
         failure = failure_of(error, artifact.inputs, before=artifact.known.load_failure)
         is_final = isinstance(error, UnfitError | CheckFailedError)
-        failure = failure.model_copy(update={"reason": action.kind, "final": is_final})
+        failed = f"{action.driver} {artifact.version} is not used: {failure.message}"
+        changes = {"reason": action.kind, "final": is_final, "message": failed}
+        failure = failure.model_copy(update=changes)
         with changing(layout):
             try:
-                _now, digest = choose(layout, action.kernel, self.run.desired.config)
+                config = self.run.desired.config
+                _now, digest = choose(layout, action.kernel, config, undoes=True)
                 reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
             except (NotFoundError, NewerStateError):
                 return False

@@ -75,7 +75,8 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact) -> None:
     """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
     before = artifact.known.previous
     state = load_state(layout).changed(running, damaged=artifact.digest)
-    if before is None or before == artifact.digest or not is_whole_for(layout, before, running):
+    is_avoided = before is None or before in {artifact.digest, *artifact.known.avoided}
+    if before is None or is_avoided or not is_whole_for(layout, before, running):
         store_state(layout, state)
         return
     # Its inputs are not known, so a later run decides again. The state is written first and keeps

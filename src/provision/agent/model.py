@@ -79,10 +79,24 @@ class KernelArtifact:
         distro's repositories no longer have the kernel's headers, for example.
         """
         failure = self.known.failure
-        is_unavailable = (
-            failure is not None and failure.reason in UNAVAILABLE and failure.inputs == self.inputs
-        )
-        return is_unavailable and self.is_whole and self.is_wanted and self.distrust is None
+        return failure is not None and failure.reason in UNAVAILABLE and self._outlasts(failure)
+
+    @property
+    def is_ready_at_boot(self) -> bool:
+        """Whether a boot of the kernel has the driver, for all that is known.
+
+        Nothing that decides on the artifact has changed since it was made, unless what would
+        replace it is not available, or has failed here.
+        """
+        failure = self.known.failure
+        if failure is None or self.known.refused is None:
+            return self.is_current or self.keeps_old
+        return self._outlasts(failure)
+
+    def _outlasts(self, failure: Failure) -> bool:
+        """Return whether an artifact stays that was there before a failure."""
+        is_same = failure.inputs == self.inputs and self.is_wanted
+        return is_same and self.is_whole and self.distrust is None
 
     @property
     def is_untried(self) -> bool:

@@ -41,7 +41,7 @@ from provision.kmod.guest import NotTriedError
 from provision.kmod.trial import TrialFailedError, require_loading
 from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest, load_manifest
-from provision.pin import Pin
+from provision.pin import DriverPin, Pin
 from provision.progress import Event, Note, listening, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
@@ -59,7 +59,6 @@ from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
-    CHECK,
     NOT_TRIED,
     Failure,
     KernelState,
@@ -308,9 +307,11 @@ class Prepare:
         # A retry is for what was rolled back, and not for what it was rolled back to.
         is_settled = not (run.mode.retries(self.kernel) and self.artifact.known.rejected)
         is_settled = is_settled and not run.mode.update
-        if self._running.rejected and not run.mode.retries(self.kernel):
+        if self._avoided_here and not run.mode.retries(self.kernel):
             # What this host went back from is no better under its next kernel.
-            is_settled, settled = True, self._running.version
+            used = linked_kernels(self._layout).get(kernel_release(run.root) or "")
+            manifest = stored_manifest(self._layout.entry(used)) if used else None
+            is_settled, settled = True, manifest.pin.driver.version if manifest else settled
         return DriverRequest(
             driver=self.driver,
             kernel=self.kernel,
@@ -321,20 +322,14 @@ class Prepare:
         )
 
     @property
-    def _running(self) -> KernelState:
-        """What is known of the running kernel, if it is another; else nothing."""
+    def _avoided_here(self) -> list[DriverPin]:
+        """What the running kernel went back from, if it is another."""
         running = kernel_release(self.run.root)
         if running is None or running == self.kernel:
-            return KernelState()
-        return load_state(self._layout).of(running)
-
-    def _fails_here(self, pin: Pin) -> bool:
-        """Return whether this host went back from a version because its check failed."""
-        known = self._running
-        if known.failure is None or known.failure.reason != CHECK:
-            return False
-        read = (stored_manifest(self._layout.entry(digest)) for digest in known.rejected)
-        return any(manifest is not None and manifest.pin.driver == pin.driver for manifest in read)
+            return []
+        avoided = load_state(self._layout).of(running).avoided
+        read = (stored_manifest(self._layout.entry(digest)) for digest in avoided)
+        return [manifest.pin.driver for manifest in read if manifest is not None]
 
     def _is_damaged(self, pin: Pin) -> bool:
         """Return whether a Pin's artifact is the observed one, and damaged or missing."""
@@ -374,11 +369,10 @@ class Prepare:
     def _refuse_rejected(self, pin: Pin) -> None:
         if self.run.mode.retries(self.kernel):
             return
-        if self._fails_here(pin):
+        if pin.driver in self._avoided_here:
             version, name = pin.driver.version, self.driver
             raise ProvisionError(
-                f"{name} {version} is not made for {self.kernel}: its check has failed on this"
-                " host.",
+                f"{name} {version} is not made for {self.kernel}: this host went back from it.",
                 resolution="Set another version in provision.toml, or accept this one: provision"
                 " apply --retry",
                 reason="rejected",

@@ -25,12 +25,17 @@ def begun(layout: Layout, release: str) -> tuple[str, str] | None:
     return (used.name, chosen) if is_rejected and layout.entry(chosen).is_dir() else None
 
 
-def choose(layout: Layout, release: str, config: Config) -> tuple[str, str]:
+def choose(
+    layout: Layout, release: str, config: Config, *, undoes: bool = False
+) -> tuple[str, str]:
     """Return the artifact that a kernel uses and the one to go back to, by short digest.
 
     A rollback goes to the previous artifact of the kernel if it is whole, or else to the newest
-    other one for this kernel that was not rolled back from. It goes to none that the host would not
-    let in today: what one command tried, or a key that is gone has signed.
+    other one for this kernel that it did not go back from before. It goes to none that the host
+    would not let in today: what one command tried, or a key that is gone has signed.
+
+    Args:
+        undoes: Whether what the last rollback left is a choice, too.
 
     Raises:
         NotFoundError: The kernel has no artifact, or none to go back to.
@@ -44,8 +49,9 @@ def choose(layout: Layout, release: str, config: Config) -> tuple[str, str]:
             resolution="Make one: provision apply",
         )
     known = load_state(layout).of(release)
+    avoided = {now, *known.avoided} - ({known.previous} if undoes else set())
     others = sorted(
-        (digest for digest in entries(layout) if digest != now and digest not in known.rejected),
+        (digest for digest in entries(layout) if digest not in avoided),
         key=lambda digest: (digest == known.previous, layout.entry(digest).stat().st_ctime_ns),
         reverse=True,
     )
@@ -78,7 +84,8 @@ def reject(
 ) -> None:
     """Switch a kernel to another artifact, and reject the present one until its inputs change.
 
-    One that failed for a reason that may pass is not rejected; a later run makes it anew.
+    One that failed for a reason that may pass is only avoided until a later run makes it anew. A
+    rollback can be undone until what it goes to has been loaded.
 
     The caller has held the driver's lock since it chose the artifact.
 
@@ -91,6 +98,9 @@ def reject(
     now = linked_kernels(layout).get(release)
     is_final = failure is None or failure.final
     candidates = [*known.rejected, now] if is_final else known.rejected
+    undoes = failure is not None and digest in known.rejected
+    # What there was before a rollback is what the present inputs give.
+    is_settled = is_final or undoes
     manifest = stored_manifest(layout.entry(digest))
     version = manifest.pin.driver.version if manifest else None
     fingerprint = known.fingerprint
@@ -99,12 +109,13 @@ def reject(
         fingerprint = files_fingerprint(layout.entry(digest), manifest)
     changed = state.changed(
         release,
-        inputs=inputs if is_final else None,
-        version=version if is_final else known.version,
-        previous=None,
+        inputs=inputs if is_settled else None,
+        version=version if is_settled else known.version,
+        previous=now if failure is None else None,
         fingerprint=fingerprint,
         rejected=tuple(d for d in dict.fromkeys(candidates) if d and d != digest),
-        failure=failure,
+        refused=None if is_settled else now,
+        failure=None if undoes else failure,
         load_failure=None,
     )
     # The rejection is written first: if the run is killed here, the user runs it again.

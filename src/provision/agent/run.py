@@ -177,7 +177,7 @@ class _Apply:
         # What succeeded in the end is no failure.
         last = {outcome.action.key: outcome for outcome in self.outcomes}.values()
         observed = _with_failures(observed, last)
-        _remember_fingerprints(run.root, observed)
+        _remember_found(run.root, observed)
         # What an ordinary run would do next, whatever this one was asked for.
         planned, trouble = plan(run.desired, observed), _trouble(run.desired, last)
         status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
@@ -187,12 +187,14 @@ class _Apply:
 def rollback(root: Path, desired: Desired, driver: str) -> Result:
     """Go back to the previous artifact of the running kernel.
 
-    Modules in use stay loaded until the next boot, which loads the chosen artifact. A running build
-    goes on, but its artifact is not used. If an earlier rollback was interrupted or waits for a
+    Modules in use stay loaded until the next boot, which loads the chosen artifact. If the kernel
+    or its own check refuses that, the rollback is undone. A running build goes on, but its artifact
+    is not used. If an earlier rollback was interrupted or waits for a
     boot, it is completed instead: going back further would skip an artifact that never ran.
 
     Raises:
         InUseError: Another command switched the driver while this one waited; nothing was done.
+        ProvisionError: The rollback was undone.
     """
     layout, release = _target(root, desired, driver)
     meant = linked_kernels(layout).get(release)
@@ -211,7 +213,20 @@ def rollback(root: Path, desired: Desired, driver: str) -> Result:
             reject(layout, release, digest, inputs=inputs)
         mode = Mode(may_prepare=False)
         with always_published(root):
-            return apply(Run(root, desired, mode, only=driver))
+            result = apply(Run(root, desired, mode, only=driver))
+        if linked_kernels(layout).get(release) != digest:
+            raise _undone(driver, now, digest, result)
+    return result
+
+
+def _undone(driver: str, now: str, digest: str, result: Result) -> ProvisionError:
+    """Return that an artifact could not be gone back to."""
+    error = next(one.error for one in result.outcomes if one.error is not None)
+    return ProvisionError(
+        f"{driver} can't go back to {digest}, and {now} is used as before: {error.message}",
+        resolution=error.resolution,
+        details=error.details,
+    )
 
 
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
@@ -312,23 +327,29 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
     return replace(observed, drivers=drivers)
 
 
-def _remember_fingerprints(root: Path, observed: Observed) -> None:
-    """Record that artifacts were compared with their manifests, so that no run repeats it."""
+def _remember_found(root: Path, observed: Observed) -> None:
+    """Record that artifacts were compared with their manifests, so that no run repeats it.
+
+    And that a rollback is complete: what it went to works.
+    """
+    running = observed.kernels.running
     for driver in observed.drivers.values():
         layout = Layout(root, driver.name)
-        compared = {
-            release: artifact
-            for release, artifact in driver.artifacts.items()
-            if artifact.fingerprint not in {None, artifact.known.fingerprint}
-        }
-        if not compared:
+        found: dict[str, dict[str, str | None]] = {}
+        for release, artifact in driver.artifacts.items():
+            if artifact.fingerprint not in {None, artifact.known.fingerprint}:
+                found[release] = {"fingerprint": artifact.fingerprint}
+            serves = driver.serves and driver.current == artifact.digest
+            if release == running and serves and artifact.known.previous in artifact.known.rejected:
+                found[release] = {**found.get(release, {}), "previous": None}
+        if not found:
             continue
         with suppress(OSError, ProvisionError), changing(layout):
             links = linked_kernels(layout)
             state = before = load_state(layout)
-            for release, artifact in compared.items():
-                if links.get(release) == artifact.digest:
-                    state = state.changed(release, fingerprint=artifact.fingerprint)
+            for release, changes in found.items():
+                if links.get(release) == driver.artifacts[release].digest:
+                    state = state.changed(release, **changes)
             if state != before:
                 store_state(layout, state)
 

@@ -72,8 +72,7 @@ class ArtifactStatus:
     state: State
     # Whether the driver works with this kernel, even with an older artifact.
     is_ready: bool
-    # Whether a boot of this kernel has the driver, for all that is known: nothing that decides on
-    # the artifact has changed since, unless what would replace it is not available.
+    # Whether a boot of this kernel has the driver, for all that is known.
     is_ready_at_boot: bool
     version: str | None
     digest: str | None
@@ -356,7 +355,7 @@ def _artifact(
         role="running" if is_running else "next",
         state=state,
         is_ready=driver.serves if is_running else artifact.is_whole,
-        is_ready_at_boot=artifact.is_current or artifact.keeps_old,
+        is_ready_at_boot=artifact.is_ready_at_boot,
         version=artifact.version,
         digest=artifact.digest,
         unsigned=artifact.unsigned,

@@ -102,8 +102,10 @@ class KernelState(_Remembered):
     # Unix time at which the artifact was complete.
     prepared: _Number | None = None
     seconds: dict[str, FiniteFloat] = Field(default_factory=dict)
-    # Artifacts that someone rolled back from.
+    # Artifacts that someone rolled back from, or that the kernel or their own check refused.
     rejected: tuple[str, ...] = ()
+    # The artifact that failed last for a reason that may pass: it is made again after a pause.
+    refused: str | None = None
     failure: Failure | None = None
     # Why its modules could not be loaded, or others unloaded for them; None if they could.
     load_failure: Failure | None = None
@@ -115,6 +117,11 @@ class KernelState(_Remembered):
     # The kernel that ran while the artifact was prepared for a kernel that was yet to come (empty
     # if no kernel ran); None for other kernels.
     announced: str | None = None
+
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """The artifacts that the kernel went back from, whatever the reason."""
+        return (*self.rejected, *filter(None, (self.refused,)))
 
 
 class DriverState(_Remembered):

@@ -172,6 +172,54 @@ def _check_failed(version: str | None) -> State:
     return prepare
 
 
+def _older_refused(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    host.refuse(f"{DRIVER}-1.2")
+
+
+def _older_refused_at_boot(host: HostTree, run: Run) -> None:
+    _older_refused(host, run)
+    host.use()
+    run("rollback", DRIVER)
+    host.boot(KERNEL)
+
+
+def _not_rolled_back(host: HostTree, run: Run) -> None:
+    _older_refused(host, run)
+    run("rollback", DRIVER)
+
+
+def _booted(state: State) -> State:
+    def booted(host: HostTree, run: Run) -> None:
+        state(host, run)
+        host.boot(KERNEL)
+        run("apply", "--boot")
+
+    return booted
+
+
+def _newest_refused(version: str | None = None) -> State:
+    """The kernel did not take 2.0, and says nothing that is known."""
+
+    def state(host: HostTree, run: Run) -> None:
+        _ready(host, run)
+        host.offer("2.0")
+        host.refuse(f"{DRIVER}-2.0")
+        host.want(version=version)
+        run("apply", "--update")
+
+    return state
+
+
+def _with_next_kernel(state: State, *versions: str) -> State:
+    def change(host: HostTree) -> None:
+        host.add_kernel(NEXT)
+        for version in versions:
+            host.offer(version, kernel=NEXT)
+
+    return _then(state, change)
+
+
 def _damaged(host: HostTree, run: Run) -> None:
     _ready(host, run)
     module = next(host.store("current").resolve().rglob("demo.ko"))
@@ -550,6 +598,14 @@ STATES: dict[str, State] = {
     ),
     "two versions, newest altered, booted": _newest_altered_at_boot,
     "rolled back": _rolled_back,
+    "newest refused": _newest_refused(),
+    "newest refused, rebooted": _then(_newest_refused(), lambda host: host.boot(KERNEL)),
+    "newest refused, at boot": _booted(_newest_refused()),
+    "newest refused, next kernel": _with_next_kernel(_newest_refused(), "1.2", "2.0"),
+    "newest refused, named, next kernel": _with_next_kernel(_newest_refused("2.0"), "2.0"),
+    "two versions, older refused": _older_refused,
+    "two versions, older refused, waits for the boot": _older_refused_at_boot,
+    "two versions, not rolled back": _not_rolled_back,
     "next kernel": _next_kernel,
     "next kernel, offered": _next_kernel_offered,
     "next kernel, not made before": _then(

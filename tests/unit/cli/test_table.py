@@ -84,6 +84,7 @@ _FAILS, _WORKS = (
     {"drivers": [{"is_ready": True, "kernels": [{"version": version, "failure": failure}]}]}
     for version, failure in (("1.2", {"reason": "check"}), ("2.0", None))
 )
+_SAYS_NEWEST = {"drivers": [{"version": "1.2", "kernels": [{"reason": "…2.0"}]}]}
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
 Row = tuple[str, str, int, Mapping[str, Any], set[str]]
 _ROWS: list[Row] = [
@@ -400,6 +401,39 @@ _ROWS: list[Row] = [
     ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
     ("rolled back", "apply --update --retry", 0, _applied("ready", *_SWITCH), _BACK),
     ("rolled back", "apply --retry", 0, _applied("ready", *_SWITCH), _BACK),
+    # What the kernel refused is remembered as that, and the driver that worked works on.
+    ("newest refused", "rollback demo", 3, _error(3), set()),
+    ("newest refused", "status --check", 0, _SAYS_NEWEST, set()),
+    ("newest refused, at boot", "status --check", 0, _SAYS_NEWEST, set()),
+    ("newest refused, rebooted", "apply --boot", 0, _actions("load"), {"modules", "status"}),
+    (
+        "newest refused, next kernel",
+        "apply",
+        1,
+        {"status": {"drivers": [{"kernels": [{"version": "1.2"}, {"version": "1.2"}]}]}},
+        {*_STORED, "status"},
+    ),
+    (
+        "newest refused, named, next kernel",
+        "apply",
+        1,
+        {
+            "status": {
+                "drivers": [{"kernels": [{"version": "1.2"}, {"failure": {"reason": "rejected"}}]}]
+            }
+        },
+        {"state", "status"},
+    ),
+    ("two versions, older refused", "rollback demo", 1, _error(1), {"modules", "state", "status"}),
+    ("two versions, not rolled back", "status --check", 0, _WORKS, set()),
+    ("two versions, not rolled back", "apply", 0, _applied("ready"), {"status"}),
+    (
+        "two versions, older refused, waits for the boot",
+        "apply --boot",
+        1,
+        {"status": _WORKS},
+        {"modules", "kernels", "state", "status"},
+    ),
     # What failed its own check is tried again by a retry, named or not, and by nothing else.
     ("check failed", "apply", 1, {"actions": [], "status": _FAILS}, {"status"}),
     ("check failed", "status --check", 0, _state("failed"), set()),
