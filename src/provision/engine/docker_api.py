@@ -275,7 +275,8 @@ class Engine:
             with ExitStack() as attached:
                 with self._translated("start a container"):
                     kept = client.attach_socket(made["Id"], {"stdin": 1, "stream": 1})
-                    attached.callback(kept.close)
+                    # Closed with the SDK's answer around it: that would complain of a closed file.
+                    attached.callback(getattr(kept, "_response", kept).close)
                     client.start(made["Id"])
                 yield Container(client, str(made["Id"]), request, self._translated)
         except BaseException:
