@@ -117,8 +117,10 @@ class ObservedDriver:
     artifacts: Mapping[str, KernelArtifact]
     # Short digest of the active artifact; None: no artifact is active.
     current: str | None = None
-    # Whether its activation is complete and the vendor file is in place.
+    # Whether its activation is complete and its files on the host are in place.
     is_active: bool = False
+    # Those that are missing or were emptied.
+    lost: tuple[str, ...] = ()
     # Whether the modules of the running kernel's artifact are loaded.
     loaded: Loaded = "no"
     # Whether the active artifact works: its modules are loaded, if a kernel runs there.
@@ -477,7 +479,8 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
     if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
-        return "a file of it on the host is missing"
+        lost = ", ".join(driver.lost)
+        return f"missing or empty: {lost}" if lost else "its activation was not completed"
     if not observed.is_live:
         return None
     return {

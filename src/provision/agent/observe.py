@@ -19,7 +19,7 @@ from provision.agent.model import (
 )
 from provision.catalogue.cards import Card, deciding, undriven, unserved
 from provision.errors import ProvisionError
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
 from provision.host.devices.reading import recorded_problems
@@ -29,7 +29,7 @@ from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.manifest import Manifest
-from provision.store.activate import initramfs_problem
+from provision.store.activate import HostFiles, host_files, initramfs_problem
 from provision.store.admission import distrust, unsigned_image
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
@@ -182,12 +182,6 @@ def _artifact(
     )
 
 
-def _serves_host_only(layout: Layout, digest: str | None) -> bool:
-    """Return whether no container asks for a driver: then it has no vendor config."""
-    manifest = stored_manifest(layout.entry(digest)) if digest else None
-    return manifest is not None and manifest.container.activation_flag is None
-
-
 def _driver(
     layout: Layout,
     state: DriverState,
@@ -203,26 +197,22 @@ def _driver(
         current = None
     # The state of a newer provision can't be updated: there, the links decide.
     is_switched = current is not None and (state.activated == current or state.is_newer)
-    vendor_config = in_root(layout.root, layout.vendor_config.relative_to(layout.root))
-    is_active = is_switched and (vendor_config.is_file() or _serves_host_only(layout, current))
+    active = stored_manifest(layout.entry(current)) if current else None
+    files = host_files(layout, active) if active else HostFiles()
+    is_active = is_switched and not files.lost
     # What the running kernel uses; of a driver that provision.toml does not name, what is active.
     artifact = artifacts.get(running or "")
     used = (artifact.digest if artifact else None) if artifacts else current
     manifests = {}
     if loaded is not None:
-        read = {
-            digest: stored_manifest(layout.entry(digest)) for digest in (used, current) if digest
-        }
+        read = {used: stored_manifest(layout.entry(used))} if used and used != current else {}
+        read |= {current: active} if current else {}
         manifests = {digest: manifest for digest, manifest in read.items() if manifest is not None}
-    if current in manifests and manifests[current].host.conflicts:
-        # Else the next boot loads the in-tree driver.
-        is_active = is_active and layout.modprobe_config.is_file()
     how = {
         digest: _how_loaded(layout.entry(digest), manifest, loaded or {})
         for digest, manifest in manifests.items()
     }
     initramfs = initramfs_problem(layout)
-    active = manifests.get(current or "")
     is_loaded = how.get(current or "") == "yes"
     lacking: tuple[Card, ...] = ()
     if active is not None and is_loaded:
@@ -234,6 +224,7 @@ def _driver(
         artifacts,
         current,
         is_active,
+        lost=tuple(map(str, files.lost)),
         loaded=how.get(used or "", "no"),
         serves=is_active and not lacking and not has_failed and (loaded is None or is_loaded),
         users=_users(manifests.values(), loaded or {}, layout.root),
@@ -243,6 +234,7 @@ def _driver(
                 f"'{path}' could not be read and was set aside; look at it, then remove it"
                 for path in copies_of(layout.state)
             ),
+            *(f"'{path}' was changed by someone else, and stays" for path in files.foreign),
             *([initramfs] if initramfs else ()),
             *recorded_problems(layout.root, layout.driver),
         ),

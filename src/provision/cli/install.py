@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import UsageError
 from provision.kmod.trial import require_loading
-from provision.kmod.verify import Report, kernel_entry, verify_artifact
+from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
 from provision.registry.find import TrustOverride
+from provision.store.activate import host_files
 from provision.store.artifact_lookup import check_age
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
@@ -130,7 +132,8 @@ def verify_command(
 ) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel.
 
-    The artifact is that of an image, of a folder in a store, or the active one of DRIVER.
+    The artifact is that of an image, of a folder in a store, or the active one of DRIVER, with its
+    files on the host.
 
     With --boot, QEMU boots the kernel without a disk and a network, and the artifact's own loader
     loads the modules there. This host's kernel is not touched. If the kernel is not installed here,
@@ -197,4 +200,9 @@ def _artifact(
     else:
         layout = Layout(settings.root, what)
         entry = path if is_path else kernel_entry(layout, kernel, settings.config.drivers)
-        yield entry, verify_artifact(entry)
+        report = verify_artifact(entry)
+        if report.manifest and not is_path and entry == layout.linked(layout.current):
+            lost = host_files(layout, report.manifest).lost
+            found = (Finding(str(path), "missing", "is missing or empty") for path in lost)
+            report = changed(report, findings=(*report.findings, *found))
+        yield entry, report

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
@@ -162,6 +163,16 @@ ExecStop=/bin/rm -f {file}
 """
 
 
+def _root_texts(layout: Layout, root: ForeignRoot | None) -> dict[Path, str]:
+    """Return the units that offer the driver's root to other systems, with their texts."""
+    if root is None:
+        return {}
+    texts = {layout.mount_unit(root.path): root_mount(layout, root)}
+    if root.ready_file:
+        texts[layout.ready_unit] = ready_service(layout, root)
+    return texts
+
+
 def _root_changes(
     layout: Layout, managed: ManagedFiles, record: Record, manifest: Manifest | None
 ) -> list[Change]:
@@ -170,11 +181,7 @@ def _root_changes(
     They come after the switch to the entry, from which it is mounted.
     """
     wanted = manifest.host.root if manifest else None
-    texts = {}
-    if wanted:
-        texts[layout.mount_unit(wanted.path)] = root_mount(layout, wanted)
-        if wanted.ready_file:
-            texts[layout.ready_unit] = ready_service(layout, wanted)
+    texts = _root_texts(layout, wanted)
     earlier = [
         path
         for path in (layout.root / name[1:] for name in record.files)
@@ -297,17 +304,8 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes: list[Change] = []
     if not layout.entry(short).is_dir():
         changes.append(Change("unpack", layout.entry(short)))
-    # Without the boot unit, nothing would load a driver whose in-tree copy may serve the network.
-    own = sorted(m.name for m in manifest.modules) if loads_at_boot(layout.root) else ()
-    hidden = (*own, *manifest.host.conflicts)
-    texts = {
-        layout.vendor_config: vendor_config(layout, manifest),
-        layout.loader_config: loader_config(layout, manifest),
-        layout.modprobe_config: modprobe_config(
-            layout.driver, conflicts=manifest.host.conflicts, own=own
-        ),
-        layout.dracut_config: dracut_config(layout, hidden),
-    }
+    own = _own(layout, manifest)
+    texts = _texts(layout, manifest, own)
     files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
     root = _root_changes(layout, managed, record, manifest)
     if not replace:
@@ -318,10 +316,70 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes += _program_changes(layout, manifest)
     changes += root
     has_libraries = texts[layout.loader_config] is not None
-    is_stale = (has_libraries or record.library_cache) and record.library_cache != short
+    is_known = record.library_cache == short and all(c.path != layout.loader_config for c in files)
+    is_stale = (has_libraries or record.library_cache) and not is_known
     if is_stale and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
-    return changes + _initramfs(layout, hidden, record)
+    return changes + _initramfs(layout, (*own, *manifest.host.conflicts), record)
+
+
+def _own(layout: Layout, manifest: Manifest) -> Sequence[str]:
+    """Return the modules that only the boot unit loads.
+
+    Without it, nothing would load a driver whose in-tree copy may serve the network.
+    """
+    return sorted(m.name for m in manifest.modules) if loads_at_boot(layout.root) else ()
+
+
+def _texts(layout: Layout, manifest: Manifest, own: Sequence[str]) -> dict[Path, str | None]:
+    """Return the configuration of an entry in use, by file; None: it has no such file."""
+    conflicts = manifest.host.conflicts
+    return {
+        layout.vendor_config: vendor_config(layout, manifest),
+        layout.loader_config: loader_config(layout, manifest),
+        layout.modprobe_config: modprobe_config(layout.driver, conflicts=conflicts, own=own),
+        layout.dracut_config: dracut_config(layout, (*own, *conflicts)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class HostFiles:
+    """What became of the files of an entry in use outside of the store."""
+
+    # Missing or emptied: an activation writes them again.
+    lost: tuple[Path, ...] = ()
+    # Written by someone else since, and never replaced unasked.
+    foreign: tuple[Path, ...] = ()
+
+
+def host_files(layout: Layout, manifest: Manifest) -> HostFiles:
+    """Compare the files of an entry in use with their record."""
+    managed = _managed_files(layout)
+    try:
+        record = managed.load()
+    except (OSError, ProvisionError):
+        record = None
+    texts = _texts(layout, manifest, _own(layout, manifest))
+    texts |= _root_texts(layout, manifest.host.root)
+    # The others came with later versions, or with the units.
+    needed = {layout.vendor_config}
+    if manifest.host.conflicts:
+        needed.add(layout.modprobe_config)
+    wanted = [path for path, text in texts.items() if text is not None]
+    known = record or Record()
+    found = {path: managed.standing(known, path) for path in wanted}
+    lost = [
+        path
+        for path in wanted
+        if found[path] == "lost" and (path in needed or managed.has_written(known, path))
+    ]
+    folders = [in_root(layout.root, name) for name in PROGRAMS]
+    present = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    folder = next(filter(is_writable, folders), None)
+    programs = _programs(manifest) if folder else []
+    lost += [folder / path.name for path in programs if folder and path.name not in present]
+    foreign = [path for path in wanted if found[path] == "foreign"] if record else []
+    return HostFiles(tuple(lost), tuple(foreign))
 
 
 def plan_removal(layout: Layout) -> list[Change]:

@@ -98,12 +98,27 @@ class ManagedFiles:
         if is_same and not place.is_symlink() and (text is None or _mode(place) == mode):
             return []
         change = Change("remove", path) if text is None else Change("write", path, text, mode)
-        if present is None:
+        if present is None or self.standing(record, path) == "lost":
             return [change]
         digest = hashlib.sha256(present).hexdigest()
-        if is_same or digest in record.files.get(self._name(path), ()):
+        if is_same or self.standing(record, path) == "ours":
             return [change]
         return [Change("save", path, str(self.saved / f"{path.name}.{digest[:12]}")), change]
+
+    def standing(self, record: Record, path: Path) -> Literal["ours", "lost", "foreign"]:
+        """Return whether a file is as it was written, is missing or was emptied, or is another's.
+
+        What is lost is written again; what someone else has changed is never replaced unasked. A
+        crash may leave an empty file; an empty link, as that which masks a unit, was made.
+        """
+        present, written = self._content(path), record.files.get(self._name(path), ())
+        if present is None or (not present and written and not self.place(path).is_symlink()):
+            return "lost"
+        return "ours" if hashlib.sha256(present).hexdigest() in written else "foreign"
+
+    def has_written(self, record: Record, path: Path) -> bool:
+        """Return whether a file was written here, as far as the record says."""
+        return self._name(path) in record.files
 
     def place(self, path: Path) -> Path:
         """Return where a file lies, with links of its folders resolved; it may be a link itself."""

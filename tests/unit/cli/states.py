@@ -211,6 +211,20 @@ def _newest_refused(version: str | None = None) -> State:
     return state
 
 
+def _host_file(name: str, text: str | None) -> State:
+    """A file that a driver in use has outside of the store is gone, or has another text."""
+
+    def state(host: HostTree, run: Run) -> None:
+        host.want()
+        host.offer(check="true", conflicts=("nouveau",))
+        run("apply")
+        path = host.root / name
+        assert path.is_symlink() or path.is_file()
+        path.unlink() if text is None else path.write_text(text)
+
+    return state
+
+
 def _with_next_kernel(state: State, *versions: str) -> State:
     def change(host: HostTree) -> None:
         host.add_kernel(NEXT)
@@ -642,6 +656,11 @@ STATES: dict[str, State] = {
     "unprepared kernel runs": _then(_next_kernel, lambda host: host.boot(NEXT)),
     "not wanted any more": _then(_ready, lambda host: host.configure("# none\n")),
     "damaged": _damaged,
+    "blacklist emptied": _host_file(f"etc/modprobe.d/provision-{DRIVER}.conf", ""),
+    "blacklist changed": _host_file(f"etc/modprobe.d/provision-{DRIVER}.conf", "# mine\n"),
+    "vendor file emptied": _host_file(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", ""),
+    "library folder gone": _host_file(f"etc/ld.so.conf.d/provision-{DRIVER}.conf", None),
+    "program gone": _host_file(f"usr/local/bin/{DRIVER}ctl", None),
     "rebooted, altered": _unloaded_and_altered,
     "rebooted, entry gone": _entry_gone,
     "rebooted, the kernel refuses it": _then(_rebooted, lambda host: host.refuse()),

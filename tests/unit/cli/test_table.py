@@ -673,6 +673,27 @@ _ROWS: list[Row] = [
     ("damaged", "status --check", 1, _state("pending"), set()),
     ("damaged", "doctor", 1, {"states": {"fail": 1}}, set()),
     ("damaged", "apply", 0, _applied("ready", "prepare"), {"entry", "state", "status"}),
+    # So is that of its files on the host; what an admin has changed is said, and stays.
+    *(
+        row
+        for state, area in {
+            "blacklist emptied": "host",
+            "library folder gone": "host",
+            "program gone": "host",
+            "vendor file emptied": "vendor file",
+        }.items()
+        for row in (
+            (state, "status --check", 1, _state("pending"), set[str]()),
+            (state, "plan", 0, _actions("activate"), set[str]()),
+            (state, "verify demo", 1, _error(1, findings=[{"kind": "missing"}]), set[str]()),
+            (state, "doctor", 1, {"states": {"fail": 1}}, set[str]()),
+            (state, "apply", 0, _applied("ready", "activate"), {area, "status"}),
+            (state, "apply --boot", 0, _applied("ready", "activate"), {area, "status"}),
+        )
+    ),
+    ("blacklist changed", "status --check", 0, {"drivers": [{"notes": [...]}]}, set()),
+    ("blacklist changed", "apply", 0, _applied("ready"), {"status"}),
+    ("blacklist changed", "doctor", 0, {"states": {"warn": 2}}, set()),
     ("rebooted, altered", "load", 1, _error(1, findings=[{"kind": "altered"}]), set()),
     (
         "rebooted, altered",
