@@ -1,6 +1,6 @@
 """Which versions and flavours of a driver serve the cards of a host, by its recipe's table.
 
-A card that the table does not name is served by every version, as far as anybody knows.
+A card that the table does not name is taken as newer than the table: every version may serve it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Card:
     device: PciDevice
     # None: the recipe does not know it.
     generation: CardGeneration | None = None
+    # Whose table lacks it; None: there is none, or it has it.
+    unknown_to: str | None = None
 
     @property
     def name(self) -> str:
@@ -44,8 +46,11 @@ class Card:
     @property
     def wanted(self) -> str:
         """Its name, and the versions and flavours that serve it."""
-        takes = self.generation.takes if self.generation else "any version, as far as is known"
-        return f"{self.name} takes {takes}"
+        if self.generation is not None:
+            return f"{self.name} takes {self.generation.takes}"
+        if self.unknown_to is not None:
+            return f"{self.name} is unknown to {self.unknown_to}, and taken as newer than that"
+        return f"{self.name} takes any version, as far as is known"
 
     def takes(self, flavour: str | None, version: str | None) -> bool:
         """Return whether what a request names may serve it; words such as ``lts`` name nothing."""
@@ -77,11 +82,16 @@ def _names_version(version: str | None) -> TypeGuard[str]:
 
 def cards_of(recipe: Recipe, devices: Iterable[PciDevice]) -> tuple[Card, ...]:
     """Return the devices that a driver is for, except those that virtual machines have."""
+    hardware = recipe.hardware
     return tuple(
-        Card(device, recipe.hardware.generation(device.device))
+        Card(
+            device,
+            generation := hardware.generation(device.device),
+            hardware.source if hardware.cards and generation is None else None,
+        )
         for device in devices
         if device.driver not in _GIVEN_AWAY
-        and recipe.hardware.matches(device.vendor, device.device, device.device_class)
+        and hardware.matches(device.vendor, device.device, device.device_class)
     )
 
 

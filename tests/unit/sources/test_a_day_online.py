@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 # A GeForce GTX 780.
 KEPLER = "1004"
+# No card of the recipe's day.
+NEWER = "4123"
 TODAY = date(2026, 11, 28)
 # Debian 12 and 13, and Ubuntu 24.04 with its HWE kernel.
 HOSTS = {
@@ -253,7 +255,8 @@ def test_a_table_that_is_older_than_a_year_is_called_old(
         ((AMPERE, BLACKWELL), "625.22.02", "open"),
         ((PASCAL, AMPERE), "580.178.04", "proprietary"),
         # Newer than the recipe.
-        (("4123",), "625.22.02", "open"),
+        ((NEWER,), "625.22.02", "open"),
+        ((PASCAL, NEWER), "580.178.04", "proprietary"),
     ],
 )
 def test_the_example_of_the_readme_gets_what_drives_every_card(
@@ -263,11 +266,15 @@ def test_the_example_of_the_readme_gets_what_drives_every_card(
     plug_in(settings.root, *devices)
     found = day.choice(settings)
     assert (found.version, found.flavour) == (version, flavour)
+    # The newest of all is of the same branch, and of none that has ended.
+    assert day.version(settings, "nvidia", "latest") == version
     said = " ".join(found.reasons("6.1.0-56-amd64"))
     assert all(device in said for device in devices)
     # Of the names that pci.ids has; and the branch that the vendor ended a card's support with.
     assert ("GeForce GTX 1050 (Pascal)" in said) == (PASCAL in devices)
     assert ("595 ended its support" in said) == (PASCAL in devices)
+    assert ("unknown to the recipe of 2026-11" in said) == (NEWER in devices)
+    assert (f"[10de:{NEWER}]: {version}" in said) is False
 
 
 @pytest.mark.parametrize("devices", [(PASCAL, BLACKWELL), (KEPLER, AMPERE), (KEPLER,)])
@@ -301,6 +308,10 @@ _OTHERWISE = re.compile(r'version = "([0-9]+)" and flavour = "([a-z]+)"')
         ((KEPLER, PASCAL), "auto", "auto", {("580", "proprietary")}),
         ((KEPLER, AMPERE), "auto", "auto", {("620", "open")}),
         ((KEPLER,), "auto", "auto", set()),
+        # A GeForce 8800, 9600 GT and 210.
+        (("0191",), "auto", "auto", set()),
+        (("0622",), "580", None, set()),
+        (("0a65",), "auto", "open", set()),
         ((KEPLER,), "580", "proprietary", set()),
     ],
 )
