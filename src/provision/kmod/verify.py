@@ -164,7 +164,9 @@ def files_fingerprint(entry: Path, manifest: Manifest) -> str:
     total = hashlib.sha256()
     names = [module.path for module in manifest.modules]
     names += [f"driver{file.path}" for file in manifest.files if file.link is None]
-    for name in (str(MANIFEST), *names):
+    # Without it, modprobe finds no module.
+    listed = f"lib/modules/{manifest.pin.kernel.release}/modules.dep"
+    for name in (str(MANIFEST), *names, listed, f"{HOSTS}/{listed}"):
         status = _status(entry / name)
         # Not the ctime: it changes with a hard link in another entry.
         facts = status and (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)
