@@ -164,7 +164,8 @@ def _states(root: Path, names: Iterable[str]) -> Iterator[str]:
 def _settings(config: Config) -> str:
     """Return a fingerprint of the settings that change the artifacts of all drivers.
 
-    Mirrors are not part of it: they have the same packages, or their checksums differ.
+    Mirrors are not part of it: they have the same packages, or their checksums differ. Neither is
+    the policy: it says what may be made, and not of what.
     """
     parts: dict[str, object] = {
         "base_images": {
@@ -181,11 +182,6 @@ def _settings(config: Config) -> str:
     }
     if keyrings:
         parts["keyrings"] = keyrings
-    if config.policy.untried != "build":
-        parts["untried"] = config.policy.untried
-    if config.policy.trial is not None:
-        # An artifact that failed in a trial is used without one.
-        parts["trial"] = config.policy.trial
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -36,6 +36,7 @@ from provision.store.layout import Layout
 from provision.store.other_installation import other_installation
 from provision.store.state import (
     CHECK,
+    DOES_NOT_LOAD,
     DriverState,
     Failure,
     KernelState,
@@ -82,11 +83,14 @@ def observe(
             is_next = release != kernels.running
             can_try = is_live and qemu != "" and release in kernels.installed
             trial = desired.config.policy.trial
+            is_tried = is_next and (can_try if trial is None else trial)
             untried = known.untried
             artifacts[release] = replace(
                 artifact,
                 distrust=why,
-                is_tried=is_next and (can_try if trial is None else trial),
+                is_tried=is_tried,
+                # What failed in a trial is used without one.
+                in_backoff=artifact.in_backoff and (is_tried or not _failed_in_trial(known)),
                 tried_by=qemu,
                 trial_waits=untried is not None
                 and untried.inputs == qemu
@@ -139,6 +143,10 @@ def _known(layout: Layout, state: DriverState, release: str, inputs: str) -> Ker
         final=True,
     )
     return state.of(release).model_copy(update={"failure": failure, "inputs": None})
+
+
+def _failed_in_trial(known: KernelState) -> bool:
+    return known.failure is not None and known.failure.reason == DOES_NOT_LOAD
 
 
 def _artifact(
