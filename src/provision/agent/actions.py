@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
+from provision.agent.model import Action, KernelArtifact, Mode, Observed, Outcome, Run
 from provision.agent.rollback import choose, reject
 from provision.agent.use import activate
 from provision.errors import (
@@ -232,11 +232,10 @@ class Actions:
             # The artifact itself, and not a newer one.
             if failure.reason != DOES_NOT_LOAD:
                 return failure
+        elif is_of_no_newer(self.run.mode, artifact, failure.reason):
+            return failure
         elif self.run.mode.update and artifact.is_current:
-            # The requested artifact exists. Only what is wrong with a newer one is recorded, and
-            # not as final: a still newer one may be right.
-            if failure.reason not in _OF_A_NEWER_ONE:
-                return failure
+            # A still newer one may be right.
             changes = {"final": False}
         elif failure.reason == "compile" and self._maker().asks_registries():
             # An artifact that was built with a patch may be pushed.
@@ -253,6 +252,14 @@ class Actions:
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:
     return observed.drivers[action.driver].artifacts[action.kernel]
+
+
+def is_of_no_newer(mode: Mode, artifact: KernelArtifact, reason: str) -> bool:
+    """Return whether a failure says nothing: what was asked for exists, and no newer one is wrong.
+
+    So it is not recorded, and the host is as it was.
+    """
+    return mode.update and artifact.is_current and reason not in _OF_A_NEWER_ONE
 
 
 def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -> Failure:

@@ -325,7 +325,9 @@ def plan(
     steps: list[tuple[int, Step]] = []
     for name in desired.drivers if only is None else [only]:
         for release in observed.kernels.relevant:
-            if release == running or (config.policy.prebuild and mode.may_prepare):
+            if release != running and not config.policy.prebuild:
+                steps += _not_before_it_runs(observed, name, release)
+            elif release == running or mode.may_prepare:
                 steps += _for_kernel(desired, observed, name, release, mode, tried)
     if desired.is_configured and mode.may_prepare and only is None:
         for name in sorted(observed.drivers.keys() - desired.drivers.keys()):
@@ -336,6 +338,14 @@ def plan(
         tuple(action for action in actions if action.key not in tried),
         tuple(step for _, step in steps if isinstance(step, Blocked)),
     )
+
+
+def _not_before_it_runs(observed: Observed, name: str, release: str) -> Iterator[tuple[int, Step]]:
+    """Yield that a kernel that may boot next lacks its artifact, and why none is made."""
+    if not observed.drivers[name].artifacts[release].is_current:
+        reason = "artifacts are not made for kernels that do not run yet"
+        resolution = "Set [policy] prebuild = true in /etc/provision/provision.toml."
+        yield _THIRD, Blocked(name, release, "missing", reason, resolution)
 
 
 def _for_kernel(

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from provision.agent.actions import failure_of
+from provision.agent.actions import failure_of, is_of_no_newer
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
 from provision.agent.rollback import choose, reject
@@ -140,15 +140,8 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                         resolution=why.resolution,
                         details=why.details,
                     )
-                elif artifact.is_whole:
-                    one = Forecast(*place, "store", artifact.version)
                 else:
-                    one = Forecast(
-                        *place,
-                        "missing",
-                        reason="artifacts are not made for kernels that do not run yet",
-                        resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
-                    )
+                    one = Forecast(*place, "store", artifact.version)
                 found.append(_with_branch(settings, one))
     return tuple(found)
 
@@ -251,6 +244,8 @@ class Prepare:
             return self._forecast()
         except ProvisionError as error:
             is_unavailable = error.reason in UNAVAILABLE
+            code = ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED
+            stays = is_of_no_newer(self.run.mode, self.artifact, error.reason)
             return Forecast(
                 self.driver,
                 self.kernel,
@@ -258,7 +253,7 @@ class Prepare:
                 reason=error.message,
                 resolution=error.resolution,
                 details=error.details,
-                exit_code=ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED,
+                exit_code=ExitCode.DONE if stays else code,
             )
 
     def _forecast(self) -> Forecast:

@@ -277,9 +277,7 @@ def _driver(name: str, observed: Observed, desired: Desired, plan: Plan) -> Driv
     setting, driver = desired.drivers[name], observed.drivers[name]
     running = observed.kernels.running
     artifacts = tuple(
-        _artifact(driver, release, observed, plan)
-        for release in observed.kernels.relevant
-        if release == running or desired.config.policy.prebuild
+        _artifact(driver, release, observed, plan) for release in observed.kernels.relevant
     )
     return DriverStatus(
         name=name,

@@ -71,7 +71,8 @@ def status_command(
 ) -> None:
     """Show the state of each driver, for the running kernel and those that may boot next.
 
-    The exit code is 3 if no driver is configured, or there is no kernel to look at.
+    The exit code is 3 if no driver is configured or still to be removed, or if there is no kernel
+    to look at.
     """
     root = root.resolve()
     while True:
@@ -225,7 +226,7 @@ def plan_command(
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     # What can't be made is followed by what an apply does after it has failed.
-    failing = {("prepare", one.driver, one.kernel) for one in artifacts if one.exit_code}
+    failing = {("prepare", one.driver, one.kernel) for one in artifacts if one.source == "missing"}
     after = plan(run.desired, observed, run.mode, tried=frozenset(failing))
     actions = [action for action in planned.actions if action.key in failing]
     actions += after.actions
@@ -425,11 +426,21 @@ def _maker(run: Run, held: ExitStack) -> Maker:
 
 
 def _code_at_boot(result: Result) -> int:
-    """Return the exit code of a boot: only of loading what the store has."""
+    """Return the exit code of a boot: only of loading what the store has, or should have."""
     if result.status.state == "unknown":
         return ExitCode.NOT_FOUND
     failures = [outcome.failure for outcome in result.outcomes if outcome.error]
     if any(failure is None or failure.reason != IN_USE for failure in failures):
+        return ExitCode.FAILED
+    running = result.status.kernels.running
+    lacking = (
+        artifact
+        for driver in result.status.drivers
+        for artifact in driver.kernels
+        if artifact.release == running and driver.loaded == "no"
+    )
+    if any(one.digest and one.state != "reboot-required" for one in lacking):
+        # The artifact that the kernel uses is damaged or gone.
         return ExitCode.FAILED
     is_waiting = result.status.exit_code == ExitCode.IN_USE
     return ExitCode.IN_USE if is_waiting else ExitCode.DONE

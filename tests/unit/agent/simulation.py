@@ -118,8 +118,7 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
                 and driver.is_active
                 and (driver.loaded == "yes" or not observed.is_live)
             )
-            matters = release == running or desired.config.policy.prebuild
-            if matters and not (artifact.is_current and (is_served or release != running)):
+            if not (artifact.is_current and (is_served or release != running)):
                 wrong.add((wanted, release))
     if desired.is_configured:
         strays = observed.drivers.keys() - desired.drivers.keys()

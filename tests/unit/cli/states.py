@@ -240,6 +240,14 @@ def _damaged(host: HostTree, run: Run) -> None:
     module.write_bytes(module.read_bytes()[:-1])
 
 
+def _list_emptied(state: State) -> State:
+    def change(host: HostTree) -> None:
+        for path in host.store("kernels").glob("*/lib/modules/*/modules.dep"):
+            path.write_text("")
+
+    return _then(state, change)
+
+
 def _unloaded_and_altered(host: HostTree, run: Run) -> None:
     _rebooted(host, run)
     module = next(host.store("current").resolve().rglob("demo.ko"))
@@ -589,6 +597,12 @@ STATES: dict[str, State] = {
     "wanted, conflict": _conflict,
     "wanted, conflict in use": _conflict_in_use,
     "ready": _ready,
+    "ready, offered by nobody any more": _then(
+        _ready, lambda host: shutil.rmtree(host.root / "srv/images")
+    ),
+    "ready, other policy": _then(
+        _ready, lambda host: host.want('trial = false\nuntried = "refuse"\n')
+    ),
     "ready, beside a misspelt": _then(_ready, lambda host: host.want(f"\n[drivers.{DRIVER}o]\n")),
     "rebooted": _rebooted,
     "kernel built again": _kernel_built_again,
@@ -661,6 +675,8 @@ STATES: dict[str, State] = {
     "vendor file emptied": _host_file(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", ""),
     "library folder gone": _host_file(f"etc/ld.so.conf.d/provision-{DRIVER}.conf", None),
     "program gone": _host_file(f"usr/local/bin/{DRIVER}ctl", None),
+    "list of modules emptied": _list_emptied(_ready),
+    "next kernel, ready, list of modules emptied": _list_emptied(_next_kernel_ready),
     "rebooted, altered": _unloaded_and_altered,
     "rebooted, entry gone": _entry_gone,
     "rebooted, the kernel refuses it": _then(_rebooted, lambda host: host.refuse()),

@@ -308,6 +308,15 @@ _ROWS: list[Row] = [
     ("ready", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
     ("ready", "apply --boot", 0, _applied("ready") | _UNCHANGED, {"status"}),
     ("ready", "apply --update", 0, _applied("ready", "prepare"), {"status"}),
+    # What no one offers any more works on; plan and apply say the same.
+    *(
+        ("ready, offered by nobody any more", f"{words} --update", 0, _actions("prepare"), changed)
+        for words, changed in (("plan", set[str]()), ("apply", {"status"}))
+    ),
+    # What may be made is no matter of what is in use.
+    ("ready, other policy", "status --check", 0, _state("ready"), set()),
+    ("ready, other policy", "plan", 0, _NO_ACTIONS, set()),
+    ("ready, other policy", "apply", 0, _applied("ready") | _UNCHANGED, {"status", "settings"}),
     ("ready", "gc", 0, {"artifacts": []}, set()),
     ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
     ("ready", "verify demo", 0, {"findings": []}, set()),
@@ -362,7 +371,7 @@ _ROWS: list[Row] = [
     (
         "two versions, none whole, booted",
         "apply --boot",
-        0,
+        1,
         _applied("pending"),
         {"state", "status"},
     ),
@@ -517,6 +526,9 @@ _ROWS: list[Row] = [
         },
         set(),
     ),
+    # A reboot would cost the driver, whoever decided on it.
+    ("next kernel, not made before", "status --check", 1, _state("pending"), set()),
+    ("next kernel, not made before", "apply", 0, _applied("pending"), {"status", "settings"}),
     (
         "next kernel, not made before",
         "plan",
@@ -710,6 +722,38 @@ _ROWS: list[Row] = [
         _applied("ready", "prepare", "load"),
         {"entry", "state", "status", "modules"},
     ),
+    ("list of modules emptied", "status --check", 1, _state("pending"), set()),
+    ("list of modules emptied", "verify demo", 1, _error(1), set()),
+    (
+        "list of modules emptied",
+        "apply",
+        0,
+        _applied("ready", "prepare"),
+        {"entry", "state", "status"},
+    ),
+    (
+        "list of modules emptied",
+        "apply --retry",
+        0,
+        _applied("ready", "prepare"),
+        {"entry", "state", "status"},
+    ),
+    (
+        "next kernel, ready, list of modules emptied",
+        "status --check",
+        1,
+        {"drivers": [{"kernels": [{"state": "pending"}, {"state": "pending"}]}]},
+        set(),
+    ),
+    # At boot, what the store should have and has not is a failure.
+    (
+        "rebooted, altered",
+        "apply --boot",
+        1,
+        _applied("pending"),
+        {"state", "status"},
+    ),
+    ("rebooted, entry gone", "apply --boot", 1, _applied("pending"), {"state", "status"}),
     ("broken state", "status --check", 1, _state("pending"), set()),
     ("broken state", "apply", 0, _applied("ready", "prepare", "activate"), {"state", "status"}),
     ("state of a newer provision", "status --check", 1, _state("failed"), set()),
