@@ -185,7 +185,10 @@ def choose_version(
         raise _nothing_offered(recipe, flavour, context)
     if not accepted:
         if request.branches is None:
-            others = choices(name or "", offered, also=CHANNELS)
+            # By letters, no version is near another; cards may take few of them.
+            suited = [one for one in offered if all(c.takes_version(one) for c in request.cards)]
+            word = "" if name is None or name[:1].isdigit() else name
+            others = f"{choices(word, suited or offered, also=CHANNELS)} {_see(recipe)}"
         else:
             kinds = ", ".join(request.branches) or "none that are known"
             others = f"Branches of this kind: {kinds}. {choices('', offered)}"
@@ -281,9 +284,17 @@ def choose_available(
             less = replace(context, without=context.without | {version})
             offered = [one.version for one in candidates(recipe, flavour, less)]
             if request.exact == version or not request.accepted(offered):
-                raise
+                raise UnpublishedError(
+                    error.message,
+                    resolution=f"{_see(recipe)} {error.resolution}",
+                    details=error.details,
+                ) from error
             report(Note(f"{error.message} The next version is taken."))
             context = less
+
+
+def _see(recipe: Recipe) -> str:
+    return f"Take one that is published: provision drivers versions {recipe.name}."
 
 
 def _nearest(version: str, working: Sequence[str]) -> str | None:

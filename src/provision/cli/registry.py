@@ -191,8 +191,8 @@ def _of_pin(settings: Settings, pin: Pin, trust: TrustOverride) -> ArtifactImage
         addresses = ", ".join(settings.config.registry.addresses) or "none is set"
         raise NotFoundError(
             f"No registry has {pin.driver.name} of the Pin {pin.digest} ({addresses}).",
-            resolution="Build and push it: provision build --pin FILE --push … --sign; or set"
-            " [registry] address in /etc/provision/provision.toml.",
+            resolution="Build and push it: provision build --pin FILE --push REGISTRY --sign; or"
+            " set [registry] address in /etc/provision/provision.toml.",
         )
     return found
 

@@ -67,8 +67,8 @@ class ArtifactSource:
                 self.settings.state,
                 found,
                 image,
-                resolution="Build it here, as the user who exports it (provision build), or export"
-                " an image that is signed: --image REGISTRY/NAME:TAG",
+                resolution="Build it here, as the user who exports it: provision build DRIVER; or"
+                " export an image that is signed: --image REGISTRY/NAME:TAG",
             )
         extract(engine, found, folder, state=self.settings.state)
         report = verify_artifact(folder, pin_label=pin_label(found))
@@ -186,8 +186,9 @@ def images_of(
         raise NotFoundError(
             f"'{repository.with_tag('')}' has no image of {name} for"
             f" {', '.join(missing) or 'any kernel'}.",
-            resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
-            f" --sign. What is there: provision registry list {driver} --registry {registry}",
+            resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push"
+            f" {registry} --sign. What is there: provision registry list {driver}"
+            f" --registry {registry}",
             details=f"It has images for {', '.join(kernels) or 'no kernel'}.",
         )
     named = {escaped(kernel) for kernel in choice.kernels}

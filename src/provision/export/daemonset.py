@@ -105,7 +105,7 @@ def read_config(path: Path, *, has_keys: bool) -> str:
             f"'{path}' lets nodes build ([policy] build = \"{config.policy.build}\"), and the agent"
             " in a pod has no container engine.",
             resolution='Write [policy] build = "never" into it, and build and push elsewhere:'
-            " provision build --push … --sign",
+            " provision build DRIVER --push REGISTRY --sign",
         )
     if config.registry.address is None:
         raise UsageError(

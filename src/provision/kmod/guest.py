@@ -424,7 +424,7 @@ def _run(qemu: Qemu, argv: Sequence[str], accelerator: str, limit: float) -> Ran
             return None
         raise NotTriedError(
             "QEMU did not start, so nothing was tried.",
-            resolution="See what it says: provision verify --boot --verbose …",
+            resolution="See what it says: provision verify --boot --verbose IMAGE",
             details=error.details,
         ) from error
     if not lines:

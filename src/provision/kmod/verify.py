@@ -56,19 +56,20 @@ class Report:
     def require_whole(self, what: str) -> Manifest:
         """Return the manifest of a whole artifact."""
         if self.findings or self.manifest is None:
-            raise DamagedError(what, self.findings)
+            driver = self.manifest.pin.driver.name if self.manifest else "DRIVER"
+            raise DamagedError(what, self.findings, driver)
         return self.manifest
 
 
 class DamagedError(ProvisionError):
     """An artifact differs from its manifest."""
 
-    def __init__(self, what: str, findings: Sequence[Finding]) -> None:
+    def __init__(self, what: str, findings: Sequence[Finding], driver: str) -> None:
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         super().__init__(
             f"{what} is damaged: {count}.",
             resolution="Have it made again: provision apply. If the image itself is damaged, build"
-            " it again, and install that: provision build --rebuild DRIVER; provision install"
+            f" it again, and install that: provision build --rebuild {driver}; provision install"
             " --again IMAGE",
             details="\n".join(str(finding) for finding in findings),
         )

@@ -280,7 +280,7 @@ def find_in_registries(
         tag = sought.tag(sought.version.name or "…").text
         raise NotFoundError(
             f"'{client.reference.name}' has no {tag}.",
-            resolution=f"Push it there: provision build {sought.driver} --push … --sign",
+            resolution=f"Push it there: provision build {sought.driver} --push REGISTRY --sign",
         )
 
     found = _first(settings, sought.driver, lookup, look)
@@ -304,8 +304,8 @@ def _missing(
     return MissingArtifactError(
         f'No registry has {what} for {sought.kernel} ({places}), and [policy] build = "never".',
         resolution=f"{instead} push it elsewhere: provision build {sought.driver} --kernel"
-        f" {sought.kernel} --distro {sought.distro} --push … --sign; or allow it here: [policy]"
-        ' build = "fallback" in /etc/provision/provision.toml.',
+        f" {sought.kernel} --distro {sought.distro} --push REGISTRY --sign; or allow it here:"
+        ' [policy] build = "fallback" in /etc/provision/provision.toml.',
     )
 
 

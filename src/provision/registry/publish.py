@@ -157,7 +157,7 @@ def check_signable(settings: Settings, image: EngineImage) -> None:
         resolution="Build it here, as the user who signs it: provision build"
         f" {image.pin.driver.name} --kernel {image.pin.kernel.release} --push REF --sign. If you"
         " know where the image came from, push it unsigned, and sign what its digest names:"
-        " provision registry sign NAME@sha256:…",
+        " provision registry sign NAME@DIGEST",
     )
 
 

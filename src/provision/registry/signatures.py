@@ -43,7 +43,7 @@ MOST_AHEAD_S = 24 * 3600
 _MOST_ROUNDS = 5
 _DO_NOT_USE = (
     "Don't use it. Have it signed by those who build your artifacts ('provision registry sign'),"
-    " or build it here: provision build."
+    " or build it here: provision build DRIVER."
 )
 
 

@@ -37,6 +37,11 @@ def _lack(command: click.Command, words: list[str]) -> str | None:
         given, more, _ = command.make_parser(click.Context(command)).parse_args(list(words))
     except click.UsageError as error:
         return error.format_message()
+    # Of a driver or a Pin, the command itself wants one.
+    if {"driver", "pin_file"} <= given.keys() | {one.name for one in command.params} and not (
+        given.get("driver") or given.get("pin_file")
+    ):
+        return "it names neither a driver nor a Pin"
     lacking = [one.name for one in command.params if one.required and not given.get(one.name or "")]
     if lacking:
         return f"{lacking} is missing"

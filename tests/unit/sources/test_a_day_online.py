@@ -340,6 +340,29 @@ def test_what_is_named_and_drives_no_card_is_refused_and_what_helps_is_taken(
         assert elsewhere.version.startswith(version)
 
 
+@pytest.mark.parametrize(
+    ("version", "devices"),
+    [
+        ("580.999.99", (PASCAL,)),
+        ("580.178.4", (PASCAL,)),
+        ("550", (PASCAL,)),
+        ("550.163.01", (PASCAL,)),
+        ("0", ()),
+    ],
+)
+def test_a_version_that_there_is_not_is_refused_with_where_all_are(
+    day: Day, version: str, devices: tuple[str, ...]
+) -> None:
+    settings = day.host()
+    plug_in(settings.root, *devices)
+    with pytest.raises(NotFoundError) as caught:
+        day.version(settings, "nvidia", version)
+    said = caught.value.resolution or ""
+    assert "provision drivers versions nvidia" in said
+    # None that the card does not take.
+    assert ("590.48.01" in said) == (not devices)
+
+
 def test_a_card_that_what_is_named_does_not_drive_has_no_say(day: Day) -> None:
     settings = day.host()
     plug_in(settings.root, PASCAL, AMPERE)

@@ -82,7 +82,7 @@ def _asked(url: str, checksums: str) -> bytes:
     except NotFoundError as error:
         raise UnpublishedError(
             f"The vendor publishes no checksum of '{url}' at '{checksums}'.",
-            resolution=f"Check the version. {_BY_HAND}",
+            resolution=_BY_HAND,
             details=error.message,
         ) from error
 
