@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.catalogue.fields import DraDriver
+from provision.distros.debian.settings import apt_settings, is_true
 from provision.doctor.observation import (
     Driver,
     Finding,
@@ -41,10 +42,10 @@ _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
 # Of the kubelet.
 _KUBELET, _LOGS = "var/lib/kubelet", "var/log/pods"
 _FREE = 2 << 30
-_AUTOMATIC_REBOOT = re.compile(
-    r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
-    re.MULTILINE,
-)
+# By unattended-upgrades and dnf5-automatic(8).
+_DNF_AUTOMATIC = "etc/dnf/automatic.conf"
+_REBOOT_OF_APT = "unattended-upgrade::automatic-reboot"
+_REBOOT_OF_DNF = re.compile(r"^\s*reboot\s*=\s*when-(?:needed|changed)", re.MULTILINE)
 
 
 @check("Each driver works, and will after the next boot, as 'provision status' says", of=always)
@@ -208,16 +209,15 @@ def dra(host: Observation) -> Iterator[Finding]:
 
 @check("No updater reboots into a kernel that was not prepared", of=always)
 def automatic_reboot(host: Observation) -> Iterator[Finding]:
-    reboots = [
-        name
-        for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
-        for name in glob_in_root(host.root, pattern)
-        if _AUTOMATIC_REBOOT.search(host.text(str(name)) or "")
-    ]
+    reboots = ""
+    for name, value in apt_settings(host.root, _REBOOT_OF_APT):
+        reboots = name if is_true(value) else ""
+    if _REBOOT_OF_DNF.search(host.text(_DNF_AUTOMATIC) or ""):
+        reboots = _DNF_AUTOMATIC
     if reboots and not _enabled(host, "provision-kernel.path"):
         yield Finding(
             "warn",
-            f"/{reboots[0]} allows automatic reboots",
+            f"/{reboots} allows automatic reboots",
             "kernels are upgraded automatically, and nothing prepares the drivers",
             "provision units install; its units delay a reboot while a build runs",
         )

@@ -284,3 +284,23 @@ def test_the_reference_has_every_check_and_no_other() -> None:
     text = text.partition("## Checks")[2].partition("##")[0]
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]+?) \|", text, re.MULTILINE))
     assert rows == {name: check.holds for name, check in CHECKS.items()}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"50unattended-upgrades": '// Unattended-Upgrade::Automatic-Reboot "true";\n'},
+        {"50unattended-upgrades.bak": 'Unattended-Upgrade::Automatic-Reboot "true";\n'},
+        {
+            "50unattended-upgrades": 'Unattended-Upgrade::Automatic-Reboot "true";\n',
+            "99local": 'Unattended-Upgrade { Automatic-Reboot "0"; };\n',
+        },
+    ],
+)
+def test_a_reboot_that_apt_does_not_allow_is_no_trouble(
+    host: DoctorHost, files: dict[str, str]
+) -> None:
+    shutil.rmtree(host.root / "etc/systemd")
+    for name, text in files.items():
+        host.write(f"etc/apt/apt.conf.d/{name}", text)
+    assert [result.state for result in host.results("automatic-reboot")] == ["ok"]

@@ -261,12 +261,12 @@ def _no_plugin(host: DoctorHost) -> None:
     host.write("usr/bin/kernel-install", "")
 
 
-def _reboots(host: DoctorHost) -> None:
-    _no_units(host)
-    host.write(
-        "etc/apt/apt.conf.d/50unattended-upgrades",
-        '//comment\nUnattended-Upgrade::Automatic-Reboot "true";\n',
-    )
+def _reboots(text: str) -> Break:
+    def change(host: DoctorHost) -> None:
+        _no_units(host)
+        host.write("etc/apt/apt.conf.d/50unattended-upgrades", text)
+
+    return change
 
 
 def podman_runtime(host: DoctorHost, name: str, program: str) -> None:
@@ -373,7 +373,15 @@ CASES: list[tuple[str, Break, str]] = [
     ("units", _lacks("etc/kernel/postinst.d/provision"), "warn"),
     ("units", _no_plugin, "warn"),
     ("units", lambda host: host.write("bin/true", "").chmod(0o666), "fail"),
-    ("automatic-reboot", _reboots, "warn"),
+    *(
+        ("automatic-reboot", _reboots(f"//comment\n{text}\n"), "warn")
+        for text in (
+            'Unattended-Upgrade::Automatic-Reboot "true";',
+            'Unattended-Upgrade::Automatic-Reboot "1";',
+            "unattended-upgrade::automatic-reboot yes;",
+            'Unattended-Upgrade {\n  Mail "a"; /* "} */ Automatic-Reboot "true"; };',
+        )
+    ),
     ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
     ("hold", _has((_SETTINGS, "[policy]\nhold_kernels = true\n")), "warn"),
     (
