@@ -24,6 +24,7 @@ from provision.host import STORE
 from provision.host.boot_entries import Ask
 from provision.host.devices.reading import recorded_problems
 from provision.host.kernels import boot_id, find_kernels, is_running_host, machine
+from provision.kmod.check import why_unchecked
 from provision.kmod.guest import find_qemu
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
@@ -225,6 +226,7 @@ def _driver(
     lacking: tuple[Card, ...] = ()
     if active is not None and is_loaded:
         lacking = unserved(cards, (module.name for module in active.modules))
+    unchecked = why_unchecked(active) if active else None
     known = state.of(running or "")
     has_failed = known.load_failure is not None and known.load_failure.reason == CHECK
     return ObservedDriver(
@@ -243,12 +245,13 @@ def _driver(
                 for path in copies_of(layout.state)
             ),
             *(f"'{path}' was changed by someone else, and stays" for path in files.foreign),
-            *([initramfs] if initramfs else ()),
+            *filter(None, (unchecked, initramfs)),
             *recorded_problems(layout.root, layout.driver),
         ),
         unserved=lacking,
         is_unchecked=active is not None
         and active.check is not None
+        and unchecked is None
         and is_loaded
         and known.checked.get(current or "") != boot_id(layout.root),
         undriven=undriven(lacking, active.cards) if active else (),

@@ -12,6 +12,7 @@ that of user space has the same bytes for every kernel.
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import hashlib
 import json
@@ -65,6 +66,7 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
     modules = _modules(plan, source, out, tool, problems, aliases)
     files = _files(plan["files"], source, out, tool, problems)
     files += _listed(plan, {file["path"] for file in files}, problems)
+    problems += _without_program(plan.get("check"), files)
     if plan["host"].get("root"):
         files += _foreign_links(files, plan["host"]["root"]["libraries"], out)
     if problems:
@@ -82,6 +84,19 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
         "check": plan.get("check"),
         "cards": _supported(plan, source) or driven_by(aliases),
     }
+
+
+def _without_program(check: dict[str, Any] | None, files: list[dict[str, Any]]) -> list[str]:
+    """Return that none of an artifact's programs is that of its check; a build may have none."""
+    programs = [file["path"].rpartition("/")[2] for file in files if file.get("kind") == "binary"]
+    name = check["command"][0] if check else ""
+    names = {known for file in files for known in (file["path"], file["path"].rpartition("/")[2])}
+    if check is None or not programs or name in names:
+        return []
+    near = difflib.get_close_matches(name, programs, n=1)
+    meant = f"; did you mean '{near[0]}'?" if near else ""
+    listed = ", ".join(sorted(set(programs)))
+    return [f"[check] command: the artifact has no '{name}'{meant} (its programs: {listed})"]
 
 
 def _supported(plan: dict[str, Any], source: Path) -> list[dict[str, Any]]:

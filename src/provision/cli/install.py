@@ -16,10 +16,11 @@ from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import examined, job, trial_lines, trust_options
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, size_of, table
+from provision.cli.output import emit, fields, remark, size_of, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import UsageError
+from provision.kmod.check import why_unchecked
 from provision.kmod.trial import require_loading
 from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
 from provision.registry.find import TrustOverride
@@ -156,6 +157,8 @@ def verify_command(
             else None
         )
     pin = manifest.pin
+    if unchecked := why_unchecked(manifest):
+        remark(f"Warning: {pin.driver.name}: {unchecked}")
     emit(
         {
             "target": what,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, choices
 from provision.files import in_root
 from provision.manifest import Manifest
-from provision.progress import Note, report
 from provision.run import TimeLimitError, run
 
 _LINES = 20
@@ -22,21 +21,14 @@ class CheckFailedError(ProvisionError):
 def run_check(entry: Path, manifest: Manifest) -> None:
     """Run the check of a store entry whose modules are loaded and whose user space is active.
 
-    An artifact without the program can't be checked, which is no failure of it.
-
     Raises:
         CheckFailedError: The program failed, or did not end in time.
     """
-    check, driver = manifest.check, manifest.pin.driver
-    if check is None:
+    check, program = manifest.check, _program(manifest)
+    if check is None or program is None:
         return
     folder = in_root(entry, "driver")
-    name, *words = check.command
     paths = [PurePosixPath(file.path) for file in manifest.files]
-    program = next((path for path in paths if name in {str(path), path.name}), None)
-    if program is None:
-        report(Note(f"{driver.name} is not checked: its artifact has no '{name}'"))
-        return
     named = {path.parent for path in paths if path.name == _C_LIBRARY}
     libraries = {
         PurePosixPath(file.path).parent
@@ -44,8 +36,9 @@ def run_check(entry: Path, manifest: Manifest) -> None:
         if file.kind == "library" and file.elf_class != 32  # noqa: PLR2004 - bits
     }
     places = ":".join(str(in_root(folder, path)) for path in sorted(libraries - named))
-    argv: list[str | Path] = ["env", f"LD_LIBRARY_PATH={places}", in_root(folder, program), *words]
-    why = f"check {driver.name}"
+    argv: list[str | Path] = ["env", f"LD_LIBRARY_PATH={places}", in_root(folder, program)]
+    argv += check.command[1:]
+    why = f"check {manifest.pin.driver.name}"
     try:
         done = run(argv, why=why, check=False, timeout=check.seconds)
     except TimeLimitError as error:
@@ -55,6 +48,22 @@ def run_check(entry: Path, manifest: Manifest) -> None:
         raise _failed(
             manifest, f"it ended with exit status {done.returncode}", done.stdout + done.stderr
         )
+
+
+def why_unchecked(manifest: Manifest) -> str | None:
+    """Return why an artifact with a check can't be checked, which is no failure of it."""
+    if manifest.check is None or _program(manifest) is not None:
+        return None
+    name = manifest.check.command[0]
+    programs = [PurePosixPath(file.path).name for file in manifest.files if file.kind == "binary"]
+    return f"it is not checked: its artifact has no '{name}'. {choices(name, programs)}"
+
+
+def _program(manifest: Manifest) -> PurePosixPath | None:
+    """Return the program of an artifact's check; None: the artifact does not have it."""
+    name = manifest.check.command[0] if manifest.check else ""
+    paths = [PurePosixPath(file.path) for file in manifest.files]
+    return next((path for path in paths if name in {str(path), path.name}), None)
 
 
 def _failed(manifest: Manifest, how: str, said: str) -> CheckFailedError:

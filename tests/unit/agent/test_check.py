@@ -159,7 +159,11 @@ def test_a_host_without_the_card_and_an_artifact_without_the_program_do_not_fail
 ) -> None:
     checked.check = Check(command=("another-program",))
     _upgrade(checked, "exit 1")
-    assert checked.artifact().state == "ready"
+    result = checked.apply()
+    # That is said, and nothing has passed.
+    assert "check" not in [one.action.kind for one in result.outcomes]
+    assert "another-program" in " ".join(result.status.drivers[0].notes)
+    assert result.status.state == "ready"
     checked.want(vendor="1234", version="3.0")
     checked.configure(f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\nversion = "3.0"\n')
     checked.check = Check(command=("democtl",))

@@ -195,6 +195,17 @@ def test_modules_may_be_globs(source: Path, tmp_path: Path) -> None:
         collect(plan(modules=("none/*.ko",)), source, tmp_path / "other", Tools())
 
 
+def test_a_check_runs_a_program_of_the_artifact(source: Path, tmp_path: Path) -> None:
+    wanted = plan(rule("binary", "usr/bin/toy", "/usr/bin/toyctl"))
+    with pytest.raises(CollectError) as caught:
+        collect(wanted | {"check": {"command": ["toyctll"]}}, source, tmp_path / "a", Tools())
+    assert "'toyctl'" in str(caught.value)
+    for number, name in enumerate(("toyctl", "/usr/bin/toyctl")):
+        check = {"command": [name, "--check"]}
+        made = collect(wanted | {"check": check}, source, tmp_path / f"{number}", Tools())
+        assert made["check"] == check
+
+
 def test_all_problems_are_reported_together(source: Path, tmp_path: Path) -> None:
     wanted = plan(
         rule("binary", "usr/bin/none", "/usr/bin/none"),
