@@ -142,7 +142,7 @@ class Status:
 
     # Unix time of the observation.
     time: int
-    # The worst state of its drivers.
+    # The worst state of its drivers, and of the kernels that could not be looked at.
     state: State
     # Whether there are drivers, and all of them work now.
     is_ready: bool
@@ -235,12 +235,16 @@ def status_of(
         "reboot-required" for blocked in plan.blocked if blocked.driver not in desired.drivers
     )
     artifacts = (artifact.state for driver in drivers for artifact in driver.kernels)
-    states = (*lingering, *(driver.state for driver in drivers))
+    # A kernel that may boot next and could not be looked at is like one that lacks a driver.
+    is_blind = bool(drivers and observed.kernels.relevant and observed.kernels.notes)
+    unseen: tuple[State, ...] = ("next-kernel-not-ready",) if is_blind else ()
+    states = (*lingering, *unseen, *(driver.state for driver in drivers))
     state: State = "failed"
     if trouble is None:
         state = _worst(states) if states else "pending" if plan.actions else "not-configured"
         trouble = _unseen(observed.kernels) if state == "unknown" else None
-    exit_code = int(_exit_code({*lingering, *artifacts}))
+    missing: tuple[State, ...] = ("missing",) if is_blind else ()
+    exit_code = int(_exit_code({*lingering, *missing, *artifacts}))
     return Status(
         time=time,
         state=state,

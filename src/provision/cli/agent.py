@@ -240,6 +240,8 @@ def plan_command(
     code = min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
     if status.error or any(one.obstacle in {"failed", "unserved"} for one in planned.blocked):
         code = ExitCode(status.exit_code)
+    elif status.drivers and status.kernels.notes:
+        code = code or ExitCode.NOT_FOUND
     emit(
         {
             "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
@@ -286,7 +288,10 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
     if document["error"]:
         yield document["error"]["message"]
         yield from advice(document["error"])
-    elif not document["actions"] and not document["blocked"]:
+    yield from document["kernels"]["notes"]
+    if not any(document[name] for name in ("actions", "blocked", "error")) and (
+        not document["kernels"]["notes"]
+    ):
         yield "Nothing to do."
     notices = {
         (one["driver"], notice["message"]): notice
@@ -481,12 +486,20 @@ def _error(status: Status) -> dict[str, Any] | None:
                     "details": artifact.failure.details if artifact.failure else None,
                     "exit_code": status.exit_code,
                 }
+    if status.kernels.notes:
+        return {
+            "message": status.kernels.notes[0],
+            "resolution": None,
+            "details": None,
+            "exit_code": status.exit_code,
+        }
     return None
 
 
 def _after(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the state of the host after a run, for people and the journal."""
     status = document["status"]
+    yield from map(Bad, status["kernels"]["notes"])
     for driver in status["drivers"]:
         for note in driver["notes"]:
             yield Bad(f"{driver['name']}: {note}")

@@ -639,7 +639,18 @@ _ROWS: list[Row] = [
         set(),
     ),
     ("next kernel, ready", f"verify --kernel {NEXT} demo", 2, _error(2), set()),
-    ("next kernel, unfinished", "status --check", 3, _state("ready"), set()),
+    # Of a kernel that may boot and can't be looked at, every command says the same.
+    ("next kernel, unfinished", "status", 0, _state("next-kernel-not-ready"), set()),
+    ("next kernel, unfinished", "status --check", 3, _state("next-kernel-not-ready"), set()),
+    ("next kernel, unfinished", "plan", 3, _NO_ACTIONS, set()),
+    (
+        "next kernel, unfinished",
+        "apply",
+        3,
+        _applied("next-kernel-not-ready") | _error(3),
+        {"status"},
+    ),
+    ("next kernel, unfinished", "apply --boot", 0, _applied("next-kernel-not-ready"), {"status"}),
     ("next kernel, ready", "status --check", 0, _state("ready"), set()),
     ("next kernel, ready", "gc", 0, {"artifacts": []}, set()),
     (
