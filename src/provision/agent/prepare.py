@@ -365,12 +365,12 @@ class Prepare:
         if self.run.mode.retries(self.kernel):
             return
         if pin.driver in self._avoided_here:
+            # Only until the running kernel takes it after all, or this one runs.
             version, name = pin.driver.version, self.driver
             raise ProvisionError(
                 f"{name} {version} is not made for {self.kernel}: this host went back from it.",
                 resolution="Set another version in provision.toml, or accept this one: provision"
                 " apply --retry",
-                reason="rejected",
             )
         if pin.short_digest in self.artifact.known.rejected:
             raise ProvisionError(

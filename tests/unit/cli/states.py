@@ -172,6 +172,11 @@ def _check_failed(version: str | None) -> State:
     return prepare
 
 
+def _boot_where_it_loads(host: HostTree) -> None:
+    host.accept()
+    host.boot(NEXT)
+
+
 def _older_refused(host: HostTree, run: Run) -> None:
     _two_versions(host, run)
     host.refuse(f"{DRIVER}-1.2")
@@ -631,6 +636,9 @@ STATES: dict[str, State] = {
     "newest refused, at boot": _booted(_newest_refused()),
     "newest refused, next kernel": _with_next_kernel(_newest_refused(), "1.2", "2.0"),
     "newest refused, named, next kernel": _with_next_kernel(_newest_refused("2.0"), "2.0"),
+    "newest refused, named, next kernel runs": _then(
+        _applied(_with_next_kernel(_newest_refused("2.0"), "2.0")), _boot_where_it_loads
+    ),
     "two versions, older refused": _older_refused,
     "two versions, older refused, waits for the boot": _older_refused_at_boot,
     "two versions, not rolled back": _not_rolled_back,

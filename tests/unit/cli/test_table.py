@@ -428,10 +428,18 @@ _ROWS: list[Row] = [
         1,
         {
             "status": {
-                "drivers": [{"kernels": [{"version": "1.2"}, {"failure": {"reason": "rejected"}}]}]
+                "drivers": [{"kernels": [{"version": "1.2"}, {"version": None, "state": "failed"}]}]
             }
         },
         {"state", "status"},
+    ),
+    # Without a driver, the version that another kernel refused is tried.
+    (
+        "newest refused, named, next kernel runs",
+        "apply",
+        0,
+        _applied("ready", *_FULL, kernel=NEXT),
+        {*_STORED, "in use", "previous", "modules", "status", "vendor file"},
     ),
     ("two versions, older refused", "rollback demo", 1, _error(1), {"modules", "state", "status"}),
     ("two versions, not rolled back", "status --check", 0, _WORKS, set()),

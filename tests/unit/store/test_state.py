@@ -58,6 +58,7 @@ _STATE = {
             "prepared": 2**53 - 1,
             "seconds": {"total": 1.5},
             "rejected": ["bad"],
+            "refused": "later",
             "failure": _failure,
             "load_failure": None,
             "announced": "",
