@@ -502,8 +502,9 @@ class DriverConfig(Frozen):
 
     Attributes:
         version: ``"auto"``; a kind of branch (``"production"``, ``"lts"``, ``"new-feature"``), a
-            branch (``"580"``, ``"0.12"``) or ``"latest"``: the newest version of it that suits
-            kernel and cards; or one version (``"0.12.7"``).
+            branch (``"580"``, ``"0.12"``): the newest version of it that suits kernel and cards;
+            ``"latest"``: that of the recipe's first source for the distro (Debian: its archive),
+            even of an ended branch; or one version (``"0.12.7"``).
         flavour: One of the driver's; ``"auto"``: its usual one, or another that all cards of the
             host need.
         options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, VALUE being text, a

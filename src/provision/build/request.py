@@ -19,7 +19,6 @@ from provision.catalogue.cards import Card
 from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
-from provision.distros.debian.relations import version_key
 from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import Facts
@@ -42,7 +41,7 @@ class VersionRequest:
     # branch (``lts``); None: the newest version of all.
     name: str | None = None
     # The branches that are of the kind that ``name`` names, in the order of preference; None: it
-    # names none. Without a name: all that are known.
+    # names none.
     branches: tuple[str, ...] | None = None
     # A version to stay with, as long as it is there and fits.
     prefer: str | None = None
@@ -76,10 +75,7 @@ class VersionRequest:
             v for v in versions if v == self.name or all(c.takes_version(v) for c in self.cards)
         ]
         if self.name is None:
-            if self.branches is None:
-                return there
-            newest_first = sorted(there, key=version_key, reverse=True)
-            return sorted(newest_first, key=lambda one: self.branch_of(one) in self.ended)
+            return there
         branches = (self.name,) if self.branches is None else self.branches
         ranks: dict[str, tuple[bool, int]] = {}
         for version in there:

@@ -348,8 +348,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
     if version in NEWEST_WITHOUT_KINDS and not recipe.upstream.has_kinds:
         version = None
     takes_any = _takes_any(recipe, version, distro)
-    is_by_branch = version in CHANNELS or (version is None and recipe.upstream.has_kinds)
-    if not is_by_branch and not takes_any:
+    if version not in CHANNELS and not takes_any:
         return ResolvedVersion()
     readings = read_upstream(
         settings,
@@ -362,7 +361,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
     # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
     return ResolvedVersion(
-        branches.followed(version, today()),
+        branches.followed(version, today()) if version is not None else None,
         published if takes_any else (),
         frozenset(branch.name for branch in branches.all if branch.has_ended(today())),
     )
@@ -387,12 +386,11 @@ def _say_troubles(readings: Iterable[UpstreamResult]) -> None:
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
     """Return whether the source that decides takes versions that it doesn't list.
 
-    Of a driver without kinds of branches, the first source that serves the distro decides the
-    newest version. The first that serves a branch decides that branch. A whole version needs no
-    answer of the vendor.
+    The first source that serves the distro decides the newest version, and the first that serves a
+    branch decides that branch. A whole version needs no answer of the vendor.
     """
     names = source_names(distro)
-    if version in CHANNELS or (version is None and recipe.upstream.has_kinds):
+    if version in CHANNELS:
         return any(source.takes_any_version and source.fits(names) for source in recipe.sources)
     if version is not None and len(version.split(".")) > recipe.upstream.branch_parts:
         return False

@@ -127,11 +127,10 @@ def _version_request(
     that has ended.
     """
     name = request.version_name
-    if name is not None and name not in CHANNELS:
+    if name is None or name not in CHANNELS:
         return request.version_request(None)
     if distro is not None and settings.config.policy.build != "never":
-        followed = follow(settings, request, distro)
-        return request.version_request(followed.branches, followed.ended)
+        return request.version_request(follow(settings, request, distro).branches)
     branches = known_branches(recipe.upstream, ())
     ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
     asked = request.version_request(branches.followed(name, today()), ended)

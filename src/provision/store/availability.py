@@ -189,7 +189,7 @@ def _suitable(
 ) -> str | None:
     """Return the version that ``provision apply`` would take now, if it is offered."""
     name = request.version_name
-    kinds = branches.followed(name, today())
+    kinds = branches.followed(name, today()) if name is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
     version = request.version_request(kinds, ended, cards)
     suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel, untried)

@@ -189,7 +189,7 @@ def _versions(
                 continue
             by_source.setdefault(offer.variant.label, []).append(offer.version)
         every = [version for versions in by_source.values() for version in versions]
-        if followed.branches is not None and not latest_count(name):
+        if followed.branches is not None:
             newest = {
                 branch: _taken_of(recipe, [version for version in every if is_of(version, branch)])
                 for branch in followed.branches

@@ -229,22 +229,16 @@ class Branches:
         longest = max(known, key=lambda branch: len(branch.name), default=None)
         return longest or Branch(self.upstream.branch_of(version))
 
-    def followed(self, channel: str | None, today: date) -> tuple[str, ...] | None:
+    def followed(self, channel: str, today: date) -> tuple[str, ...] | None:
         """Return the branches that a version such as ``lts`` accepts, in the order of preference.
 
         Supported branches come first; an ended one is better than none.
-
-        Args:
-            channel: None: the newest version of all, of whatever kind.
         """
-        is_newest = channel is None or channel in NEWEST_WITHOUT_KINDS
-        if not (channel is None or channel in CHANNELS) or (
-            is_newest and not self.upstream.has_kinds
+        if channel not in CHANNELS or (
+            channel in NEWEST_WITHOUT_KINDS and not self.upstream.has_kinds
         ):
             return None
-        fitting = [
-            branch for branch in self.all if channel is None or branch.maturity in CHANNELS[channel]
-        ]
+        fitting = [branch for branch in self.all if branch.maturity in CHANNELS[channel]]
         # The sort is stable: within both groups the order stays.
         return tuple(b.name for b in sorted(fitting, key=lambda branch: branch.has_ended(today)))
 
