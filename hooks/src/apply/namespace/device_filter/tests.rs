@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
+use rustix::mount::{mount, unmount, MountFlags, UnmountFlags};
 
 use super::*;
 use crate::apply::namespace::cgroup::allow_by_program;
@@ -25,22 +26,21 @@ impl Cgroup {
         if !need::root("BPF programs of cgroups") {
             return None;
         }
-        let made = Self::below(|mount| mount.kind == "cgroup2");
+        let mounts = mountinfo().unwrap();
+        let made = MountPoint::all(&mounts)
+            .filter(|mount| mount.kind == "cgroup2")
+            .find_map(|mount| Self::below(Path::new(mount.point)).ok());
         need::need(made.is_some(), "a cgroup2 file system that can be written");
         made
     }
 
-    /// A new one, in the first of these mounts that can be written.
-    fn below(is_wanted: impl Fn(&MountPoint) -> bool) -> Option<Self> {
-        let nodes = tempfile::tempdir().unwrap();
-        // The folder's name is unique. A process number is not: another namespace may use it.
-        let name = format!("oci-decorator-test{}", nodes.path().file_name()?.to_str()?);
-        let mounts = mountinfo().unwrap();
-        let folder = MountPoint::all(&mounts)
-            .filter(is_wanted)
-            .map(|mount| Path::new(mount.point).join(&name))
-            .find(|folder| fs::create_dir(folder).is_ok())?;
-        Some(Self { folder, nodes })
+    fn below(mount: &Path) -> std::io::Result<Self> {
+        let nodes = tempfile::tempdir()?;
+        // Its name is unique. A process number is not: another namespace may use it.
+        let name = nodes.path().file_name().unwrap().to_str().unwrap();
+        let folder = mount.join(format!("oci-decorator-test{name}"));
+        fs::create_dir(&folder)?;
+        Ok(Self { folder, nodes })
     }
 
     /// A cgroup within this one.
@@ -103,6 +103,24 @@ impl Cgroup {
         let made = mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), numbers);
         assert!(matches!(made, Ok(()) | Err(Errno::EXIST)), "{made:?}");
         path
+    }
+}
+
+/// The controller of version 1 that counts processes, mounted for a test: a host may not have it
+/// mounted, or hide it.
+struct CountsOfVersion1(tempfile::TempDir);
+
+impl CountsOfVersion1 {
+    fn mount() -> rustix::io::Result<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        mount("cgroup", folder.path(), "cgroup", MountFlags::empty(), c"pids")?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for CountsOfVersion1 {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
 }
 
@@ -230,15 +248,17 @@ fn a_cgroup_without_room_for_a_process_forbids_no_start() {
     let forbidden = [Device { source: inner.node(name).display().to_string(), ..device(name) }];
     let allow = || allow_by_program(&forbidden, &inner.folder, "c");
     assert!(allow().is_err());
+    // The mount goes after the cgroup in it.
+    let mounted;
     let full = if counts {
         fs::write(inner.folder.join("pids.max"), "0").unwrap();
         None
     } else {
-        let found = Cgroup::below(|mount| mount.options.split(',').any(|it| it == "pids"));
-        if !need::need(found.is_some(), "cgroups that count processes") {
+        mounted = CountsOfVersion1::mount();
+        if !need::need(mounted.is_ok(), "cgroups that count processes") {
             return;
         }
-        found
+        Some(Cgroup::below(mounted.as_ref().unwrap().0.path()).unwrap())
     };
     let allow_there = || {
         if let Some(Cgroup { folder, .. }) = &full {
