@@ -27,6 +27,7 @@ from provision.engine.scratch import container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path
 from provision.kmod.guest import Initramfs, NotTriedError
+from provision.kmod.kernel_image import program_of
 from provision.pin import Pin
 from provision.progress import Note, Output, report
 from provision.run import run
@@ -54,11 +55,12 @@ class BootFiles:
     archive: IO[bytes]
 
     def write_kernel(self, image: IO[bytes]) -> None:
-        """Write the kernel's image to a file."""
+        """Write to a file what starts the kernel soonest: its image, or the program in that."""
         with self._opened() as archive:
             content = archive.extractfile("kernel")
             if content is not None:
-                copyfileobj(content, image)
+                whole = content.read()
+                image.write(program_of(whole) or whole)
 
     def add_to(self, initramfs: Initramfs) -> None:
         """Add the modules and programs to an initramfs."""
