@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import errno
 import json
-import os
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
+from provision.files import open_regular
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -156,22 +156,18 @@ def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
         ) from error
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _read(path: Path) -> str:
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(str(path), [Mistake("", "not a regular file")])
+        with open_regular(path) as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no file '{path}'.", resolution=f"Check the path: ls -l {path.parent}"
         ) from error
-    except IsADirectoryError as error:
-        raise ConfigError(str(path), [Mistake("", "a folder, where a file should be")]) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ConfigError(str(path), [Mistake("", str(error.strerror))]) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(str(path), [Mistake("", f"larger than {MAX_BYTES} bytes")])
     if data.startswith(codecs.BOM_UTF8):

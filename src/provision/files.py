@@ -37,6 +37,7 @@ _LABEL = "security.selinux"
 # Whatever another user put there, nothing is opened through a link, and no open waits.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Whoever can read it can hold the lock, see flock(2), and would keep root waiting.
 _LOCK_MODE = 0o600
 
 
@@ -357,7 +358,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(handle, "rb")
 
 
@@ -374,7 +375,6 @@ def lock(
     waiting: str | None = None,
     limit: float = LONGEST_WAIT_S,
     shared: bool = False,
-    mode: int = _LOCK_MODE,
 ) -> Iterator[bool]:
     """Hold a lock on a file, however this process ends; yield whether that took a wait.
 
@@ -382,13 +382,11 @@ def lock(
         waiting: Reported before a wait.
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
         limit: The longest wait in seconds; 0: no wait.
-        mode: The file's permission bits. Whoever can read it can hold the lock, see flock(2), and
-            would keep root waiting.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     waited = False
     while True:
-        with os.fdopen(_open_lock(path, mode), "ab") as stream:
+        with os.fdopen(_open_lock(path), "ab") as stream:
             try:
                 fcntl.flock(stream, kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -403,16 +401,16 @@ def lock(
             return
 
 
-def _open_lock(path: Path, mode: int) -> int:
+def _open_lock(path: Path) -> int:
     folder = open_folder(path.parent, create=True)
     try:
         with _naming(path):
-            handle = os.open(path.name, _LOCK, mode, dir_fd=folder)
+            handle = os.open(path.name, _LOCK, _LOCK_MODE, dir_fd=folder)
     finally:
         os.close(folder)
     # One that a former version left; a medium's file system may have no modes.
     with suppress(OSError):
-        os.fchmod(handle, mode)
+        os.fchmod(handle, _LOCK_MODE)
     return handle
 
 

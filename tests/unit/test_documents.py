@@ -33,7 +33,7 @@ def mistakes(error: ConfigError) -> list[str]:
         (rb'a = ["x", { b = "/x\u0000y" }]', "a.1.b: has a NUL character in it"),
         (b"ab\xff", "not UTF-8 text (byte 2)"),
         (b'name = "a long one" # ' + bytes(30), "larger than 50 bytes"),
-        ("folder", "a folder, where a file should be"),
+        ("folder", "not a regular file"),
         # It is not waited for.
         ("pipe", "not a regular file"),
     ],

@@ -39,7 +39,6 @@ from provision.host.facts import BUILD_SOCKETS
 # Seconds for which a build may be silent: more than any step takes.
 _SILENT_SECONDS = 3600
 _CHUNK = 1 << 20
-_ANSWER_SHOWN = 200
 Message = Mapping[str, Any]
 
 
@@ -126,23 +125,20 @@ class Engine:
                 data = inspect(reference)
             except (ImageNotFound, NotFound):
                 return None
-        with self._understood(data):
-            return Image(
-                id=data["Id"],
-                tags=tuple(data.get("RepoTags") or ()),
-                digests=tuple(data.get("RepoDigests") or ()),
-                labels=(data.get("Config") or {}).get("Labels") or {},
-                size=data.get("Size", 0),
-                architecture=data.get("Architecture", ""),
-            )
+        return Image(
+            id=data["Id"],
+            tags=tuple(data.get("RepoTags") or ()),
+            digests=tuple(data.get("RepoDigests") or ()),
+            labels=(data.get("Config") or {}).get("Labels") or {},
+            size=data.get("Size", 0),
+            architecture=data.get("Architecture", ""),
+        )
 
     def images_with_label(self, label: str) -> list[Image]:
         """Return the named images that carry ``key`` or ``key=value`` as a label."""
         with self._translated("list images"):
             found = self._client.images(filters={"label": label, "dangling": False})
-        with self._understood(found):
-            ids = [str(entry["Id"]) for entry in found]
-        images = [self.image(image_id) for image_id in ids]
+        images = [self.image(str(entry["Id"])) for entry in found]
         return [image for image in images if image is not None and image.tags]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
@@ -151,24 +147,22 @@ class Engine:
         The image gets no name; its id is in the messages (``aux``).
         """
         with self._translated("build an image"):
-            yield from self._messages(
-                self._client.build(
-                    fileobj=context,
-                    custom_context=True,
-                    rm=True,
-                    forcerm=True,
-                    decode=True,
-                    buildargs=dict(options.build_args),
-                    network_mode=options.network,
-                    target=options.target or "",
-                    platform=options.platform,
-                    nocache=not options.cache,
-                    # A unit's Nice= reaches no container: they are the engine's processes.
-                    container_limits={"cpushares": self.cpu_shares} if self.cpu_shares else None,
-                    timeout=_SILENT_SECONDS,
-                    # The SDK would add what ~/.docker/config.json has, with a password.
-                    use_config_proxy=False,
-                )
+            yield from self._client.build(
+                fileobj=context,
+                custom_context=True,
+                rm=True,
+                forcerm=True,
+                decode=True,
+                buildargs=dict(options.build_args),
+                network_mode=options.network,
+                target=options.target or "",
+                platform=options.platform,
+                nocache=not options.cache,
+                # A unit's Nice= reaches no container: they are the engine's processes.
+                container_limits={"cpushares": self.cpu_shares} if self.cpu_shares else None,
+                timeout=_SILENT_SECONDS,
+                # The SDK would add what ~/.docker/config.json has, with a password.
+                use_config_proxy=False,
             )
 
     def tag(self, image_id: str, reference: str) -> None:
@@ -189,15 +183,13 @@ class Engine:
         """Pull an image from its registry; yield the engine's messages."""
         name, tag = split_reference(reference)
         with self._translated(f"pull '{reference}'"):
-            yield from self._messages(
-                self._client.pull(name, tag, stream=True, decode=True, platform=platform)
-            )
+            yield from self._client.pull(name, tag, stream=True, decode=True, platform=platform)
 
     def push(self, reference: str) -> Iterator[Message]:
         """Push an image to its registry; yield the engine's messages."""
         name, tag = split_reference(reference)
         with self._translated(f"push '{reference}'"):
-            yield from self._messages(self._client.push(name, tag, stream=True, decode=True))
+            yield from self._client.push(name, tag, stream=True, decode=True)
 
     def save(self, image_id: str) -> Iterator[bytes]:
         """Yield an image as the archive that `docker save` writes."""
@@ -209,8 +201,8 @@ class Engine:
         chunks = iter(lambda: archive.read(_CHUNK), b"")
         with self._translated("load an archive"):
             # The stubs lack this method's types.
-            load: Callable[[Iterator[bytes]], Iterable[object]] = self._client.load_image
-            for message in self._messages(load(chunks)):
+            load: Callable[[Iterator[bytes]], Iterable[Message]] = self._client.load_image
+            for message in load(chunks):
                 if "error" in message:
                     raise ProvisionError(
                         f"The engine at {self.host} could not load an archive of an image.",
@@ -232,16 +224,9 @@ class Engine:
                 labels={"provision.extract": owner},
                 use_config_proxy=False,
             )
-            with self._understood(container):
-                container_id = str(container["Id"])
             try:
-                stream, _status = self._client.get_archive(container_id, path, _CHUNK)
-                try:
+                with _sent(self._client, container["Id"], path) as stream:
                     yield stream
-                finally:
-                    # The engine keeps the container busy until all bytes are sent, and the SDK
-                    # can't close the connection.
-                    deque(stream, maxlen=0)
             finally:
                 self._remove_containers(label)
 
@@ -251,8 +236,7 @@ class Engine:
         client = self._client
         label = f"provision.solve={request.owner}"
         with self._translated("start a container"):
-            there = client.containers(all=True, filters={"label": label})
-            _remove(client, [str(one["Id"]) for one in there])
+            self._remove_containers(label)
             made = client.create_container(
                 request.image_id,
                 # If this process is killed, it ends with it, and the engine removes it.
@@ -288,33 +272,8 @@ class Engine:
             _end(client, str(made["Id"]), "TERM")
 
     def _remove_containers(self, label: str) -> None:
-        found = self._client.containers(all=True, filters={"label": label})
-        with self._understood(found):
-            ids = [str(entry["Id"]) for entry in found]
-        for container_id in ids:
-            self._client.remove_container(container_id, force=True)
-
-    def _messages(self, said: Iterable[object]) -> Iterator[Message]:
-        """Yield the messages of an engine during long work; each must be an object."""
-        for message in said:
-            if not isinstance(message, Mapping):
-                raise self._odd(message)
-            yield message
-
-    @contextmanager
-    def _understood(self, answer: object) -> Iterator[None]:
-        """Refuse an answer without the members that Docker's API defines."""
-        try:
-            yield
-        except (KeyError, TypeError, AttributeError) as error:
-            raise self._odd(answer) from error
-
-    def _odd(self, answer: object) -> ProvisionError:
-        return ProvisionError(
-            f"The engine at {self.host} does not speak Docker's API.",
-            resolution="Check whether that is Docker or podman's service, and not something else.",
-            details=repr(answer)[:_ANSWER_SHOWN],
-        )
+        for one in self._client.containers(all=True, filters={"label": label}):
+            _remove(self._client, one["Id"])
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
@@ -426,7 +385,6 @@ def _tls() -> TLSConfig | bool:
     return TLSConfig(client_cert=certificate, ca_cert=str(folder / "ca.pem"), verify=True)
 
 
-_COPIED = 1 << 20
 _LINES_KEPT = 400
 _SEE = "Run the command again with --verbose: it shows all that ran in the container."
 # A container's first process gets only signals that it handles. All other processes end with it.
@@ -527,21 +485,18 @@ class Container:
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
         """Yield the name and content of one file, or of each regular file of a folder."""
         with self._translated(f"read '{path}' of a container"):
-            stream, _status = self._client.get_archive(self._id, path, _COPIED)
             try:
-                archive = TarReader(readable(stream))
-                for member in archive:
-                    if member.isreg():
-                        yield member.name.rpartition("/")[2], archive.content(member)
+                with _sent(self._client, self._id, path) as stream:
+                    archive = TarReader(readable(stream))
+                    for member in archive:
+                        if member.isreg():
+                            yield member.name.rpartition("/")[2], archive.content(member)
             except BAD_TAR as error:
                 raise ProvisionError(
                     f"'{path}' of a container could not be read.",
                     details=str(error),
                     resolution=_SEE,
                 ) from error
-            finally:
-                # The engine keeps the container busy until all bytes are sent.
-                deque(stream, maxlen=0)
 
     def _start(self, exec_id: str) -> Response:
         """Start a prepared command; the response's body is what it prints.
@@ -569,6 +524,18 @@ class Container:
             " again: what was downloaded is kept.",
             details="\n".join(list(last)[-20:]) or None,
         )
+
+
+@contextmanager
+def _sent(client: APIClient, container: str, path: str) -> Iterator[Iterator[bytes]]:
+    """Open a file or folder of a container as a tar stream."""
+    stream, _status = client.get_archive(container, path, _CHUNK)
+    try:
+        yield stream
+    finally:
+        # The engine keeps the container busy until all bytes are sent, and the SDK can't close the
+        # connection.
+        deque(stream, maxlen=0)
 
 
 def _frames(response: Response) -> Iterator[bytes]:
@@ -609,11 +576,10 @@ def _end(client: APIClient, container: str, signal: str) -> None:
         client.kill(container, signal)
     except APIError:
         # The container did not start, or has ended.
-        _remove(client, [container])
+        _remove(client, container)
 
 
-def _remove(client: APIClient, containers: Iterable[str]) -> None:
-    for container in containers:
-        # The engine may be removing the container, or have removed it.
-        with suppress(APIError):
-            client.remove_container(container, force=True)
+def _remove(client: APIClient, container: str) -> None:
+    # The engine may be removing the container, or have removed it.
+    with suppress(APIError):
+        client.remove_container(container, force=True)

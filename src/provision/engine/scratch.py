@@ -6,21 +6,17 @@ What killed runs left there, which may be gigabytes, goes when the next one is m
 from __future__ import annotations
 
 import hashlib
-import re
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
-from provision.errors import ProvisionError
+from provision.errors import InUseError
 from provision.files import lock, write_atomic
 
 _PLACE = "scratch"
 _NAME = "engine-name"
-_MOUNTS = Path("/proc/self/mountinfo")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @contextmanager
@@ -61,8 +57,7 @@ def container_owner(state: Path, work: str) -> str:
 def clean(state: Path) -> None:
     """Remove the scratch folders that no process is at work in."""
     for folder in (state / _PLACE).glob("*"):
-        # In use, or something is mounted there: whoever needs the folder is told.
-        with suppress(ProvisionError), lock(_lock(folder), limit=0):
+        with suppress(InUseError), lock(_lock(folder), limit=0):
             _remove(folder)
 
 
@@ -71,25 +66,6 @@ def _lock(folder: Path) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    if not folder.exists():
-        return
-    # The deepest mount comes first. A killed debootstrap leaves /proc and /sys.
-    if mounted := sorted(_mounted_below(folder), reverse=True):
-        raise ProvisionError(
-            f"A run that was killed left something mounted in '{folder}'.",
-            resolution=f"Unmount it, and run the command again: umount {shlex.join(mounted)}",
-        )
-    shutil.rmtree(folder)
-
-
-def _mounted_below(folder: Path) -> list[str]:
-    """Return the mount points in a folder.
-
-    Source: proc_pid_mountinfo(5): the fifth word of a line, with blanks as octal numbers.
-    """
-    try:
-        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    places = [_OCTAL.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
-    return [place for place in places if Path(place).is_relative_to(folder.resolve())]
+    # What a run mounts in it lies in a mount namespace of its own, which ends with the run.
+    if folder.exists():
+        shutil.rmtree(folder)

@@ -21,7 +21,7 @@ from provision.fetch.http import (
     request,
     retried,
 )
-from provision.files import local_path, sha256_file, sync_directory
+from provision.files import local_path, replacing, sha256_file
 from provision.progress import Transfer, report
 from provision.run import HOSTILE_MEMORY, find_program, run
 
@@ -50,24 +50,15 @@ def download(url: str, *, sha256: str, destination: Path, limit: int = LARGEST) 
     """
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    retried(url, lambda: _replace(url, sha256, destination, limit))
-    sync_directory(destination.parent)
-    return True
 
-
-def _replace(url: str, sha256: str, destination: Path, limit: int) -> None:
-    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-    draft = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
+    def receive() -> None:
+        with replacing(destination) as stream:
             got = _receive(url, stream, limit)
-        if got != sha256:
-            raise _wrong_content(url, expected=sha256, got=got)
-        draft.chmod(0o644)
-        draft.replace(destination)
-    finally:
-        draft.unlink(missing_ok=True)
+            if got != sha256:
+                raise _wrong_content(url, expected=sha256, got=got)
+
+    retried(url, receive)
+    return True
 
 
 def download_summed(url: str, *, destination: Path) -> None:

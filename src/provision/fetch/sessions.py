@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +34,9 @@ _LONGEST_LINES = 256 << 10
 
 
 class _TimedSocket(io.RawIOBase):
-    def __init__(self, inner: io.RawIOBase, waiting_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, inner: io.RawIOBase) -> None:
         super().__init__()
         self._inner = inner
-        self._limit_s = waiting_s
-        self._clock = clock
         self._waited_s = 0.0
         self._received = 0
 
@@ -47,11 +44,11 @@ class _TimedSocket(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        begun = self._clock()
+        begun = time.monotonic()
         count = self._inner.readinto(buffer)
-        self._waited_s += self._clock() - begun
+        self._waited_s += time.monotonic() - begun
         self._received += count or 0
-        if self._waited_s > self._limit_s + self._received / _SLOWEST:
+        if self._waited_s > _WAITING_S + self._received / _SLOWEST:
             # Not a TimeoutError: the library replaces the text of those.
             raise HTTPException(f"{self._received} bytes of an answer took {self._waited_s:.0f} s")
         return count
@@ -87,61 +84,44 @@ class _Lines(io.BufferedReader):
         return super().readinto(buffer)
 
 
-class BoundedResponse(HTTPResponse):
-    """An answer as ``http.client`` reads it, within these limits.
+class _Response(HTTPResponse):
+    """An answer as ``http.client`` reads it, within these limits."""
 
-    Args:
-        waiting_s: Seconds that all of it may be waited for, besides the time of a slow line.
-    """
-
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - as the class above
-        waiting_s: float = _WAITING_S,
-        clock: Callable[[], float] = time.monotonic,
-        **more: Any,  # noqa: ANN401 - as the class above
-    ) -> None:
+    def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as the class above
         super().__init__(*args, **more)
-        raw = self.fp.detach()
-        self.fp = _Lines(_TimedSocket(raw, waiting_s, clock))
+        self.fp = _Lines(_TimedSocket(self.fp.detach()))
 
 
-class _BoundedAdapter(HTTPAdapter):
-    def __init__(self, waiting_s: float) -> None:
-        self._pools = _pools(waiting_s)
-        super().__init__()
+class _Connection(HTTPConnection):
+    response_class = _Response
 
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+_POOLS = {"http": _Pool, "https": _SecurePool}
+
+
+class _Adapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as the class above
         super().init_poolmanager(*args, **more)
-        self.poolmanager.pool_classes_by_scheme = self._pools
+        self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:  # noqa: ANN401 - as the class above
         manager = super().proxy_manager_for(proxy, **more)
         # A SOCKS proxy has connections of its own.
         if not proxy.lower().startswith("socks"):
-            manager.pool_classes_by_scheme = self._pools
+            manager.pool_classes_by_scheme = _POOLS
         return manager
-
-
-def _pools(waiting_s: float) -> dict[str, type[HTTPConnectionPool]]:
-
-    class Response(BoundedResponse):
-        def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as the class above
-            super().__init__(*args, waiting_s=waiting_s, **more)
-
-    class Connection(HTTPConnection):
-        response_class = Response
-
-    class SecureConnection(HTTPSConnection):
-        response_class = Response
-
-    class Pool(HTTPConnectionPool):
-        ConnectionCls = Connection
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = SecureConnection
-
-    return {"http": Pool, "https": SecurePool}
 
 
 def bounded_session() -> requests.Session:
@@ -150,5 +130,5 @@ def bounded_session() -> requests.Session:
     if (authorities := authorities_of(Path("/"))) is not None:
         session.verify = str(authorities)
     for scheme in ("http", "https"):
-        session.mount(f"{scheme}://", _BoundedAdapter(_WAITING_S))
+        session.mount(f"{scheme}://", _Adapter())
     return session

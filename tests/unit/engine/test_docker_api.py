@@ -216,21 +216,6 @@ def test_whatever_the_sdk_raises_is_an_error_of_ours(
         call(_engine(error))
 
 
-@pytest.mark.parametrize("call", _CALLS)
-@pytest.mark.parametrize("answer", [["text"], [[]], [{}], [7]])
-def test_an_answer_that_is_not_dockers_is_an_error_of_ours_or_harmless(
-    call: Callable[[Engine], object], answer: object
-) -> None:
-    with suppress(ProvisionError):
-        call(_engine(answer))
-
-
-def test_what_is_no_message_is_said_with_what_it_was() -> None:
-    with pytest.raises(ProvisionError) as caught:
-        list(_engine(["<html>"]).pull("x:1"))
-    assert caught.value.details == "'<html>'"
-
-
 def test_messages_of_odd_shapes_break_nothing() -> None:
     shapes: list[object] = [None, 7, "text", [], {}, {"current": "x"}, {"current": 1}]
     for odd in shapes:

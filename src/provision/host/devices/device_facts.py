@@ -8,15 +8,14 @@ The files below another host's root are not the kernel's: they may have any cont
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
 from provision.documents import Frozen
+from provision.files import open_regular
 
 # Sixteen pages: sysfs shows one, and NVIDIA's driver a few lines.
 LARGEST = 64 << 10
@@ -44,11 +43,8 @@ def kernel_text(path: Path) -> str | None:
 
     The kernel's are regular files (a FIFO would block its reader) of ``LARGEST`` bytes at most.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(path, flags), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                return None
+        with open_regular(path) as stream:
             content = stream.read(LARGEST + 1)
     except OSError:
         return None
