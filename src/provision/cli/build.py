@@ -23,7 +23,6 @@ from provision.cli.job import (
 )
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, size_of, table
-from provision.errors import UsageError
 from provision.files import write_atomic, write_output
 from provision.kmod.trial import Trial, require_loading
 from provision.registry.find import host_reference
@@ -138,17 +137,29 @@ def build_command(
     If an image of the same Pin exists, the command builds nothing. With --render, the same Pin
     gives the same bytes.
     """
-    _check_subject(driver, pin_file, [*target.given(), *(["--arch"] if arch else [])])
-    if signs and push_to is None:
-        raise UsageError(
-            "--sign needs an image that is pushed.",
-            resolution="Add --push REF, or leave out --sign.",
-        )
+    given = [*target.given(), *(["--arch"] if arch else [])]
+    options.refuse((driver is None) == (pin_file is None), "Give either DRIVER or --pin FILE.")
+    options.refuse(
+        pin_file and given,
+        f"{', '.join(given)} can't be given with --pin: the file has these values.",
+        "Leave it out, or resolve with it again ('provision resolve --help').",
+    )
+    options.refuse(
+        signs and push_to is None,
+        "--sign needs an image that is pushed.",
+        "Add --push REF, or leave out --sign.",
+    )
     private.check(signs=signs)
     if push_to is not None:
         check_push_name(push_to)
-    if render is not None:
-        _check_folder(render)
+    options.refuse(
+        render
+        and render.is_dir()
+        and any(render.iterdir())
+        and not (render / "Dockerfile").is_file(),
+        f"'{render}' has other files.",
+        "Name an empty folder, or a new one.",
+    )
     with job(root, catalogues, arch=arch, network=target.network) as settings:
         if pin_file is not None:
             resolved = read_pin(settings, pin_file)
@@ -234,26 +245,6 @@ def _tried(settings: Settings, image: str) -> Trial:
     with unpacked_image(settings, image) as (folder, verified):
         manifest = verified.require_whole(f"'{image}'")
         return require_loading(settings, folder, manifest, what=f"'{image}'")
-
-
-def _check_subject(driver: str | None, pin_file: Path | None, given: list[str]) -> None:
-    if (driver is None) == (pin_file is None):
-        raise UsageError(
-            "Give either DRIVER or --pin FILE.",
-            resolution="'provision build --help' lists the options.",
-        )
-    if pin_file is not None and given:
-        raise UsageError(
-            f"{', '.join(given)} can't be given with --pin: the file has these values.",
-            resolution="Leave it out, or resolve with it again ('provision resolve --help').",
-        )
-
-
-def _check_folder(folder: Path) -> None:
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "Dockerfile").is_file():
-        raise UsageError(
-            f"'{folder}' has other files.", resolution="Name an empty folder, or a new one."
-        )
 
 
 def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:

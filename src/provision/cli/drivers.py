@@ -21,7 +21,7 @@ from provision.cli.job import job
 from provision.cli.options import argument, command, option
 from provision.cli.output import advice, each, emit, fields, remark, table, wants_json
 from provision.distros import all_distros
-from provision.errors import ExitCode, UsageError
+from provision.errors import ExitCode
 from provision.files import write_output
 from provision.host.facts import PciDevice, pci_devices
 from provision.sources.upstream.formats import newest_first
@@ -68,12 +68,12 @@ def drivers(
     if click.get_current_context().invoked_subcommand is not None:
         return
     if of_distros:
-        if name:
-            raise UsageError(
-                "NAME and --distros can't be given together.",
-                resolution="'provision drivers kernels NAME --distro ID:VERSION' lists the kernels"
-                " that a driver builds on ('provision drivers kernels --help').",
-            )
+        options.refuse(
+            name,
+            "NAME and --distros can't be given together.",
+            "'provision drivers kernels NAME --distro ID:VERSION' lists the kernels that a driver"
+            " builds on ('provision drivers kernels --help').",
+        )
         _list_distros()
         return
     catalogue = load_settings(root, catalogues=catalogues).catalogue
@@ -277,12 +277,11 @@ def versions(
     """
     with job(root, catalogues, network=network) as settings:
         names = [driver] if driver else list(settings.config.drivers)
-        if not names:
-            raise UsageError(
-                "No driver was named, and provision.toml names none.",
-                resolution="Name one that 'provision drivers' lists: provision drivers versions"
-                " nvidia",
-            )
+        options.refuse(
+            not names,
+            "No driver was named, and provision.toml names none.",
+            "Name one that 'provision drivers' lists: provision drivers versions nvidia",
+        )
         found = [
             list_offers(
                 settings,

@@ -161,26 +161,32 @@ def kmm(
     By default, the Module covers all kernels that the registry has images for. The names and the
     order of the kernel modules come from the manifest of one of the images.
     """
-    if with_credentials and module.pull_secret is None:
-        raise UsageError(
-            "--with-credentials needs the name of a secret.",
-            resolution="Name the secret: --pull-secret NAME",
-        )
-    if (module.sign_key is None) != (module.sign_certificate is None):
-        raise UsageError(
+    options.refuse(
+        with_credentials and module.pull_secret is None,
+        "--with-credentials needs the name of a secret.",
+        "Name the secret: --pull-secret NAME",
+    )
+    for one, other, why, example in (
+        (
+            module.sign_key,
+            module.sign_certificate,
             "--sign-key and --sign-certificate go together: give both.",
-            resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
-        )
-    if (module.dra is None) != (module.dra_driver is None):
-        raise UsageError(
+            "--sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
+        ),
+        (
+            module.dra,
+            module.dra_driver,
             "--dra and --dra-driver go together: give both.",
-            resolution="Give both: --dra registry.example/dra:1 --dra-driver gpu.nvidia.com",
-        )
-    if (agent is None) != (not keys):
-        raise UsageError(
+            "--dra registry.example/dra:1 --dra-driver gpu.nvidia.com",
+        ),
+        (
+            agent,
+            keys or None,
             "--agent and --key go together: nodes install what one of the keys has signed.",
-            resolution="Give both: --agent registry.example/agent:1 --key site.pub",
-        )
+            "--agent registry.example/agent:1 --key site.pub",
+        ),
+    ):
+        options.refuse((one is None) != (other is None), why, f"Give both: {example}")
     with job(root, catalogues) as settings:
         files = kmm_files(
             ArtifactSource(settings, trust),
@@ -244,11 +250,11 @@ def driver_pod(
     image for each node's kernel. With --plain, these are a Namespace, and a DaemonSet for each
     kernel.
     """
-    if choice.kernels and not plain:
-        raise UsageError(
-            "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
-            resolution="Leave it out, or add --plain.",
-        )
+    options.refuse(
+        choice.kernels and not plain,
+        "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
+        "Leave it out, or add --plain.",
+    )
     with job(root, catalogues) as settings:
         source = ArtifactSource(settings, TrustOverride())
         files = pod_files(source, driver, choice, pod, address=address, plain=plain)
@@ -327,11 +333,11 @@ def sysext(
     for the running kernel. The artifacts come from the registry, the store or the named images.
     Nothing is built.
     """
-    if bool(choice.kernels) == bool(images):
-        raise UsageError(
-            "Name the artifacts for the extension: either kernels or images.",
-            resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
-        )
+    options.refuse(
+        bool(choice.kernels) == bool(images),
+        "Name the artifacts for the extension: either kernels or images.",
+        f"provision export sysext {driver} --kernel RELEASE --output DIR",
+    )
     need_mksquashfs()
     requests = [
         DriverRequest(

@@ -141,11 +141,11 @@ def verify_command(
     its distro's packages are downloaded. Exit code 1: the kernel refuses a module, or crashes. 3:
     it could not be tried.
     """
-    if kernel is not None and not boot:
-        raise UsageError(
-            "--kernel names the kernel to boot, and nothing is booted.",
-            resolution=f"Add --boot: provision verify --boot --kernel {kernel} {what}",
-        )
+    options.refuse(
+        kernel is not None and not boot,
+        "--kernel names the kernel to boot, and nothing is booted.",
+        f"Add --boot: provision verify --boot --kernel {kernel} {what}",
+    )
     with (
         job(root, network=network) as settings,
         _artifact(settings, what, TrustOverride(public_key, insecure), kernel) as (folder, report),

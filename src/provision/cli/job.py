@@ -102,11 +102,11 @@ class PasswordSource:
             return read_password(self.password_file)
         if self.password_fd is not None:
             return _from_descriptor(self.password_fd)
-        if not sys.stdin.isatty():
-            raise UsageError(
-                f"No terminal to ask for the {question[0].lower()}{question[1:]}.",
-                resolution="Use --password-file FILE or --password-fd NUMBER.",
-            )
+        options.refuse(
+            not sys.stdin.isatty(),
+            f"No terminal to ask for the {question[0].lower()}{question[1:]}.",
+            "Use --password-file FILE or --password-fd NUMBER.",
+        )
         text = click.prompt(question, hide_input=True, confirmation_prompt=confirm, err=True)
         return str(text).encode()
 
@@ -119,11 +119,11 @@ class KeyOptions(PasswordSource):
 
     def check(self, *, signs: bool) -> None:
         """Check that the options for a key are only used where something is signed."""
-        if not signs and (self.key is not None or self.is_given):
-            raise UsageError(
-                "A key or its password is given, and nothing is to be signed.",
-                resolution="Give --sign too, or leave the key out.",
-            )
+        options.refuse(
+            not signs and (self.key is not None or self.is_given),
+            "A key or its password is given, and nothing is to be signed.",
+            "Give --sign too, or leave the key out.",
+        )
 
     def signer(self, settings: Settings) -> Signer:
         """Return the signer with the key of the options, or else with that of provision.toml."""

@@ -18,7 +18,7 @@ from provision.cli import options
 from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import advice, coloured, each, emit, remark, table
-from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.errors import ExitCode, ProvisionError
 from provision.files import settled_path, write_output
 from provision.fleet.fleet_file import (
     Fleet,
@@ -113,18 +113,18 @@ def matrix_command(
     With neither options nor FLEET, the command shows the results of earlier builds.
     """
     chosen = [f"--{name}" for name, value in (named | {"force": force}).items() if value]
-    _refuse(
+    options.refuse(
         file and chosen, f"{', '.join(chosen)} can't be given with FLEET, which names the cells."
     )
-    _refuse(missing and (builds or pushes), "--missing lists; --build and --push build.")
-    _refuse(trial and not (builds or pushes), "--trial tries what --build and --push build.")
+    options.refuse(missing and (builds or pushes), "--missing lists; --build and --push build.")
+    options.refuse(trial and not (builds or pushes), "--trial tries what --build and --push build.")
     private.check(signs=pushes)
-    if html is not None and not html.absolute().parent.is_dir():
-        # Before hours of builds.
-        raise UsageError(
-            f"There is no folder '{html.absolute().parent}' for the page.",
-            resolution=f"Make it: mkdir -p {html.absolute().parent}",
-        )
+    # Before hours of builds.
+    options.refuse(
+        html and not html.absolute().parent.is_dir(),
+        f"There is no folder '{html and html.absolute().parent}' for the page.",
+        f"Make it: mkdir -p {html and html.absolute().parent}",
+    )
     root = root.resolve()
     folder = state or matrix_folder(root)
     if file is None and not chosen and not (missing or builds or pushes):
@@ -174,31 +174,24 @@ def matrix_command(
         _emit_report(found, folder, html, outcome)
 
 
-def _refuse(is_wrong: object, message: str) -> None:
-    if is_wrong:
-        raise UsageError(message, resolution="'provision matrix --help' lists the options.")
-
-
 def _selection(named: Mapping[str, str | None], *, force: bool) -> Selection:
     """Return the selection of the options."""
-    if named["drivers"] is None:
-        raise UsageError(
-            "No driver is named.",
-            resolution="Name drivers that 'provision drivers' lists (--drivers nvidia,onload),"
-            " all of them (--drivers all), or a file: provision matrix fleet.toml.",
-        )
+    options.refuse(
+        named["drivers"] is None,
+        "No driver is named.",
+        "Name drivers that 'provision drivers' lists (--drivers nvidia,onload), all of them"
+        " (--drivers all), or a file: provision matrix fleet.toml.",
+    )
     defaults = {"kernels": "latest-3", "versions": DEFAULT_VERSION, "flavours": "default"}
     lists: dict[str, Any] = {}
     for name, value in named.items():
-        given = value
-        if given is None:
-            given = defaults.get(name, "")
+        given = defaults.get(name, "") if value is None else value
         lists[name] = tuple(dict.fromkeys(w for part in given.split(",") if (w := part.strip())))
-        if value is not None and not lists[name]:
-            raise UsageError(
-                f"--{name} is empty.",
-                resolution=f"Write names with commas between them, or leave out --{name}.",
-            )
+        options.refuse(
+            value is not None and not lists[name],
+            f"--{name} is empty.",
+            f"Write names with commas between them, or leave out --{name}.",
+        )
     # Whether there are such names is found out where they are looked for.
     return Selection.model_construct(**lists, force=force)
 

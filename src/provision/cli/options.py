@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from provision.cli.output import exit_code, want_json
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UsageError
 from provision.files import followed
 
 if TYPE_CHECKING:
@@ -141,6 +141,13 @@ def command(
         return made
 
     return make
+
+
+def refuse(is_wrong: object, message: str, resolution: str | None = None) -> None:
+    """Refuse a command line; without a resolution, the help says what is possible."""
+    if is_wrong:
+        path = click.get_current_context().command_path
+        raise UsageError(message, resolution=resolution or f"'{path} --help' lists the options.")
 
 
 def _machine(name: str | None) -> str | None:

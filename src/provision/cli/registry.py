@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
@@ -80,22 +80,21 @@ def push(
         check_push_name(reference)
     with job(root) as settings:
         if names_registry(image):
-            if signs:
-                raise UsageError(
-                    "An image that is not the engine's is copied as it is.",
-                    resolution="Leave out --sign; 'provision registry sign' signs it.",
-                )
-            _copy(settings, examined(settings, image, trust), reference)
-            return
-        found = _engine_image(settings, image)
-        name = host_reference(settings, found.pin, reference)
-        if name is None:
-            raise UsageError(
-                "No registry is named to push to.",
-                resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
+            options.refuse(
+                signs,
+                "An image that is not the engine's is copied as it is.",
+                "Leave out --sign; 'provision registry sign' signs it.",
             )
-        found = replace(found, signer=private.signer(settings) if signs else None)
-        pushed, signed = publish(settings, found, name)
+            trusted = examined(settings, image, trust)
+            name, signed = _target(settings, trusted.pin, reference), None
+            pushed = copy_published(settings, trusted, name)
+        else:
+            found = find_image(settings.engine(), image)
+            pin = image_pin(found, image)
+            name = _target(settings, pin, reference)
+            signer = private.signer(settings) if signs else None
+            source = EngineImage(settings.engine(), found.id, pin, signer)
+            pushed, signed = publish(settings, source, name)
     emit(
         {**asdict(pushed), "signed": signed},
         f"{pushed.reference}@{pushed.digest}",
@@ -103,21 +102,14 @@ def push(
     )
 
 
-def _copy(settings: Settings, image: ArtifactImage, reference: str | None) -> None:
-    name = host_reference(settings, image.pin, reference)
-    if name is None:
-        raise UsageError(
-            "No registry is named to copy to.",
-            resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
-        )
-    pushed = copy_published(settings, image, name)
-    emit({**asdict(pushed), "signed": None}, f"{pushed.reference}@{pushed.digest}")
-
-
-def _engine_image(settings: Settings, image: str) -> EngineImage:
-    """Return an image of the engine with its Pin."""
-    found = find_image(settings.engine(), image)
-    return EngineImage(settings.engine(), found.id, image_pin(found, image))
+def _target(settings: Settings, pin: Pin, reference: str | None) -> str:
+    name = host_reference(settings, pin, reference)
+    options.refuse(
+        name is None,
+        "No registry is named to push to.",
+        "Add REF, or set [registry] address in /etc/provision/provision.toml.",
+    )
+    return str(name)
 
 
 @command("pull", registry)
@@ -140,11 +132,7 @@ def pull(
     The command verifies the signature of the image and needs no engine. It does not activate the
     artifact; 'provision install IMAGE' does.
     """
-    if (image is None) == (pin_file is None):
-        raise UsageError(
-            "Give either IMAGE or --pin FILE.",
-            resolution="'provision registry pull --help' lists the options.",
-        )
+    options.refuse((image is None) == (pin_file is None), "Give either IMAGE or --pin FILE.")
     with job(root) as settings:
         if image is not None:
             trusted = examined(settings, image, trust)
@@ -235,12 +223,11 @@ def list_images(
     """
     with job(root, catalogues) as settings:
         where = address or settings.config.registry.address
-        if where is None:
-            raise UsageError(
-                "No registry is named to search.",
-                resolution="Add --registry HOST, or set [registry] address in"
-                " /etc/provision/provision.toml.",
-            )
+        options.refuse(
+            where is None,
+            "No registry is named to search.",
+            "Add --registry HOST, or set [registry] address in /etc/provision/provision.toml.",
+        )
         client = connect(settings, parse_reference(f"{where}/{driver}"))
         images = [
             one
@@ -319,11 +306,11 @@ def key(
     The file of the private key has mode 0600 and is encrypted with a password. The command never
     replaces an existing file.
     """
-    if no_password and source.is_given:
-        raise UsageError(
-            "--no-password and a password can't be given together.",
-            resolution="Leave one of them out.",
-        )
+    options.refuse(
+        no_password and source.is_given,
+        "--no-password and a password can't be given together.",
+        "Leave one of them out.",
+    )
     password = None if no_password else source.read("Password of the new key", confirm=True)
     private, public = generate_key(output, password)
     emit(
