@@ -631,6 +631,12 @@ class Config(Frozen):
         """Return the settings of a distro, defaults where the file has none."""
         return self.distros.get(distro_id, DistroConfig())
 
+    @property
+    def asks_registries(self) -> bool:
+        """Whether an artifact may come from a registry."""
+        is_set = bool(self.registry.addresses or self.registry.folders)
+        return is_set and self.policy.build != "always"
+
     def tree_of(self, kernel: str) -> TreeConfig | None:
         """Return the tree for a kernel: the first of those that name it."""
         return next((tree for tree in self.trees if fnmatchcase(kernel, tree.kernels)), None)

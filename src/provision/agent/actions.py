@@ -13,7 +13,6 @@ from typing import Protocol
 
 from provision.agent.model import Action, KernelArtifact, Mode, Observed, Outcome, Run
 from provision.agent.rollback import choose, reject
-from provision.agent.use import activate
 from provision.errors import (
     InUseError,
     NotFoundError,
@@ -30,9 +29,10 @@ from provision.kmod.load import load, unload
 from provision.manifest import MANIFEST, load_manifest
 from provision.progress import Note, report
 from provision.run import beside, find_program
-from provision.store.activate import deactivate
+from provision.store.activate import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
+from provision.store.managed_files import Change
 from provision.store.state import (
     DOES_NOT_LOAD,
     IN_USE,
@@ -45,21 +45,22 @@ from provision.store.state import (
 _LOGIND = Path("run/systemd/seats")
 
 
-class Maker(Protocol):
-    """Makes artifacts: ``provision.agent.prepare``."""
+class Making(Protocol):
+    """The making of one artifact: ``provision.agent.prepare``."""
 
-    def make(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
-        """Put an artifact into the store, and point the kernel's link to it; return the result."""
+    def prepare(self) -> str:
+        """Put the artifact into the store, and point the kernel's link to it; return the result."""
 
-    def try_stored(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
-        """Try an artifact that a kernel uses; return the result.
+    def try_stored(self) -> str:
+        """Try the artifact that the kernel uses; return the result.
 
         Raises:
             TrialFailedError: The kernel does not take it, and no longer uses it.
         """
 
-    def asks_registries(self) -> bool:
-        """Return whether a registry may get an artifact that can't be built here."""
+
+# Gets driver, kernel and what was observed of the artifact.
+Maker = Callable[[str, str, KernelArtifact], Making]
 
 
 @contextmanager
@@ -116,11 +117,11 @@ class Actions:
         is_next = observed.is_live and action.kernel != observed.kernels.running
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
-            return self._maker().make(action.driver, action.kernel, artifact)
+            return self._maker()(action.driver, action.kernel, artifact).prepare()
 
     def _try(self, action: Action, observed: Observed) -> str:
         artifact = _artifact(observed, action)
-        return self._maker().try_stored(action.driver, action.kernel, artifact)
+        return self._maker()(action.driver, action.kernel, artifact).try_stored()
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
@@ -237,7 +238,7 @@ class Actions:
         elif self.run.mode.update and artifact.is_current:
             # A still newer one may be right.
             changes = {"final": False}
-        elif failure.reason == "compile" and self._maker().asks_registries():
+        elif failure.reason == "compile" and self.run.desired.config.asks_registries:
             # An artifact that was built with a patch may be pushed.
             changes = {"final": False}
         failure = failure.model_copy(update=changes)
@@ -248,6 +249,13 @@ class Actions:
             # The disk may be full: the run goes on, and the host's status shows the failure.
             report(Note(f"The failure can't be recorded: {problem}"))
         return failure
+
+
+def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
+    """Activate an artifact and record that this is complete; return what has changed."""
+    changes = activate_entry(layout, entry, replace=replace)
+    update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
+    return changes
 
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:

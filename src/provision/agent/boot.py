@@ -8,15 +8,16 @@ needs no network and no engine, and builds nothing. A later run makes what is mi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.model import Desired, KernelArtifact, Mode, Observed, Run
 from provision.agent.observe import applied_drivers, observe
-from provision.agent.rollback import is_whole_for
+from provision.agent.rollback import choose
 from provision.agent.run import Result, apply, clean
 from provision.config import Config, DriverConfig
-from provision.errors import ConfigError
+from provision.errors import ConfigError, NotFoundError
 from provision.progress import Note, report
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
@@ -45,15 +46,16 @@ def boot(root: Path, *, catalogues: Sequence[Path] = ()) -> Result:
     with switching(root):
         for name in desired.drivers:
             clean(Layout(root, name))
-        _replace_damaged(root, observe(root, desired, compare_modules=True))
+        observed = observe(root, desired, compare_modules=True)
+        _replace_damaged(root, observed, desired.config)
         result = apply(Run(root, desired, Mode(may_prepare=False), catalogues))
     if mistakes is not None:
         raise mistakes
     return result
 
 
-def _replace_damaged(root: Path, observed: Observed) -> None:
-    """Record damaged artifacts, and fall back to previous ones that are whole.
+def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
+    """Record damaged artifacts, and fall back to others that are whole.
 
     A later run makes the damaged artifacts again.
     """
@@ -66,23 +68,21 @@ def _replace_damaged(root: Path, observed: Observed) -> None:
         layout = Layout(root, driver.name)
         try:
             with changing(layout):
-                _replace(layout, running, artifact)
+                _replace(layout, running, artifact, config)
         except NewerStateError as error:
             report(Note(error.message))
 
 
-def _replace(layout: Layout, running: str, artifact: KernelArtifact) -> None:
-    """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
-    before = artifact.known.previous
+def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Config) -> None:
+    """Record that a kernel's artifact is damaged; fall back to another one if there is one."""
     state = load_state(layout).changed(running, damaged=artifact.digest)
-    is_avoided = before is None or before in {artifact.digest, *artifact.known.avoided}
-    if before is None or is_avoided or not is_whole_for(layout, before, running):
-        store_state(layout, state)
-        return
-    # Its inputs are not known, so a later run decides again. The state is written first and keeps
-    # the previous artifact: if this boot is killed here, the next one repeats it.
-    state = state.changed(running, inputs=None, fingerprint=None)
     store_state(layout, state)
-    link_kernel(layout, running, before)
-    store_state(layout, state.changed(running, previous=None))
-    report(Note(f"Falling back to the previous artifact: {before}"))
+    with suppress(NotFoundError):
+        _now, before = choose(layout, running, config)
+        # Its inputs are not known, so a later run decides again. The state is written first and
+        # keeps the previous artifact: if this boot is killed here, the next one repeats it.
+        state = state.changed(running, inputs=None, fingerprint=None)
+        store_state(layout, state)
+        link_kernel(layout, running, before)
+        store_state(layout, state.changed(running, previous=None))
+        report(Note(f"Falling back to the artifact before: {before}"))

@@ -65,9 +65,8 @@ class KernelArtifact:
     in_backoff: bool = False
     # Whether it was made for the present setting of provision.toml.
     is_wanted: bool = False
-    # Whether the policy has it tried, and what tries it: the path of a QEMU, or nothing.
-    is_tried: bool = False
-    tried_by: str = ""
+    # What tries it: the path of a QEMU, which may be missing; None: the policy has nothing tried.
+    tried_by: str | None = None
     # Whether another attempt at a trial is too early.
     trial_waits: bool = False
 
@@ -101,7 +100,7 @@ class KernelArtifact:
     @property
     def is_untried(self) -> bool:
         """Whether a trial is wanted that has not been made."""
-        return self.is_tried and self.is_whole and self.known.tried != self.digest
+        return self.tried_by is not None and self.is_whole and self.known.tried != self.digest
 
     @property
     def is_current(self) -> bool:
@@ -254,15 +253,18 @@ class Mode:
     # Whether artifacts may be made; not at boot, where there may be no network.
     may_prepare: bool = True
     retry: bool = False
-    # Kernels whose artifacts are retried in any case.
-    retry_for: tuple[str, ...] = ()
+    # Kernels that may boot next, besides those that the host names: their artifacts are made,
+    # whatever the policy says, and retried.
+    extra_kernels: tuple[str, ...] = ()
     # Whether versions that are not fixed may move forward.
     update: bool = False
     allow_downgrade: bool = False
+    # The driver that the run concerns; None: all.
+    only: str | None = None
 
     def retries(self, release: str) -> bool:
         """Return whether what failed for a kernel, or was rolled back there, is tried again."""
-        return self.retry or release in self.retry_for
+        return self.retry or release in self.extra_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +283,8 @@ class Run:
     desired: Desired
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
-    # Kernels that may boot next, in addition to those that the host names.
-    extra_kernels: tuple[str, ...] = ()
     # Mount point of a /usr that boots next.
     usr: Path | None = None
-    # The driver that the run concerns; None: all.
-    only: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +311,6 @@ def plan(
     mode: Mode | None = None,
     *,
     tried: frozenset[Key] = frozenset(),
-    only: str | None = None,
 ) -> Plan:
     """Return the plan for a host.
 
@@ -321,15 +318,16 @@ def plan(
     may boot next: no driver waits for the build of another.
     """
     mode = mode or Mode()
-    config, running = desired.config, observed.kernels.running
+    running = observed.kernels.running
     steps: list[tuple[int, Step]] = []
-    for name in desired.drivers if only is None else [only]:
+    for name in desired.drivers if mode.only is None else [mode.only]:
         for release in observed.kernels.relevant:
-            if release != running and not config.policy.prebuild:
+            is_named = release == running or release in mode.extra_kernels
+            if not is_named and not desired.config.policy.prebuild:
                 steps += _not_before_it_runs(observed, name, release)
             elif release == running or mode.may_prepare:
                 steps += _for_kernel(desired, observed, name, release, mode, tried)
-    if desired.is_configured and mode.may_prepare and only is None:
+    if desired.is_configured and mode.may_prepare and mode.only is None:
         for name in sorted(observed.drivers.keys() - desired.drivers.keys()):
             retiring = _retire(desired, observed, observed.drivers[name])
             steps += [(_FIRST, step) for step in retiring]

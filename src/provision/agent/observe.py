@@ -71,45 +71,39 @@ def observe(
     for name, setting in desired.drivers.items():
         layout = Layout(root, name)
         state, links = load_state(layout), linked_kernels(layout)
-        wanted = setting_fingerprint(name, setting)
         artifacts = {}
         for release in kernels.relevant:
             current_inputs = inputs.of(name, release)
-            known = _known(layout, state, release, current_inputs)
-            digest = links.get(release)
-            artifact = _artifact(layout, known, digest, current_inputs, wanted, compare_modules)
-            entry = layout.entry(digest) if digest else None
-            why = distrust(desired.config, root, name, entry) if entry else None
-            # Loading shows more than a trial would.
-            is_next = release != kernels.running
             can_try = is_live and qemu != "" and release in kernels.installed
-            trial = desired.config.policy.trial
-            is_tried = is_next and (can_try if trial is None else trial)
-            untried = known.untried
-            artifacts[release] = replace(
-                artifact,
-                distrust=why,
-                is_tried=is_tried,
-                # What failed in a trial is used without one.
-                in_backoff=artifact.in_backoff and (is_tried or not _failed_in_trial(known)),
-                tried_by=qemu,
-                trial_waits=untried is not None
-                and untried.inputs == qemu
-                and untried.holds(now=time.time()),
+            is_tried = (
+                can_try if desired.config.policy.trial is None else desired.config.policy.trial
             )
+            artifact = _artifact(
+                layout,
+                _known(layout, state, release, current_inputs),
+                links.get(release),
+                desired,
+                current_inputs,
+                # Loading shows more than a trial would.
+                tried_by=qemu if is_tried and release != kernels.running else None,
+                compare_modules=compare_modules,
+            )
+            artifacts[release] = artifact
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         # A driver that serves no card at all does not work.
         here = deciding(cards, setting.flavour, setting.version) if is_live else ()
         driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
-        known_recipe = None if isinstance(recipe, ProvisionError) else recipe
-        other = other_installation(root, name, known_recipe, stored_manifest(layout.current))
-        driver = replace(driver, other=other)
-        if isinstance(recipe, ProvisionError):
-            driver = replace(driver, unknown=recipe)
-        elif recipe.hardware.pci and not cards:
+        unknown = recipe if isinstance(recipe, ProvisionError) else None
+        known = None if isinstance(recipe, ProvisionError) else recipe
+        lacks_card = known is not None and bool(known.hardware.pci) and not cards
+        drivers[name] = replace(
+            driver,
+            other=other_installation(root, name, known, stored_manifest(layout.current)),
+            unknown=unknown,
+            lacks_card=lacks_card,
             # Without its card, no driver passes a check.
-            driver = replace(driver, lacks_card=True, is_unchecked=False)
-        drivers[name] = driver
+            is_unchecked=driver.is_unchecked and not lacks_card,
+        )
     unnamed: list[Unnamed] = []
     for name in sorted(applied_drivers(root) - drivers.keys()):
         layout = Layout(root, name)
@@ -146,23 +140,22 @@ def _known(layout: Layout, state: DriverState, release: str, inputs: str) -> Ker
     return state.of(release).model_copy(update={"failure": failure, "inputs": None})
 
 
-def _failed_in_trial(known: KernelState) -> bool:
-    return known.failure is not None and known.failure.reason == DOES_NOT_LOAD
-
-
 def _artifact(
     layout: Layout,
     known: KernelState,
     digest: str | None,
+    desired: Desired,
     inputs: str,
-    wanted: str,
-    compare_modules: bool,  # noqa: FBT001 - as observe
+    *,
+    tried_by: str | None,
+    compare_modules: bool,
 ) -> KernelArtifact:
     """Return the artifact for a kernel, whose link names the digest."""
-    version = damage = fingerprint = unsigned = None
+    version = damage = fingerprint = unsigned = why = None
     if digest is not None:
         entry = layout.entry(digest)
         unsigned = unsigned_image(entry)
+        why = distrust(desired.config, layout.root, layout.driver, entry)
         manifest = stored_manifest(entry)
         if manifest is None:
             damage = f"it is missing in the store: {entry}"
@@ -174,7 +167,7 @@ def _artifact(
                 damage = "it was found damaged"
             elif compare_modules or not is_unchanged:
                 damage = first_damage(entry, modules_only=is_unchanged)
-    failure = known.failure
+    failure, untried, now = known.failure, known.untried, time.time()
     return KernelArtifact(
         inputs=inputs,
         known=known,
@@ -184,10 +177,16 @@ def _artifact(
         fingerprint=fingerprint if damage is None else None,
         version=version,
         unsigned=unsigned,
+        distrust=why,
         in_backoff=failure is not None
         and failure.inputs == inputs
-        and failure.holds(now=time.time()),
-        is_wanted=known.wanted == wanted,
+        and failure.holds(now=now)
+        # What failed in a trial is used without one.
+        and (tried_by is not None or failure.reason != DOES_NOT_LOAD),
+        is_wanted=known.wanted
+        == setting_fingerprint(layout.driver, desired.drivers[layout.driver]),
+        tried_by=tried_by,
+        trial_waits=untried is not None and untried.inputs == tried_by and untried.holds(now=now),
     )
 
 

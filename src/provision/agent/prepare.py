@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from provision.agent.actions import failure_of, is_of_no_newer
+from provision.agent.actions import Maker, failure_of, is_of_no_newer
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
 from provision.agent.rollback import choose, reject
@@ -53,7 +53,7 @@ from provision.sources.upstream.queries import (
     outdated_tables,
     today,
 )
-from provision.store.artifact_lookup import asks_registries, look_for
+from provision.store.artifact_lookup import look_for
 from provision.store.entries import linked_kernels, unlink_kernel
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -266,7 +266,7 @@ class Prepare:
 
         with listening(note):
             found = self._look_for()
-            is_asked = asks_registries(self.settings)
+            is_asked = self.settings.config.asks_registries
             reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
             notes.clear()
             # Only what decides on all inputs shows that they are there.
@@ -417,7 +417,7 @@ class Prepare:
         Raises:
             TrialFailedError: That kernel does not take them; the host keeps what it has.
         """
-        if not self.artifact.is_tried:
+        if self.artifact.tried_by is None:
             return _Tried()
         name = f"{self.driver} {manifest.pin.driver.version}"
         try:
@@ -436,7 +436,7 @@ class Prepare:
         return _Tried(entry.name)
 
     def try_stored(self) -> str:
-        """Try the artifact that the kernel uses, as ``Maker.try_stored`` says."""
+        """Try the artifact that the kernel uses, as ``Making`` says."""
         layout, kernel = self._layout, self.kernel
         entry = layout.entry(self.artifact.digest or "")
         tried = self._try(entry, load_manifest(entry))
@@ -491,7 +491,7 @@ class Prepare:
         run = self.run
         is_same = self.artifact.known.inputs == self.artifact.inputs
         is_same = is_same and not run.mode.retries(self.kernel)
-        is_extra = self.kernel in run.extra_kernels
+        is_extra = self.kernel in run.mode.extra_kernels
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(
             inputs=self.artifact.inputs,
@@ -512,22 +512,10 @@ class Prepare:
         )
 
 
-class Maker:
-    """Makes the artifacts of one run."""
+def maker(run: Run, held: ExitStack) -> Maker:
+    """Return what makes the artifacts of one run.
 
-    def __init__(self, run: Run, held: ExitStack) -> None:
-        """The connection to the engine, where one is opened, is closed with ``held``."""
-        self._run = run
-        self._settings = held.enter_context(settings_of(run).connected())
-
-    def make(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
-        """Put an artifact into the store, and point the kernel's link to it; return the result."""
-        return Prepare(self._settings, self._run, driver, kernel, artifact).prepare()
-
-    def try_stored(self, driver: str, kernel: str, artifact: KernelArtifact) -> str:
-        """Try an artifact that a kernel uses; return the result."""
-        return Prepare(self._settings, self._run, driver, kernel, artifact).try_stored()
-
-    def asks_registries(self) -> bool:
-        """Return whether a registry may get an artifact that can't be built here."""
-        return asks_registries(self._settings)
+    The connection to the engine, where one is opened, is closed with ``held``.
+    """
+    settings = held.enter_context(settings_of(run).connected())
+    return partial(Prepare, settings, run)

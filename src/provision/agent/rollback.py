@@ -57,7 +57,7 @@ def choose(
     )
     refused = []
     for digest in others:
-        if is_whole_for(layout, digest, release):
+        if _is_whole_for(layout, digest, release):
             why = distrust(config, layout.root, layout.driver, layout.entry(digest))
             if why is None:
                 return now, digest
@@ -70,7 +70,7 @@ def choose(
     )
 
 
-def is_whole_for(layout: Layout, digest: str, release: str) -> bool:
+def _is_whole_for(layout: Layout, digest: str, release: str) -> bool:
     """Return whether the store has an artifact for a kernel, undamaged."""
     entry = layout.entry(digest)
     manifest = stored_manifest(entry)

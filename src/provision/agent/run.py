@@ -67,10 +67,10 @@ class Result:
 
 
 def plan_host(
-    root: Path, desired: Desired, mode: Mode | None = None, *, extra_kernels: tuple[str, ...] = ()
+    root: Path, desired: Desired, mode: Mode | None = None
 ) -> tuple[Observed, Plan, Status]:
     """Observe a host and plan for it, without changing it."""
-    observed = observe(root, desired, extra_kernels=extra_kernels)
+    observed = observe(root, desired, extra_kernels=mode.extra_kernels if mode else ())
     planned = plan(desired, observed, mode)
     return observed, planned, status_of(desired, observed, planned, time=int(time.time()))
 
@@ -93,7 +93,7 @@ def apply(run: Run, maker: Callable[[Run, ExitStack], Maker] = no_maker) -> Resu
         for name in run.desired.drivers:
             layout = Layout(run.root, name)
             clean(layout)
-            if run.extra_kernels:
+            if run.mode.extra_kernels:
                 _announce(layout, run)
     with ExitStack() as held:
         work = _Apply(run, held, maker)
@@ -128,12 +128,12 @@ class _Apply:
         """
         run = self.run
         while True:
-            observed = observe(run.root, run.desired, extra_kernels=run.extra_kernels)
+            observed = observe(run.root, run.desired, extra_kernels=run.mode.extra_kernels)
             if run.mode.may_prepare:
                 # Before a build, during which the host may be rebooted, and after it.
                 observed = replace(observed, hold=settle(run.root, run.desired, observed))
             tried = frozenset(self.tried)
-            planned = plan(run.desired, observed, run.mode, tried=tried, only=run.only)
+            planned = plan(run.desired, observed, run.mode, tried=tried)
             if not planned.actions:
                 return self._conclude(observed)
             ready = list(
@@ -211,9 +211,8 @@ def rollback(root: Path, desired: Desired, driver: str) -> Result:
             inputs = read_inputs(root, desired).of(driver, release)
             report(Note(f"{driver} goes back from {now} to {digest}"))
             reject(layout, release, digest, inputs=inputs)
-        mode = Mode(may_prepare=False)
         with always_published(root):
-            result = apply(Run(root, desired, mode, only=driver))
+            result = apply(Run(root, desired, Mode(may_prepare=False, only=driver)))
         if linked_kernels(layout).get(release) != digest:
             raise _undone(driver, now, digest, result)
     return result
@@ -268,7 +267,8 @@ def _announce(layout: Layout, run: Run) -> None:
 
     Nothing on the host shows them yet. What is made for others is announced when it is linked.
     """
-    releases = [release for release in run.extra_kernels if release in linked_kernels(layout)]
+    links = linked_kernels(layout)
+    releases = [release for release in run.mode.extra_kernels if release in links]
     running = kernel_release(run.root) or ""
 
     def announced(state: DriverState) -> DriverState:

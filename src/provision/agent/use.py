@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from provision.agent.actions import activate
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue
@@ -23,12 +24,12 @@ from provision.kmod.loader import Options, try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.manifest import Manifest
 from provision.pin import DriverPin, Pin
-from provision.store.activate import activate_entry, plan
+from provision.store.activate import plan
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.managed_files import Change
-from provision.store.state import KernelState, load_state, refuse_newer, store_state, update_state
+from provision.store.state import KernelState, load_state, refuse_newer, store_state
 
 _SETTINGS = "/etc/provision/provision.toml"
 # What stands for versions that may change.
@@ -112,13 +113,6 @@ def link(
     link_kernel(layout, kernel, entry.name)
     made = state_of(known, files_fingerprint(entry, manifest))
     store_state(layout, state.updated(kernel, made))
-
-
-def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
-    """Activate an artifact and record that this is complete; return what has changed."""
-    changes = activate_entry(layout, entry, replace=replace)
-    update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
-    return changes
 
 
 def use(

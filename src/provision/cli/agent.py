@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 from provision.agent.actions import Maker
 from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import load_desired
-from provision.agent.model import Desired, Mode, Observed, Outcome, Plan, Run, plan
+from provision.agent.model import Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
     Result,
@@ -42,7 +42,7 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.errors import ExitCode, NotFoundError, UsageError, choices
+from provision.errors import ExitCode, NotFoundError, choices
 from provision.host.kernels import kernels_of_usr
 from provision.store.state import IN_USE
 
@@ -173,28 +173,12 @@ _update = option(
 def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
     """Return the kernels that are named as still to come."""
     found = kernels_of_usr(usr) if usr else ()
-    if usr is not None and not found:
-        raise UsageError(
-            f"There is no kernel in '{usr}/lib/modules'.",
-            resolution="Name a /usr with a kernel (--usr DIR), or the kernel (--kernel RELEASE).",
-        )
+    options.refuse(
+        usr and not found,
+        f"There is no kernel in '{usr}/lib/modules'.",
+        "Name a /usr with a kernel (--usr DIR), or the kernel (--kernel RELEASE).",
+    )
     return tuple(dict.fromkeys([*releases, *found]))
-
-
-def _run(
-    root: Path,
-    desired: Desired,
-    mode: Mode,
-    catalogues: tuple[Path, ...],
-    extra_kernels: tuple[str, ...],
-    usr: Path | None,
-) -> Run:
-    """Return a run; kernels that are named override the policy, and failures for them."""
-    if extra_kernels:
-        policy = desired.config.policy.model_copy(update={"prebuild": True})
-        config = desired.config.model_copy(update={"policy": policy})
-        desired, mode = replace(desired, config=config), replace(mode, retry_for=extra_kernels)
-    return Run(root, desired, mode, catalogues, extra_kernels=extra_kernels, usr=usr)
 
 
 @command("plan")
@@ -217,17 +201,17 @@ def plan_command(
     available, and 1 if it can't be made for another reason, such as an untrusted image; if an
     earlier failure still holds, it is that of 'apply'.
     """
-    root, extra_kernels = root.resolve(), _kernels(releases, usr)
-    desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
-    run = _run(root, desired, mode, catalogues, extra_kernels, usr)
-    observed, planned, status = plan_host(root, run.desired, run.mode, extra_kernels=extra_kernels)
+    root = root.resolve()
+    mode = Mode(retry=retry, update=update, extra_kernels=_kernels(releases, usr))
+    run = Run(root, load_desired(root, catalogues=catalogues), mode, catalogues, usr)
+    observed, planned, status = plan_host(root, run.desired, mode)
     chosen = _chosen(names, observed)
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
     artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     # What can't be made is followed by what an apply does after it has failed.
     failing = {("prepare", one.driver, one.kernel) for one in artifacts if one.source == "missing"}
-    after = plan(run.desired, observed, run.mode, tried=frozenset(failing))
+    after = plan(run.desired, observed, mode, tried=frozenset(failing))
     actions = [action for action in planned.actions if action.key in failing]
     actions += after.actions
     planned = Plan(
@@ -377,11 +361,11 @@ def apply_command(
         )
         return
     root, extra_kernels = root.resolve(), _kernels(releases, usr)
-    if extra_kernels and boot:
-        raise UsageError(
-            "--boot makes no artifacts, so it can't be given with --kernel or --usr.",
-            resolution="Leave one of them out.",
-        )
+    options.refuse(
+        extra_kernels and boot,
+        "--boot makes no artifacts, so it can't be given with --kernel or --usr.",
+        "Leave one of them out.",
+    )
     with progress(), always_published(root):
         if boot:
             result = load_at_boot(root, catalogues=catalogues)
@@ -390,9 +374,13 @@ def apply_command(
                 wait_for_kernel(root)
             desired = load_desired(root, catalogues=catalogues, keep=not extra_kernels)
             moves = update or (timer and desired.config.policy.update == "timer")
-            mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
-            run = _run(root, desired, mode, catalogues, extra_kernels, usr)
-            result = apply(run, _maker)
+            mode = Mode(
+                retry=retry,
+                extra_kernels=extra_kernels,
+                update=moves,
+                allow_downgrade=allow_downgrade,
+            )
+            result = apply(Run(root, desired, mode, catalogues, usr), _maker)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
                 from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
@@ -427,7 +415,7 @@ def apply_command(
 def _maker(run: Run, held: ExitStack) -> Maker:
     from provision.agent import prepare  # noqa: PLC0415 - loads all that builds and pulls
 
-    return prepare.Maker(run, held)
+    return prepare.maker(run, held)
 
 
 def _code_at_boot(result: Result) -> int:

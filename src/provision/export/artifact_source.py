@@ -25,7 +25,7 @@ from provision.registry.find import Connect, SearchOptions, TrustOverride, conne
 from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.sources.candidates import newest_first
 from provision.store.admission import distrust, record_admission
-from provision.store.artifact_lookup import asks_registries, look_for
+from provision.store.artifact_lookup import look_for
 from provision.store.layout import Layout
 from provision.store.obtain import unpack_pulled
 
@@ -96,7 +96,7 @@ class ArtifactSource:
         """
         kernel = request.kernel or ""
         trusted = None
-        if asks_registries(self.settings):
+        if self.settings.config.asks_registries:
             trusted = look_for(
                 self.settings,
                 request,

@@ -52,7 +52,7 @@ def look_for(
         NotFoundError: The driver or kernel is unknown.
         UntrustedError: The image of a registry lacks a trusted signature.
     """
-    if asks_registries(settings) or settings.config.policy.build == "never":
+    if settings.config.asks_registries or settings.config.policy.build == "never":
         sought = artifact_query(settings, request)
         found = find_in_registries(settings, sought, refusing_old(settings, lookup))
         return found and _usable(settings, sought, found)
@@ -78,13 +78,6 @@ def _usable(
 def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
     """Return options with which an image that is older than what the host had is refused."""
     return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.trust))
-
-
-def asks_registries(settings: Settings) -> bool:
-    """Return whether an artifact may come from a registry."""
-    registry = settings.config.registry
-    is_set = bool(registry.addresses or registry.folders)
-    return is_set and settings.config.policy.build != "always"
 
 
 def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:

@@ -46,7 +46,6 @@ from provision.store.admission import (
     record_admission,
 )
 from provision.store.artifact_lookup import (
-    asks_registries,
     check_age,
     record_serial,
     refusing_old,
@@ -203,7 +202,7 @@ def _add(settings: Settings, image: Image, name: str, pin: Pin) -> Manifest:
 
 def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
     """Return a registry's image of a Pin that others have built, if the engine has none."""
-    if not asks_registries(settings):
+    if not settings.config.asks_registries:
         return None
     try:
         if find_built(settings.engine(), pin, settings.state) is not None:

@@ -28,7 +28,7 @@ from kit.host_tree import DRIVER, HostTree
 from provision.agent import prepare
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
-from provision.agent.prepare import Maker
+from provision.agent.prepare import maker
 from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
@@ -90,12 +90,12 @@ class Host(HostTree):
         """Run the agent once."""
         with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
-            return apply(Run(self.root, self.desired(), flags), Maker)
+            return apply(Run(self.root, self.desired(), flags), maker)
 
     def prepare(self, *extra_kernels: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
         with listening(self.hear):
-            return apply(Run(self.root, self.desired(), extra_kernels=extra_kernels), Maker)
+            return apply(Run(self.root, self.desired(), Mode(extra_kernels=extra_kernels)), maker)
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
