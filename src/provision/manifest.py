@@ -6,6 +6,7 @@ The vendor config and the ld.so.conf.d file are made from it, not from the recip
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
@@ -180,6 +181,28 @@ class Container(Frozen):
     # None and not empty: a Pin has what a recipe says, and nothing of what it leaves out.
     interfaces: Annotated[tuple[Interface, ...], Field(min_length=1)] | None = None
     features: dict[FeatureName, ContainerFeature] = Field(default_factory=dict)
+
+    def vendor_file(
+        self,
+        version: str,
+        inventory: Mapping[str, object],
+        *,
+        root: str | None = None,
+        sonames: Mapping[str, str] | None = None,
+    ) -> str:
+        """Return the text of a vendor file, which says what a container gets."""
+        document = {
+            "version": version,
+            "log_level": self.log_level,
+            "activation_flag": self.activation_flag,
+            "driver_feature": list(self.driver_feature),
+            **({} if root is None else {"root": root}),
+            **({"interfaces": list(self.interfaces)} if self.interfaces else {}),
+            **({"units": self.units} if self.units else {}),
+            "inventory": inventory,
+            **({} if sonames is None else {"sonames": sonames}),
+        }
+        return json.dumps(document, indent=2) + "\n"
 
     @model_validator(mode="after")
     def _all_or_nothing(self) -> Self:

@@ -28,7 +28,7 @@ from provision.store.activate import deactivate, plan_removal
 from provision.store.entries import entries, leftovers
 from provision.store.layout import UNITS, VENDOR_CONFIGS, Layout
 from provision.store.locks import switching
-from provision.store.state import refuse_newer, set_aside
+from provision.store.state import copies_of, refuse_newer
 from provision.store.units import KERNEL_HOOKS, UNITS_STORE, change_units, plan_units
 
 # Provision's alone, with all that is in them. /run/oci-decorator has the facts of its devices.
@@ -135,7 +135,7 @@ def _of_driver(layout: Layout) -> Iterator[Path]:
     yield from (layout.entry(digest) for digest in entries(layout))
     yield from (layout.current, layout.previous, layout.kernels)
     yield from (layout.state, layout.serials, layout.record)
-    yield from set_aside(layout)
+    yield from copies_of(layout.state)
     yield layout.lock
 
 

@@ -17,7 +17,6 @@ from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.loader import remove_host_files
-from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
@@ -28,6 +27,7 @@ from provision.store.admission import distrust, record_admission
 from provision.store.artifact_lookup import look_for
 from provision.store.layout import Layout
 from provision.store.obtain import unpack_pulled
+from provision.store.staging import verify_and_sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,8 @@ class ArtifactSource:
                 " export an image that is signed: --image REGISTRY/NAME:TAG",
             )
         extract(engine, found, folder, state=self.settings.state)
-        report = verify_artifact(folder, pin_label=pin_label(found))
-        manifest = report.require_whole(f"The image '{image}'")
-        if is_own:
-            sign_modules(folder, manifest, self.settings.config.signing, root=self.settings.root)
-        return manifest
+        label = pin_label(found)
+        return verify_and_sign(self.settings, folder, image, pin_label=label, signs=is_own)
 
     def manifest(self, image: str) -> Manifest:
         """Return the manifest of an image's artifact."""

@@ -159,20 +159,18 @@ def required_drivers(root: Path) -> list[str]:
 def load_driver(root: Path, config: Config, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Load the modules of a driver's artifact for the running kernel."""
     layout = Layout(root, driver)
+    # Of nothing, no lock is left.
+    entry, manifest = _artifact(layout, config.drivers)
     if dry_run:
-        entry, manifest = _artifact(layout, config.drivers)
         modules = loadable(entry, manifest, root=root)
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
         return LoadResult(manifest, entry, tuple(module.name for module in modules), conflicts)
-    # Of nothing, no lock is left.
-    _artifact(layout, config.drivers)
     with switching(root), changing(layout):
         entry, manifest = _artifact(layout, config.drivers)
         require_kernel(manifest, root)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
-        options = _options(config, driver)
-        loaded = load(entry, manifest, options=options, root=root)
+        loaded = load(entry, manifest, options=_options(config, driver), root=root)
         problems = record_loaded(root, entry, manifest)
     return LoadResult(manifest, entry, loaded, conflicts, problems)
 
@@ -180,15 +178,12 @@ def load_driver(root: Path, config: Config, driver: str, *, dry_run: bool = Fals
 def unload_driver(root: Path, config: Config, driver: str, *, dry_run: bool = False) -> LoadResult:
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
     layout = Layout(root, driver)
+    entry, manifest = _artifact(layout, config.drivers)
     if dry_run:
-        entry, manifest = _artifact(layout, config.drivers)
         return LoadResult(manifest, entry, removable(manifest, root=root))
-    _artifact(layout, config.drivers)
-    with switching(root), changing(layout):
+    with switching(root), changing(layout), unloading(root, driver):
         entry, manifest = _artifact(layout, config.drivers)
-        with unloading(root, driver):
-            options = _options(config, driver)
-            unloaded = unload(entry, manifest, options=options, root=root)
+        unloaded = unload(entry, manifest, options=_options(config, driver), root=root)
     return LoadResult(manifest, entry, unloaded)
 
 

@@ -89,10 +89,10 @@ def is_same_build(module: Path, loaded: LoadedModule) -> bool:
         return False
     if build_id is not None and loaded.build_id is not None:
         return build_id == loaded.build_id
-    srcversion = next(iter(info.get("srcversion", [])), None)
+    srcversion = info.get("srcversion")
     if srcversion is not None and loaded.srcversion is not None:
         return srcversion == loaded.srcversion
-    return next(iter(info.get("version", [])), None) == loaded.version
+    return info.get("version") == loaded.version
 
 
 def users_of(

@@ -260,8 +260,8 @@ def _identity(path: Path) -> tuple[str, str, str]:
     except (ProvisionError, OSError):
         # It is damaged, and the loader refuses it for its checksum.
         return "", "", ""
-    srcversion, version = (next(iter(info.get(key, [])), "") for key in ("srcversion", "version"))
-    return build_id.hex() if build_id else "", srcversion, version
+    text = build_id.hex() if build_id else ""
+    return text, info.get("srcversion", ""), info.get("version", "")
 
 
 def _checksum(path: Path, module: Module) -> str:

@@ -11,11 +11,8 @@ https://docs.kernel.org/admin-guide/module-signing.html.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import lzma
 import struct
-import zlib
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -24,15 +21,7 @@ from provision.elf import elf_section
 from provision.errors import ProvisionError
 
 # The exceptions that parsing raises for bytes that are no module.
-UNREADABLE = (
-    struct.error,
-    IndexError,
-    ValueError,
-    EOFError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-)
+UNREADABLE = (struct.error, IndexError, ValueError)
 _MODINFO = b".modinfo"
 _BUILD_ID = b".note.gnu.build-id"
 MAGIC = b"~Module signature appended~\n"
@@ -41,35 +30,22 @@ _RECORD = struct.Struct(">5B3xI")
 _PKCS7 = 2
 
 
-def read_modinfo(path: Path) -> dict[str, list[str]]:
-    """Return the values of each key of a module file; compressed files are read too."""
-    try:
-        return parse_modinfo(_content(path))
-    except UNREADABLE as error:
-        raise ProvisionError(
-            f"'{path}' is no kernel module: {error}",
-            resolution="Give a module of a kernel: NAME.ko, or compressed with gzip, xz or zstd.",
-        ) from error
-
-
-def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
-    """Return the values of each key of a module's bytes.
+def parse_modinfo(data: bytes | mmap) -> dict[str, str]:
+    """Return the first value of each key of a module's bytes.
 
     Raises:
         UNREADABLE: They are not those of a 64-bit ELF file with a ``.modinfo`` section.
     """
-    values: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
     for entry in elf_section(data, _MODINFO).split(b"\0"):
         key, separator, value = entry.partition(b"=")
         if separator:
-            values.setdefault(key.decode("ascii", "replace"), []).append(
-                value.decode("utf-8", "replace")
-            )
+            values.setdefault(key.decode("ascii", "replace"), value.decode("utf-8", "replace"))
     return values
 
 
-def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
-    """Return the build-id note of an uncompressed module file, if it has one, and its modinfo.
+def read_identity(path: Path) -> tuple[bytes | None, dict[str, str]]:
+    """Return the build-id note of a module file, if it has one, and its modinfo.
 
     Only these parts are read: modules of 60 MB are not rare.
     """
@@ -81,24 +57,7 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
             except ValueError:
                 return None, info
     except UNREADABLE as error:
-        raise ProvisionError(
-            f"'{path}' is no kernel module: {error}",
-            resolution="Give a module of a kernel: NAME.ko, or compressed with gzip, xz or zstd.",
-        ) from error
-
-
-def _content(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(data)
-    if path.suffix == ".xz":
-        return lzma.decompress(data)
-    if path.suffix != ".ko":
-        raise ProvisionError(
-            f"'{path}' is compressed in a way that can't be read here.",
-            resolution=f"Decompress it: zstd -d {path}",
-        )
-    return data
+        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +110,7 @@ def append_signature(path: Path, message: bytes) -> None:
         stream.write(message + record + MAGIC)
 
 
-def read_content(path: Path, appended: Appended) -> bytes:
-    """Return a module without its signature."""
-    with path.open("rb") as stream:
-        return stream.read(appended.content_size)
-
-
 def content_digest(path: Path, appended: Appended) -> str:
     """Return the sha256 of a module without its signature, as 64 hexadecimal digits."""
-    return hashlib.sha256(read_content(path, appended)).hexdigest()
+    with path.open("rb") as stream:
+        return hashlib.sha256(stream.read(appended.content_size)).hexdigest()

@@ -18,7 +18,6 @@ from provision.files import in_root, settled_path
 from provision.kmod.module_file import (
     append_signature,
     find_signature,
-    read_content,
     read_signature,
 )
 from provision.kmod.verify import Finding
@@ -110,13 +109,14 @@ def _fault(module: Path, folder: Path) -> str | None:
 
     As for the kernel, neither the certificate's chain nor its dates count. Source: openssl-cms(1).
     """
+    data = module.read_bytes()
     try:
-        appended = find_signature(module.read_bytes())
+        appended = find_signature(data)
     except ValueError as error:
         return str(error)
     if appended is None:
         return "is not signed"
-    (folder / "content").write_bytes(read_content(module, appended))
+    (folder / "content").write_bytes(data[: appended.content_size])
     (folder / "message").write_bytes(appended.message)
     what: list[str | Path] = [
         "-in",

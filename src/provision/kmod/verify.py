@@ -19,7 +19,7 @@ from provision.documents import load_if_readable
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
-from provision.kmod.module_file import content_digest, read_modinfo, read_signature
+from provision.kmod.module_file import content_digest, read_identity, read_signature
 from provision.manifest import ADMISSION, MANIFEST, DriverFile, Manifest, Module, load_manifest
 from provision.progress import Transfer, report
 from provision.store.entries import current_entry, entries
@@ -347,12 +347,12 @@ class _Check:
 
     def _vermagic(self, path: PurePosixPath, module: Module) -> None:
         try:
-            values = read_modinfo(self._artifact / path).get("vermagic", [])
+            _build_id, info = read_identity(self._artifact / path)
         except ProvisionError as error:
             self._found(path, "vermagic", error.message)
             return
         # The kernel's text ends with a blank, which readers of modinfo drop.
-        found = values[0].strip() if values else ""
+        found = info.get("vermagic", "").strip()
         release = self._manifest.pin.kernel.release
         if found.split(" ", 1)[0] != release:
             self._found(

@@ -6,7 +6,6 @@ a killed run left.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -52,18 +51,12 @@ def vendor_config(layout: Layout, manifest: Manifest) -> str | None:
     container = manifest.container
     if container.activation_flag is None:
         return None
-    document = {
-        "version": manifest.pin.driver.version,
-        "log_level": container.log_level,
-        "activation_flag": container.activation_flag,
-        "driver_feature": list(container.driver_feature),
-        "root": str(layout.driver_root),
-        **({"interfaces": list(container.interfaces)} if container.interfaces else {}),
-        **({"units": container.units} if container.units else {}),
-        "inventory": {name: _feature(manifest, name) for name in container.features},
-        "sonames": _sonames(manifest),
-    }
-    return json.dumps(document, indent=2) + "\n"
+    return container.vendor_file(
+        manifest.pin.driver.version,
+        {name: _feature(manifest, name) for name in container.features},
+        root=str(layout.driver_root),
+        sonames=_sonames(manifest),
+    )
 
 
 def loader_config(layout: Layout, manifest: Manifest) -> str | None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from provision.errors import NotFoundError, choices, did_you_mean
-from provision.files import glob_in_root, in_root, switch_symlink, sync_directory
+from provision.files import glob_in_root, in_root, remove_tree, switch_symlink, sync_directory
 from provision.host import STORE
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -151,10 +151,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
             sync_directory(layout.folder)
     found = leftovers(layout)
     for path in found:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove_tree(path)
     return found
 
 

@@ -6,7 +6,6 @@ what belongs to the driver: ``[installed]``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -63,17 +62,7 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
         }
         for name, feature in installed.features.items()
     }
-    container = recipe.container
-    document = {
-        "version": version,
-        "log_level": container.log_level,
-        "activation_flag": container.activation_flag,
-        "driver_feature": list(container.driver_feature),
-        **({"interfaces": list(container.interfaces)} if container.interfaces else {}),
-        **({"units": container.units} if container.units else {}),
-        "inventory": inventory,
-    }
-    return json.dumps(document, indent=2) + "\n"
+    return recipe.container.vendor_file(version, inventory)
 
 
 def _first(

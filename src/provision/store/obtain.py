@@ -25,7 +25,7 @@ from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.module_signatures import is_signed_for_host, sign_modules
+from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import Manifest, load_manifest
 from provision.pin import Pin
@@ -53,7 +53,7 @@ from provision.store.artifact_lookup import (
 from provision.store.entries import adopt, drafted
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.staging import complete_from_store, finish_draft
+from provision.store.staging import complete_from_store, finish_draft, verify_and_sign
 
 Origin = Literal["store", "engine", "registry", "build"]
 # The folder of an artifact in its image, which may have a shell in other folders.
@@ -80,13 +80,10 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     """Return the artifact of a Pin from the store; put it there if it is missing."""
     begun = time.monotonic()
     pin = resolved.pin
-    layout = Layout(settings.root, pin.driver.name)
-    entry = layout.entry(pin.short_digest)
+    entry = Layout(settings.root, pin.driver.name).entry(pin.short_digest)
     is_there = entry.is_dir()
-    if is_there and not replace:
-        manifest = usable_manifest(settings, layout, entry)
-        if manifest is not None:
-            return Stored(manifest, entry, "store", _total(begun))
+    if not replace and (stored := _usable(settings, pin)):
+        return stored
     if not is_there and (trusted := _of_pin(settings, pin)):
         return store_pulled(settings, trusted, TrustOverride())
     # Names an existing image, and builds a missing one.
@@ -102,17 +99,20 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
 
 
-def usable_manifest(
-    settings: Settings, layout: Layout, entry: Path, admission: Admission | None = None
-) -> Manifest | None:
-    """Return the manifest of an entry that a host may use as it is.
+def _usable(settings: Settings, pin: Pin, admission: Admission | None = None) -> Stored | None:
+    """Return the entry of a Pin that a host may use as it is.
 
     Args:
         admission: Who vouches for what the caller would put there; None: the caller has nothing.
 
     Returns:
-        The manifest; None: the entry has to be made again, for a reason that is noted.
+        The entry; None: it is missing, or has to be made again for a reason that is noted.
     """
+    begun = time.monotonic()
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+    if not entry.is_dir():
+        return None
     with changing(layout):
         if not entry.is_dir():
             # Garbage collection has removed it meanwhile.
@@ -132,7 +132,7 @@ def usable_manifest(
         # The same build has the same entry, which is unpacked and signed again.
         report(Note(f"{entry} is not signed with this host's key; making it again"))
         return None
-    return manifest
+    return Stored(manifest, entry, "store", _total(begun))
 
 
 def _is_by(entry: Path, admission: Admission | None) -> bool:
@@ -157,21 +157,19 @@ def store_image(
     begun = time.monotonic()
     image = find_image(settings.engine(), name)
     pin = image_pin(image, name)
-    layout = Layout(settings.root, pin.driver.name)
-    entry = layout.entry(pin.short_digest)
-    if not (trust.insecure or settings.config.trust.rule(ENGINE, layout.driver).insecure):
+    entry = Layout(settings.root, pin.driver.name).entry(pin.short_digest)
+    if not (trust.insecure or settings.config.trust.rule(ENGINE, pin.driver.name).insecure):
         require_built_here(
             settings.state,
             image,
             name,
             resolution="Build it here, as the user who installs it: provision build"
-            f" {layout.driver}; or install it as an unsigned image: provision install {name}"
+            f" {pin.driver.name}; or install it as an unsigned image: provision install {name}"
             " --insecure",
         )
-    if entry.is_dir() and not replace:
-        manifest = usable_manifest(settings, layout, entry, _admission_here(settings, image, name))
-        if manifest is not None:
-            return Stored(manifest, entry, "store", _total(begun))
+    admission = _admission_here(settings, image, name)
+    if not replace and (stored := _usable(settings, pin, admission)):
+        return stored
     return Stored(_add(settings, image, name, pin), entry, "engine", _total(begun))
 
 
@@ -239,14 +237,12 @@ def store_pulled(
     entry = layout.entry(pin.short_digest)
     is_there = entry.is_dir()
     admission = _admission(settings, trusted, trust)
-    if is_there and not replace:
-        manifest = usable_manifest(settings, layout, entry, admission)
-        if manifest is not None:
-            with changing(layout):
-                # A second pull may have been faster, with a newer artifact.
-                check_age(settings, trusted, trust)
-                record_serial(layout, trusted)
-            return Stored(manifest, entry, "store", {"total": 0.0})
+    if not replace and (stored := _usable(settings, pin, admission)):
+        with changing(layout):
+            # A second pull may have been faster, with a newer artifact.
+            check_age(settings, trusted, trust)
+            record_serial(layout, trusted)
+        return stored
     received = 0
 
     def fill(draft: Path) -> None:
@@ -298,12 +294,10 @@ def unpacked_pull(settings: Settings, trusted: ArtifactImage) -> Iterator[tuple[
 def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> Manifest:
     """Download an image's artifact into a new folder, and sign it as this host does."""
     _unpack(trusted, folder)
-    report = verify_artifact(folder, pin_label=trusted.pin.digest)
-    manifest = report.require_whole(f"The image '{trusted.reference}'")
+    name, pin_label = str(trusted.reference), trusted.pin.digest
     # The key of [signing] signs only modules of a known origin.
-    if trusted.verified is not None:
-        sign_modules(folder, manifest, settings.config.signing, root=settings.root)
-    return manifest
+    signs = trusted.verified is not None
+    return verify_and_sign(settings, folder, name, pin_label=pin_label, signs=signs)
 
 
 def _admission(settings: Settings, trusted: ArtifactImage, trust: TrustOverride) -> Admission:

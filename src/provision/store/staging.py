@@ -33,19 +33,25 @@ _USERSPACE = "driver"
 
 def finish_draft(
     settings: Settings, draft: Path, name: str, *, pin_label: str, signs: bool
-) -> Manifest:
+) -> None:
     """Verify, sign and label an unpacked image, before it becomes an entry of the store.
 
     Args:
         signs: Whether the host's key may sign its modules, because it was built here or its
             signature was verified.
     """
-    report = verify_artifact(draft, pin_label=pin_label)
-    manifest = report.require_whole(f"The image '{name}'")
-    if signs:
-        sign_modules(draft, manifest, settings.config.signing, root=settings.root)
+    manifest = verify_and_sign(settings, draft, name, pin_label=pin_label, signs=signs)
     link_modules(draft)
     label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
+
+
+def verify_and_sign(
+    settings: Settings, folder: Path, name: str, *, pin_label: str, signs: bool
+) -> Manifest:
+    """Verify an unpacked image, and sign its modules as this host does."""
+    manifest = verify_artifact(folder, pin_label=pin_label).require_whole(f"The image '{name}'")
+    if signs:
+        sign_modules(folder, manifest, settings.config.signing, root=settings.root)
     return manifest
 
 

@@ -249,11 +249,6 @@ def refuse_newer(layout: Layout) -> None:
         raise NewerStateError(layout.state, state.schema_version)
 
 
-def set_aside(layout: Layout) -> list[Path]:
-    """Return the copies of a driver's states that could not be read completely."""
-    return sorted(layout.folder.glob(f"{layout.state.name}{_SET_ASIDE}*"))
-
-
 def _set_aside(path: Path) -> Path:
     """Keep a copy of a file that is about to be overwritten, and return the copy's path.
 

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from kit.probe import installed_program
-from provision.kmod.kernel_image import program_of
+from provision.kmod.boot_files import program_of
 
 # A program with the ELF note of PVH's entry.
 _PROGRAM = b"\x7fELF" + bytes(60) + struct.pack("<III4s", 4, 8, 18, b"Xen") + bytes(3000)
