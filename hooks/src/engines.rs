@@ -14,8 +14,7 @@ pub mod toml_text;
 use std::path::{Path, PathBuf};
 
 use crate::engines::drop_ins::{
-    crio_program, crio_with, podman_program, podman_with, CRIO_DEFAULT, CRIO_RUNTIMES,
-    PODMAN_DEFAULT, PODMAN_RUNTIMES,
+    crio_with, podman_with, CRIO_DEFAULT, CRIO_RUNTIMES, PODMAN_DEFAULT, PODMAN_RUNTIMES,
 };
 use crate::error::{self, Error};
 use crate::host::files;
@@ -107,8 +106,12 @@ impl Engine {
         match self {
             Self::Docker => docker::program(text, name),
             Self::Containerd => containerd::program(text, name),
-            Self::Crio => crio_program(text, name),
-            Self::Podman => podman_program(text, name),
+            Self::Crio => drop_ins::program(text, CRIO_RUNTIMES, name, |item| {
+                item.get("runtime_path")?.as_str()
+            }),
+            Self::Podman => drop_ins::program(text, PODMAN_RUNTIMES, name, |item| {
+                item.as_array()?.get(0)?.as_str()
+            }),
         }
     }
 }

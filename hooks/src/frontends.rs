@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::apply::spec::Spec;
-use crate::config::nvidia::NvidiaConfig;
+use crate::config::nvidia::{LoadedConfig, NvidiaConfig};
 use crate::config::settings::{LoadedSettings, Settings};
 use crate::config::vendor;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ use crate::host::{gated_devices, libraries, Host};
 use crate::log::{Level, Log, Note};
 use crate::model::decide::{decide, may_ask, ResolvedRequest};
 use crate::model::edits::paths::{Image, Unseen};
-use crate::model::edits::{Edits, Present, Settled};
+use crate::model::edits::{variable_name, Edits, Present, Settled};
 use crate::model::policy::Policy;
 use crate::model::request::{Backend, ContainerRequest, DeviceRequest, Interface};
 use crate::model::vendor::VendorFile;
@@ -42,7 +42,6 @@ use crate::spec::config::{ContainerConfig, HOOK_STAGES};
 #[derive(Debug)]
 pub struct Context<'a> {
     pub loaded: &'a LoadedSettings,
-    pub policy: &'a Policy,
     pub log: &'a Log,
     pub kind: FrontEndKind,
     /// NVIDIA's interface. `None`: it is not answered.
@@ -68,12 +67,16 @@ impl<'a> Context<'a> {
         loaded: &'a LoadedSettings,
         log: &'a Log,
         kind: FrontEndKind,
-        nvidia: Option<Nvidia<'a>>,
+        nvidia: Option<&'a LoadedConfig>,
     ) -> Self {
         let settings = &loaded.settings;
         let scheduled = settings.scheduler.then(SchedulerLists::of_process).unwrap_or_default();
-        let nvidia = nvidia.or_else(|| Nvidia::of_settings(settings, kind));
-        Self { loaded, policy: &settings.policy, log, kind, nvidia, scheduled }
+        let nvidia = Nvidia::of(nvidia, settings, kind);
+        Self { loaded, log, kind, nvidia, scheduled }
+    }
+
+    pub fn policy(&self) -> &'a Policy {
+        &self.loaded.settings.policy
     }
 
     /// What a container with this request gets, logged. `None`: nothing applies.
@@ -93,14 +96,14 @@ impl<'a> Context<'a> {
     ) -> Result<Option<Edits>> {
         let files = self.vendor_files(request, notes)?;
         if let Some(problem) = self.loaded.problem.as_ref().or(request.ambiguity.as_ref()) {
-            if let Some(flag) = may_ask(&files, request, self.policy) {
+            if let Some(flag) = may_ask(&files, request, self.policy()) {
                 return Err(in_doubt(flag, problem));
             }
             notes.push(Note::new(Level::Warning, problem.to_string()));
             return Ok(None);
         }
         let settings = &self.loaded.settings;
-        let decided = decide(&files, request, self.policy, &settings.config_dir, notes);
+        let decided = decide(&files, request, self.policy(), &settings.config_dir, notes);
         // A host that can't be looked at may be a Jetson, which needs no vendor file.
         let allowed = decided.map_err(|error| Host::open(&settings.root).err().unwrap_or(error))?;
         let changes = !request.set.is_empty() || !request.unset.is_empty();
@@ -108,7 +111,7 @@ impl<'a> Context<'a> {
             return Ok(None);
         }
         let host = Host::open(&settings.root)?;
-        let scheduled = Scheduled::of(request, &host, &files, self.policy);
+        let scheduled = Scheduled::of(request, &host, &files, self.policy());
         self.collected(request, &host, &allowed, scheduled.as_ref(), notes).map(Some)
     }
 
@@ -152,7 +155,7 @@ impl<'a> Context<'a> {
         let files = self.vendor_files(request, &mut notes);
         self.log.write_all(&notes);
         let files = files?;
-        Ok(may_ask(&files, request, self.policy).map(str::to_owned))
+        Ok(may_ask(&files, request, self.policy()).map(str::to_owned))
     }
 
     /// Errors: the folder can't be read, and the container has an annotation that asks.
@@ -269,17 +272,17 @@ impl Context<'_> {
             if settings.scheduler {
                 replace_request(&mut request, &self.scheduled);
             }
-            nvidia.read(&mut request, self.policy, &settings.root);
+            nvidia.read(&mut request, self.policy(), &settings.root);
         }
         if settings.interfaces.contains(&Interface::Amd) {
-            read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy);
+            read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy());
         }
         request
     }
 
     /// Warnings about NVIDIA's configuration, which are logged if something is asked for.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &String> {
-        self.nvidia.iter().flat_map(|nvidia| nvidia.warnings)
+        self.nvidia.iter().flat_map(|nvidia| &nvidia.loaded.warnings)
     }
 
     /// Looks up on the host what a request gives a container.
@@ -294,9 +297,9 @@ impl Context<'_> {
             (Some(choice), _) if request.interface.is_none() => collect(host, choice)?,
             (Some(choice), _) => resolve(host, request, choice)?,
             (None, Some(nvidia)) if request.backend == Backend::Csv => {
-                csv::edits(host, nvidia.config, request)?
+                csv::edits(host, &nvidia.loaded.config, request)?
             }
-            (None, Some(nvidia)) => by_names(nvidia.config, request, container, host)?,
+            (None, Some(nvidia)) => by_names(&nvidia.loaded.config, request, container, host)?,
             (None, None) => Default::default(),
         };
         let nvidia = self.nvidia.filter(|_| request.interface == Some(Interface::Nvidia));
@@ -321,7 +324,7 @@ pub fn reserved(settings: &Settings, nvidia: Option<&Nvidia>) -> Vec<String> {
         return Vec::new();
     }
     let known = Interface::WORDS.map(|(_, interface)| interface.domain());
-    let kind = nvidia.and_then(|nvidia| nvidia.config.cdi_kind.split_once('/'));
+    let kind = nvidia.and_then(|nvidia| nvidia.loaded.config.cdi_kind.split_once('/'));
     let own = kind.map(|(vendor, _)| vendor);
     let all = known.into_iter().chain(own);
     all.map(str::to_ascii_lowercase).collect()
@@ -337,14 +340,10 @@ fn by_names(
 ) -> Result<(Edits, Vec<Note>)> {
     let names = request.devices.names();
     let (mut edits, notes) = cdi::edits(names, &config.cdi_folders, host)?;
-    edits.environment.retain(|entry| !is_devices(entry));
+    edits.environment.retain(|entry| variable_name(entry) != DEVICES);
     // Devices that the scheduler gives need their variable.
     if !container.has_scheduler() || request.is_schedulers() {
         edits.environment.push(format!("{DEVICES}=void"));
     }
     Ok((edits, notes))
-}
-
-fn is_devices(entry: &str) -> bool {
-    entry.split('=').next() == Some(DEVICES)
 }

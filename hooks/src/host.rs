@@ -171,10 +171,7 @@ impl Host {
     /// The names in a folder, sorted.
     pub fn names_in(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let opened = self.root.open_in(folder, flags)?;
-        let mut names = crate::host::rootfs::names_in(opened)?;
-        names.sort();
-        Ok(names)
+        names_in(self.root.open_in(folder, flags)?)
     }
 
     /// The target of the link at a path. `None`: it is not a link.
@@ -284,14 +281,9 @@ impl Host {
         let Ok(opened) = self.root.open_in(&format!("dev/{folder}"), flags) else {
             return Vec::new();
         };
-        let mut names: Vec<String> = names_in(&opened)
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|name| !name.starts_with('.') && glob_matches(part, name))
-            .map(|name| join(&name))
-            .collect();
-        names.sort();
-        names
+        let names = names_in(&opened).unwrap_or_default().into_iter();
+        let names = names.filter(|name| !name.starts_with('.') && glob_matches(part, name));
+        names.map(|name| join(&name)).collect()
     }
 }
 

@@ -17,37 +17,17 @@ use crate::host::rootfs::read_whole;
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
 };
-use crate::spec::config::{ContainerConfig, MAX_CONFIG};
+use crate::spec::config::MAX_CONFIG;
 use crate::spec::json::{quote, RawObject};
+
+pub use crate::spec::config::Spec;
 
 /// Types of file systems that a runtime creates for each container.
 pub const NEW_FILE_SYSTEMS: [&str; 9] =
     ["tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs"];
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
-/// The text of a spec and its members.
-#[derive(Debug)]
-pub struct Spec<'a> {
-    text: &'a str,
-    members: RawObject<'a>,
-}
-
 impl<'a> Spec<'a> {
-    /// Errors: the config is not a JSON object.
-    pub fn of(config: &ContainerConfig<'a>) -> Result<Self> {
-        let (text, members) = config.members()?;
-        Ok(Self { text, members: members.clone() })
-    }
-
-    /// The same from a text.
-    pub fn parse(text: &'a str) -> Result<Self> {
-        Self::of(&ContainerConfig::parse(text.as_bytes()))
-    }
-
-    pub fn text(&self) -> &'a str {
-        self.text
-    }
-
     /// `root.path`, relative to the bundle or absolute.
     pub fn root_path(&self) -> Result<Option<Cow<'a, str>>> {
         self.within("root", "path")?.map(|path| text("root.path", path)).transpose()

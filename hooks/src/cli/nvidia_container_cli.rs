@@ -13,20 +13,21 @@ use rustix::process::Pid;
 use crate::cli::commands::{command, Program, Takes};
 use crate::cli::nvidia_hook::SETTINGS_OPTION;
 use crate::cli::{complain, print};
-use crate::config::nvidia::{Compat, NvidiaConfig, CAPABILITIES as KNOWN_CAPABILITIES};
+use crate::config::nvidia::{
+    Compat, LoadedConfig, NvidiaConfig, CAPABILITIES as KNOWN_CAPABILITIES,
+};
 use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
-use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{hook, Context, FrontEndKind};
-use crate::host::facts::{field, Facts, FactsState, Gpu};
+use crate::host::facts::{field, Facts, Gpu, WRITE_AGAIN};
 use crate::host::libraries::is_library;
 use crate::host::nodes::number;
 use crate::host::Host;
 use crate::log::{Level, Log};
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
-use crate::model::request::{ContainerRequest, Interface, MigRight};
+use crate::model::request::{ContainerRequest, Interface, MIG_RIGHTS};
 use crate::spec::options::{flag, optional, value, Opt, ParsedArgs, Syntax};
 
 /// The name of the program with this command line.
@@ -137,12 +138,8 @@ fn configure(words: &ParsedArgs) -> Result<u8> {
     let compat = if is_without_compat { Compat::Disabled } else { Compat::default() };
     let config = NvidiaConfig { no_cgroups, compat, no_groups: true, ..NvidiaConfig::default() };
     let (loaded, log) = loaded(words);
-    let context = Context::of(
-        &loaded,
-        &log,
-        FrontEndKind::Hook,
-        Some(Nvidia::of_config(&config, FrontEndKind::Hook)),
-    );
+    let config = LoadedConfig { config, ..LoadedConfig::default() };
+    let context = Context::of(&loaded, &log, FrontEndKind::Hook, Some(&config));
     let mut edits = edits(&context, &environment(words))?;
     if words.is_set("no-devbind") {
         edits.devices.clear();
@@ -164,8 +161,8 @@ fn environment(words: &ParsedArgs) -> Vec<String> {
         format!("{CAPABILITIES}={}", capabilities.join(",")),
     ];
     for (option, variable) in [
-        ("mig-config", MigRight::Config.variable()),
-        ("mig-monitor", MigRight::Monitor.variable()),
+        ("mig-config", MIG_RIGHTS[0].0),
+        ("mig-monitor", MIG_RIGHTS[1].0),
         ("imex-channel", IMEX_CHANNELS),
     ] {
         variables.extend(all(option).map(|value| format!("{variable}={value}")));
@@ -178,19 +175,11 @@ fn environment(words: &ParsedArgs) -> Vec<String> {
 /// Prints the paths of the driver's files and nodes on the host.
 fn list(words: &ParsedArgs) -> Result<u8> {
     let is_all = LIST.iter().all(|option| words.value(option.name()).is_none());
-    let (loaded, log) = loaded(words);
-    let config = NvidiaConfig::default();
+    let (mut loaded, log) = loaded(words);
     // The host's files are shown, not given to a container.
-    let everything = Policy::default();
-    let context = Context {
-        policy: &everything,
-        ..Context::of(
-            &loaded,
-            &log,
-            FrontEndKind::Hook,
-            Some(Nvidia::of_config(&config, FrontEndKind::Hook)),
-        )
-    };
+    loaded.settings.policy = Policy::default();
+    let config = LoadedConfig::default();
+    let context = Context::of(&loaded, &log, FrontEndKind::Hook, Some(&config));
     let devices = words.value("device").unwrap_or(if is_all { "all" } else { "none" });
     let wants_compat32 = is_all || words.is_set("compat32");
     let capabilities = KNOWN_CAPABILITIES.into_iter();
@@ -232,16 +221,12 @@ fn is_program(path: &str) -> bool {
 fn info(words: &ParsedArgs) -> Result<u8> {
     let (loaded, _) = loaded(words);
     let host = Host::open(&loaded.settings.root)?;
-    let facts = match host.facts(Interface::Nvidia.word()) {
-        FactsState::Facts(facts) => facts,
-        FactsState::Broken(problem) => {
-            return Err(Error::failed(problem).resolve(crate::host::facts::WRITE_AGAIN))
-        }
-        FactsState::Absent => of_nodes(&host).ok_or_else(|| {
-            Error::not_found("no NVIDIA driver is loaded, or its devices are unknown")
-                .resolve("load it, and write the device facts: provision load nvidia && provision devices --rescan")
-        })?,
-    };
+    let known = host.facts(Interface::Nvidia.word()).sound();
+    let known = known.map_err(|problem| Error::failed(problem).resolve(WRITE_AGAIN))?;
+    let facts = known.or_else(|| of_nodes(&host)).ok_or_else(|| {
+        Error::not_found("no NVIDIA driver is loaded, or its devices are unknown")
+            .resolve("load it, and write the device facts: provision load nvidia && provision devices --rescan")
+    })?;
     let driver = facts.driver_version.clone().or_else(|| driver_version(&host));
     let versions = [driver, facts.cuda_version.clone()].map(|text| text.unwrap_or(UNKNOWN.into()));
     let devices = facts.devices.iter().map(|gpu| columns(&host, gpu));
@@ -295,16 +280,11 @@ fn columns(host: &Host, gpu: &Gpu) -> [String; 7] {
     ]
 }
 
-/// The version of the driver that is loaded.
+/// The version of the driver that is loaded: in the first line of its file, which ends with a date.
 fn driver_version(host: &Host) -> Option<String> {
-    driver_of(&host.text_of_kernel("/proc/driver/nvidia/version")?)
-}
-
-/// The version in the first line of the driver's file, which ends with a date.
-fn driver_of(text: &str) -> Option<String> {
-    let words = text.lines().next()?.split_whitespace();
+    let text = host.text_of_kernel("/proc/driver/nvidia/version")?;
     let is_version = |word: &&str| {
         word.split('.').count() > 1 && word.split('.').all(|part| part.parse::<u32>().is_ok())
     };
-    words.into_iter().find(is_version).map(str::to_owned)
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }

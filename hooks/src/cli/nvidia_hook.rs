@@ -11,8 +11,7 @@ use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::cdi_hook::{self, parse, Verb, VERBS};
 use crate::frontends::hook::{self, read_state};
-use crate::frontends::nvidia::{Nvidia, HOOKS};
-use crate::frontends::FrontEndKind;
+use crate::frontends::nvidia::HOOKS;
 use crate::log::{printable, Level, Log};
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
@@ -66,7 +65,7 @@ pub fn run(words: &[OsString]) -> u8 {
         _ if words.is_set("version") => print(VERSION),
         _ if words.is_set("help") => return wrong(USAGE),
         Some("prestart") => {
-            prestart(&place, words.value(SETTINGS_OPTION).map(Path::new), words.is_set("debug"))
+            prestart(place, words.value(SETTINGS_OPTION).map(Path::new), words.is_set("debug"))
         }
         Some("poststart" | "poststop") => Ok(exit::DONE),
         _ => return wrong(USAGE),
@@ -84,11 +83,12 @@ fn wrong(text: &str) -> u8 {
 }
 
 /// Gives a container its devices, at the stage `prestart`.
-fn prestart(place: &ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8> {
-    let loaded = nvidia::load(&place.path, place.named);
+fn prestart(place: ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8> {
+    let is_missing = place.named && !place.path.exists();
+    let loaded = nvidia::load(place);
     // A named file has to exist. For mistakes in it, the front end refuses only containers that
     // ask.
-    if let (true, Some(problem)) = (place.named && !place.path.exists(), &loaded.problem) {
+    if let (true, Some(problem)) = (is_missing, &loaded.problem) {
         return Err(problem.clone());
     }
     if is_debug {
@@ -96,8 +96,7 @@ fn prestart(place: &ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8
             let _ = writeln!(std::io::stderr(), "warning: {}", printable(warning));
         }
     }
-    let nvidia = Nvidia::of_loaded(&loaded, place, FrontEndKind::Hook);
-    hook::run(&settings::load(own), Some(nvidia), &read_state(None)?)?;
+    hook::run(&settings::load(own), Some(&loaded), &read_state(None)?)?;
     Ok(exit::DONE)
 }
 

@@ -46,7 +46,6 @@ pub fn read<T>(
     let mut names = names_in(&opened)?;
     // Editors and package managers leave files with a dot in front behind.
     names.retain(|name| !name.starts_with('.') && is_wanted(name));
-    names.sort();
     let read = |name: String| {
         let path = folder.join(&name);
         let content = read_file(&opened, &path, &name).and_then(|(file, own)| {

@@ -127,8 +127,10 @@ pub struct ConfigPath {
 }
 
 /// The file as far as it could be read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct LoadedConfig {
+    /// `None`: it is from no file.
+    pub path: Option<PathBuf>,
     /// The values of the file, with defaults where there are mistakes. Only defaults if a user
     /// other than root may change the file.
     pub config: NvidiaConfig,
@@ -148,10 +150,6 @@ impl LoadedConfig {
             format!("{key} has no effect here: {why}")
         };
         self.warnings.iter().cloned().chain(self.idle.iter().map(why)).collect()
-    }
-
-    fn broken(problem: Error) -> Self {
-        Self { problem: Some(problem), ..Self::default() }
     }
 }
 
@@ -173,21 +171,27 @@ pub fn place(option: Option<&Path>, reads_environment: bool) -> ConfigPath {
 
 /// Reads the file. If it was not named and does not exist, the defaults count. A link that leads
 /// nowhere is a mistake.
-pub fn load(path: &Path, named: bool) -> LoadedConfig {
-    if !named && rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
-        return LoadedConfig::default();
-    }
-    let shown = path.display();
-    match read(path) {
-        Ok(file) => judge(path, &file),
-        Err(Errno::INVAL) => {
-            LoadedConfig::broken(Error::usage(format!("{shown} is not a regular file")))
+pub fn load(ConfigPath { path, named }: ConfigPath) -> LoadedConfig {
+    let loaded = if !named && rustix::fs::lstat(&path).err() == Some(Errno::NOENT) {
+        LoadedConfig::default()
+    } else {
+        match read(&path) {
+            Ok(file) => judge(&path, &file),
+            Err(error) => {
+                LoadedConfig { problem: Some(unread(&path, error)), ..LoadedConfig::default() }
+            }
         }
-        Err(Errno::NOENT) => LoadedConfig::broken(
-            Error::usage(format!("can't read {shown}: there is no such file"))
-                .resolve(format!("make it: nvidia-ctk config default --output {shown}")),
-        ),
-        Err(error) => LoadedConfig::broken(cannot_read(path, error)),
+    };
+    LoadedConfig { path: Some(path), ..loaded }
+}
+
+fn unread(path: &Path, error: Errno) -> Error {
+    let shown = path.display();
+    match error {
+        Errno::INVAL => Error::usage(format!("{shown} is not a regular file")),
+        Errno::NOENT => Error::usage(format!("can't read {shown}: there is no such file"))
+            .resolve(format!("make it: nvidia-ctk config default --output {shown}")),
+        error => cannot_read(path, error),
     }
 }
 
@@ -200,8 +204,8 @@ fn judge(path: &Path, file: &File) -> LoadedConfig {
     if file.distrust.is_some() {
         return LoadedConfig { problem, ..LoadedConfig::default() };
     }
-    let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}"));
-    LoadedConfig { config: read.config, problem, warnings: warnings.collect(), idle: read.idle }
+    let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}")).collect();
+    LoadedConfig { path: None, config: read.config, problem, warnings, idle: read.idle }
 }
 
 /// Every mistake in the text of such a file, each with its key.

@@ -19,16 +19,30 @@ pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
 pub const DEFAULT_CONFIG_DIR: &str = "/etc/oci-decorator/oci-decorator.d";
 /// Environment variable that names another settings file, for the runtime only.
 pub const VARIABLE: &str = "OCI_DECORATOR_CONFIG";
+/// What takes the value of a key over. Errors: the value is wrong.
+type Take<T> = fn(&mut T, &Value) -> Result<(), String>;
+
 /// Every key of the file.
-pub const KEYS: [&str; 8] = [
-    "config-dir",
-    "root",
-    "runtimes",
-    "log-level",
-    "log-file",
-    "policy",
-    "interfaces",
-    "scheduler",
+const KEYS: [(&str, Take<Settings>); 8] = [
+    ("config-dir", |s, v| path(v).map(|v| s.config_dir = v)),
+    ("root", |s, v| path(v).map(|v| s.root = v)),
+    ("runtimes", |s, v| runtimes(v).map(|v| s.runtimes = v)),
+    ("log-level", |s, v| level(v).map(|v| s.log_level = v)),
+    ("log-file", |s, v| path(v).map(|v| s.log_file = Some(v))),
+    // A table of its own.
+    ("policy", |_, _| Ok(())),
+    ("interfaces", |s, v| interfaces(v).map(|v| s.interfaces = v)),
+    ("scheduler", |s, v| boolean(v).map(|v| s.scheduler = v)),
+];
+/// Every key of that table.
+const POLICY_KEYS: [(&str, Take<Policy>); 7] = [
+    ("environment", |p, v| word(v, &Who::WORDS).map(|v| p.environment = v)),
+    ("annotations", |p, v| word(v, &Who::WORDS).map(|v| p.annotations = v)),
+    ("annotations-from", |p, v| word(v, &Writer::WORDS).map(|v| p.annotations_from = v)),
+    ("mounts", |p, v| word(v, &Who::WORDS).map(|v| p.mounts = v)),
+    ("cdi", |p, v| word(v, &Who::WORDS).map(|v| p.cdi = v)),
+    ("on-refusal", |p, v| word(v, &OnRefusal::WORDS).map(|v| p.on_refusal = v)),
+    ("allow", |p, v| allow(v).map(|v| p.allow = Some(v))),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +225,7 @@ fn parse(text: &str) -> (Settings, Vec<String>) {
     for (key, value) in sorted(&table) {
         if key == "policy" {
             settings.policy = read_policy(value, &mut mistakes);
-        } else if let Err(problem) = set(&mut settings, key, value) {
+        } else if let Err(problem) = set(&mut settings, &KEYS, key, value) {
             mistakes.push(format!("{key}: {problem}"));
         }
     }
@@ -242,18 +256,13 @@ pub(super) fn one_line(error: &TomlError) -> String {
     error.message().replace('\n', "; ")
 }
 
-fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<(), String> {
-    match key {
-        "config-dir" => settings.config_dir = path(value)?,
-        "root" => settings.root = path(value)?,
-        "runtimes" => settings.runtimes = runtimes(value)?,
-        "log-level" => settings.log_level = level(value)?,
-        "log-file" => settings.log_file = Some(path(value)?),
-        "interfaces" => settings.interfaces = interfaces(value)?,
-        "scheduler" => settings.scheduler = boolean(value)?,
-        _ => return Err(format!("unknown key; known are {}", KEYS.join(", "))),
-    }
-    Ok(())
+/// Takes a value over by a table of keys.
+fn set<T>(to: &mut T, keys: &[(&str, Take<T>)], key: &str, value: &Value) -> Result<(), String> {
+    let take = by_word(keys, key).ok_or_else(|| {
+        let known: Vec<_> = keys.iter().map(|(key, _)| *key).collect();
+        format!("unknown key; known are {}", known.join(", "))
+    })?;
+    take(to, value)
 }
 
 pub(super) fn boolean(value: &Value) -> Result<bool, String> {
@@ -320,10 +329,6 @@ pub(super) fn runtimes(value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// Every key of the table.
-pub const POLICY_KEYS: [&str; 7] =
-    ["environment", "annotations", "annotations-from", "mounts", "cdi", "on-refusal", "allow"];
-
 /// Reads the table. A wrong value leaves the default, and adds `policy.KEY: PROBLEM` to the
 /// mistakes.
 pub fn read_policy(value: &Value, mistakes: &mut Vec<String>) -> Policy {
@@ -334,25 +339,11 @@ pub fn read_policy(value: &Value, mistakes: &mut Vec<String>) -> Policy {
         return policy;
     };
     for (key, value) in sorted(table) {
-        if let Err(problem) = set_policy(&mut policy, key, value) {
+        if let Err(problem) = set(&mut policy, &POLICY_KEYS, key, value) {
             mistakes.push(format!("policy.{key}: {problem}"));
         }
     }
     policy
-}
-
-fn set_policy(policy: &mut Policy, key: &str, value: &Value) -> Result<(), String> {
-    match key {
-        "environment" => policy.environment = word(value, &Who::WORDS)?,
-        "annotations" => policy.annotations = word(value, &Who::WORDS)?,
-        "annotations-from" => policy.annotations_from = word(value, &Writer::WORDS)?,
-        "mounts" => policy.mounts = word(value, &Who::WORDS)?,
-        "cdi" => policy.cdi = word(value, &Who::WORDS)?,
-        "on-refusal" => policy.on_refusal = word(value, &OnRefusal::WORDS)?,
-        "allow" => policy.allow = Some(allow(value)?),
-        _ => return Err(format!("unknown key; known are {}", POLICY_KEYS.join(", "))),
-    }
-    Ok(())
 }
 
 fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Result<T, String> {
@@ -432,8 +423,9 @@ mod tests {
         };
         assert_eq!(settings, expected);
         assert_eq!(settings.policy.allow.map(|vendors| vendors.len()), Some(2));
-        for key in KEYS.iter().chain(&POLICY_KEYS) {
-            let table = ["policy", "allow"].contains(key);
+        let keys = KEYS.iter().map(|(key, _)| *key).chain(POLICY_KEYS.iter().map(|(key, _)| *key));
+        for key in keys {
+            let table = ["policy", "allow"].contains(&key);
             let as_value = live.contains(&format!("\n{key} = "));
             assert!(table || as_value, "{key}");
         }

@@ -65,13 +65,18 @@ impl Reader {
                 "driver_feature" => {
                     vendor.driver_feature = self.strings(key, value, check_feature);
                 }
-                "inventory" => vendor.inventory = self.inventory(key, value),
+                "inventory" => vendor.inventory = self.by_feature(key, value, Self::feature),
                 "root" => vendor.root = self.checked(key, value, check_path),
                 "sonames" => vendor.sonames = self.sonames(key, value),
                 "cdi_kind" => vendor.cdi_kind = self.checked(key, value, check_kind),
                 "units" => vendor.units = self.checked(key, value, check_units),
                 "interfaces" => vendor.interfaces = self.interfaces(key, value),
-                "aliases" => vendor.aliases = self.aliases(key, value),
+                "aliases" => {
+                    let names = |it: &mut Self, key: &str, value: &Json| {
+                        it.strings(key, value, check_feature)
+                    };
+                    vendor.aliases = self.by_feature(key, value, names);
+                }
                 "$schema" => _ = self.string(key, value),
                 _ => {}
             }
@@ -149,29 +154,22 @@ impl Reader {
         known.collect()
     }
 
-    fn aliases(&mut self, key: &str, value: &Json) -> Vec<(String, Vec<String>)> {
-        let mut aliases = Vec::new();
+    /// The members of an object, whose names are those of features.
+    fn by_feature<T>(
+        &mut self,
+        key: &str,
+        value: &Json,
+        read: fn(&mut Self, &str, &Json) -> T,
+    ) -> Vec<(String, T)> {
+        let mut found = Vec::new();
         for (name, value) in self.members(key, value, &[]) {
             let place = join(key, name);
             if let Some(problem) = check_feature(name) {
                 self.note(&place, problem);
             }
-            let features = self.strings(&place, value, check_feature);
-            aliases.push((name.to_owned(), features));
+            found.push((name.to_owned(), read(self, &place, value)));
         }
-        aliases
-    }
-
-    fn inventory(&mut self, key: &str, value: &Json) -> Vec<(String, Inventory)> {
-        let mut inventory = Vec::new();
-        for (name, value) in self.members(key, value, &[]) {
-            let place = join(key, name);
-            if let Some(problem) = check_feature(name) {
-                self.note(&place, problem);
-            }
-            inventory.push((name.to_owned(), self.feature(&place, value)));
-        }
-        inventory
+        found
     }
 
     fn feature(&mut self, key: &str, value: &Json) -> Inventory {
@@ -342,11 +340,11 @@ fn vendor_file(file: ConfigFile<Vendor>) -> VendorFile {
 }
 
 fn broken(file: Unusable) -> Broken {
-    Broken {
-        flags: flags_in(&file.text),
-        interfaces: interfaces_in(&file.text),
-        mistakes: file.mistakes,
-    }
+    let mut flags = strings_in(&file.text, "activation_flag");
+    flags.retain(|flag| is_flag(flag));
+    let interfaces = strings_in(&file.text, "interfaces");
+    let interfaces = interfaces.iter().filter_map(|word| Interface::from_word(word)).collect();
+    Broken { flags, interfaces, mistakes: file.mistakes }
 }
 
 fn cannot_read(folder: &Path, error: Errno) -> Error {
@@ -359,39 +357,23 @@ fn cannot_read(folder: &Path, error: Errno) -> Error {
     }
 }
 
-/// The interfaces that a text names, even if it is not valid JSON.
-fn interfaces_in(text: &str) -> Vec<Interface> {
+/// The strings that a member holds, even if the text is not valid JSON.
+fn strings_in(text: &str, key: &str) -> Vec<String> {
     if let Ok(Json::Object(members)) = serde_json::from_str(text) {
-        let lists = members.iter().filter(|(key, _)| key == "interfaces");
-        let words = lists.flat_map(|(_, value)| match value {
-            Json::Array(items) => items.iter().filter_map(Json::text).collect(),
-            _ => Vec::new(),
+        let values = members.iter().filter(|(known, _)| known == key);
+        let values = values.flat_map(|(_, value)| match value {
+            Json::Array(items) => items.iter().collect(),
+            value => vec![value],
         });
-        return words.filter_map(Interface::from_word).collect();
+        return values.filter_map(Json::text).map(str::to_owned).collect();
     }
-    let lists = text.split("\"interfaces\"").skip(1);
-    let lists = lists.filter_map(|rest| rest.split(']').next());
-    let words = lists.flat_map(|list| list.split('"'));
-    words.filter_map(Interface::from_word).collect()
-}
-
-/// The activation flags that a text names, even if it is not valid JSON.
-fn flags_in(text: &str) -> Vec<String> {
-    if let Ok(Json::Object(members)) = serde_json::from_str(text) {
-        return members
-            .iter()
-            .filter(|(key, _)| key == "activation_flag")
-            .filter_map(|(_, value)| value.text())
-            .filter(|flag| is_flag(flag))
-            .map(str::to_owned)
-            .collect();
-    }
-    text.split("\"activation_flag\"")
-        .skip(1)
-        .filter_map(|rest| {
-            let rest = rest.trim_start().strip_prefix(':')?.trim_start();
-            let flag = rest.strip_prefix('"')?.split('"').next()?;
-            is_flag(flag).then(|| flag.to_owned())
-        })
-        .collect()
+    let value = |rest: &'_ str| {
+        let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+        let text = match rest.strip_prefix('[') {
+            Some(list) => list.split(']').next()?,
+            None => rest.strip_prefix('"')?.split('"').next()?,
+        };
+        Some(text.split('"').map(str::to_owned).collect::<Vec<_>>())
+    };
+    text.split(&format!("\"{key}\"")).skip(1).filter_map(value).flatten().collect()
 }

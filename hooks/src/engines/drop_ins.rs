@@ -34,12 +34,16 @@ pub fn crio_with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Resul
     Ok(toml_text::text_of(&document))
 }
 
-/// The program of a runtime.
-pub fn crio_program(text: &str, name: &str) -> Result<Option<String>> {
+/// The program of a runtime, which its item has somewhere.
+pub fn program(
+    text: &str,
+    runtimes: &[&str],
+    name: &str,
+    of: fn(&Item) -> Option<&str>,
+) -> Result<Option<String>> {
     let document = parse(text)?;
-    let runtime = get(&document, &[CRIO_RUNTIMES, &[name]].concat());
-    let path = |item: &Item| item.get("runtime_path").and_then(Item::as_str).map(str::to_owned);
-    Ok(runtime.map(|item| path(item).unwrap_or_default()))
+    let runtime = get(&document, &[runtimes, &[name]].concat());
+    Ok(runtime.map(|item| of(item).unwrap_or_default().to_owned()))
 }
 
 /// Errors: the text of another file is not TOML.
@@ -84,12 +88,4 @@ pub fn podman_with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
         remove_default(&mut document, PODMAN_DEFAULT, &runtime.name);
     }
     Ok(toml_text::text_of(&document))
-}
-
-/// The first program of a runtime.
-pub fn podman_program(text: &str, name: &str) -> Result<Option<String>> {
-    let document = parse(text)?;
-    let runtime = get(&document, &[PODMAN_RUNTIMES, &[name]].concat());
-    let first = |item: &toml_edit::Item| item.as_array()?.get(0)?.as_str().map(str::to_owned);
-    Ok(runtime.map(|item| first(item).unwrap_or_default()))
 }

@@ -53,12 +53,13 @@ pub fn idle_note(verb: &Verb) -> Option<Note> {
 pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     let bundle = bundle(state)?;
     let path = bundle.join("config.json");
-    let (config, mountinfo);
+    let (bytes, config, mountinfo);
     let (mut rootfs, present) = match read_config(&path) {
         Ok(Some((text, _))) => {
-            config = text;
-            let spec = Spec::of(&ContainerConfig::parse(&config))?;
-            (open_root(&spec, &bundle)?, spec.present()?)
+            bytes = text;
+            config = ContainerConfig::parse(&bytes);
+            let spec = config.spec()?;
+            (open_root(spec, &bundle)?, spec.present()?)
         }
         Ok(None) => {
             let path = path.display();

@@ -13,11 +13,11 @@ use rustix::process::Pid;
 
 use crate::apply::namespace::process::Process;
 use crate::apply::namespace::{cgroup, params, DetachedMounts};
-use crate::apply::spec::{read_config, Spec};
+use crate::apply::spec::read_config;
 use crate::apply::write_files;
+use crate::config::nvidia::LoadedConfig;
 use crate::config::settings::LoadedSettings;
 use crate::error::{Error, Result};
-use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{self, read_file, read_input, Context, FrontEndKind};
 use crate::host::rootfs::Rootfs;
 use crate::log::{Level, Log, Note};
@@ -41,7 +41,7 @@ const MAX_STATE: u64 = 1 << 20;
 
 /// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it, under NVIDIA's name or our
 /// own. Errors: the start is refused.
-pub fn run(loaded: &LoadedSettings, nvidia: Option<Nvidia>, input: &str) -> Result<()> {
+pub fn run(loaded: &LoadedSettings, nvidia: Option<&LoadedConfig>, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
@@ -70,14 +70,14 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     let Some(mut edits) = context.edits(&request)? else {
         return Ok(());
     };
-    let spec = Spec::of(&config)?;
+    let spec = config.spec()?;
     let present = spec.present()?;
     edits.leave_listed(&present);
     // The image is seen too late to decide between a folder and its files.
     edits.folders.clear();
     let process = Process::open(state.pid.clone()?)?;
     enter(context, edits, present, &process, &state.id, || {
-        let rootfs = frontends::rootfs(&spec, &bundle)?;
+        let rootfs = frontends::rootfs(spec, &bundle)?;
         rootfs.ok_or_else(|| Error::failed("the container's config.json has no root.path"))
     })
 }
@@ -125,7 +125,7 @@ fn enter(
 ) -> Result<()> {
     let hosts = DetachedMounts::open(&edits, process.needs_mounted_nodes())?;
     // Another program may give the right to use the devices.
-    let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+    let no_cgroups = context.nvidia.is_some_and(|it| it.loaded.config.no_cgroups);
     if !no_cgroups && !process.is_rootless {
         cgroup::allow(&edits.devices, process, id)?;
     }

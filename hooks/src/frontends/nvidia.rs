@@ -11,11 +11,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::config::nvidia::{
-    load, place, ConfigPath, LoadedConfig, NvidiaConfig, RuntimeMode, DEFAULT_PATH,
-};
+use crate::config::nvidia::{load, place, LoadedConfig, NvidiaConfig, RuntimeMode};
 use crate::config::settings::{self, Settings};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::frontends::cdi::params_edit;
 use crate::frontends::nvidia::vars::{CUDA_VERSION, DEVICES, MOUNTS};
 use crate::frontends::{runtime, FrontEndKind};
@@ -29,55 +27,43 @@ use crate::spec::config::ScanScope;
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
-static OWN: LazyLock<NvidiaConfig> =
-    LazyLock::new(|| NvidiaConfig { mode: RuntimeMode::JitCdi, ..NvidiaConfig::default() });
+static OWN: LazyLock<LoadedConfig> = LazyLock::new(|| {
+    let config = NvidiaConfig { mode: RuntimeMode::JitCdi, ..NvidiaConfig::default() };
+    LoadedConfig { config, ..LoadedConfig::default() }
+});
 
-/// The parameters of NVIDIA's interface.
+/// NVIDIA's interface, for a kind of front end.
 #[derive(Debug, Clone, Copy)]
 pub struct Nvidia<'a> {
-    pub config: &'a NvidiaConfig,
-    /// Why the configuration may not be the intended one: every mistake in it. A container that
-    /// asks for devices is refused with them.
-    pub problem: Option<&'a Error>,
-    pub warnings: &'a [String],
+    /// A container that asks for devices is refused with the mistakes in it.
+    pub loaded: &'a LoadedConfig,
     pub kind: FrontEndKind,
-    /// CDI annotations count, because no engine has handled them.
-    pub reads_annotations: bool,
-    /// The path of the configuration, unless it is the default.
-    pub file: Option<&'a Path>,
 }
 
 impl<'a> Nvidia<'a> {
-    /// The interface under this program's own names. `None`: the settings do not list it.
-    pub fn of_settings(settings: &Settings, kind: FrontEndKind) -> Option<Self> {
+    /// The interface with NVIDIA's configuration, or under this program's own names. `None`: the
+    /// settings do not list it.
+    pub fn of(
+        loaded: Option<&'a LoadedConfig>,
+        settings: &Settings,
+        kind: FrontEndKind,
+    ) -> Option<Self> {
         let is_listed = settings.interfaces.contains(&Interface::Nvidia);
-        is_listed.then(|| Self::of_config(&OWN, kind))
+        let loaded = loaded.or_else(|| is_listed.then(|| &*OWN))?;
+        Some(Self { loaded, kind })
     }
 
-    /// The interface with a configuration of no file.
-    pub fn of_config(config: &'a NvidiaConfig, kind: FrontEndKind) -> Self {
-        let (problem, warnings, file) = (None, &[][..], None);
-        Self { config, problem, warnings, kind, reads_annotations: false, file }
-    }
-
-    /// The interface under NVIDIA's names, with the configuration that was loaded from a place.
-    pub fn of_loaded(loaded: &'a LoadedConfig, place: &'a ConfigPath, kind: FrontEndKind) -> Self {
-        Self {
-            config: &loaded.config,
-            problem: loaded.problem.as_ref(),
-            warnings: &loaded.warnings,
-            kind,
-            reads_annotations: kind == FrontEndKind::Runtime,
-            file: (place.path != Path::new(DEFAULT_PATH)).then_some(&place.path),
-        }
+    /// True for NVIDIA's runtime: its engine has not handled CDI annotations, so they count.
+    fn is_runtime(&self) -> bool {
+        self.kind == FrontEndKind::Runtime && self.loaded.path.is_some()
     }
 
     /// The parts of a config that are read for this interface.
     pub fn scan_scope(&self) -> ScanScope<'a> {
         let prefixes: &[String] =
-            if self.reads_annotations { &self.config.cdi_prefixes } else { &[] };
+            if self.is_runtime() { &self.loaded.config.cdi_prefixes } else { &[] };
         ScanScope {
-            mounts_below: self.config.volume_mounts.then_some(MOUNTS),
+            mounts_below: self.loaded.config.volume_mounts.then_some(MOUNTS),
             cdi_prefixes: prefixes,
         }
     }
@@ -90,7 +76,7 @@ impl<'a> Nvidia<'a> {
         }
         request.possible_trigger = self.possible_trigger(request, |source| policy.may_use(source));
         if request.ambiguity.is_none() && request.possible_trigger.is_some() {
-            request.ambiguity = self.problem.cloned();
+            request.ambiguity.clone_from(&self.loaded.problem);
         }
         if request.ambiguity.is_none() {
             let is_tegra =
@@ -112,7 +98,7 @@ impl<'a> Nvidia<'a> {
         if let Some((key, _)) = annotation {
             return Some(key.clone().into_owned());
         }
-        if self.config.volume_mounts && may(RequestSource::Mounts) {
+        if self.loaded.config.volume_mounts && may(RequestSource::Mounts) {
             let mut mounts = request.mounts.iter();
             if let Some(mount) = mounts.find(|m| m.destination.contains(MOUNTS)) {
                 return Some(mount.destination.clone().into_owned());
@@ -125,7 +111,7 @@ impl<'a> Nvidia<'a> {
             let mut values = request.environment.of(name);
             values.any(|value| DeviceList::of([value]) != DeviceList::Nothing)
         };
-        let swarm = self.config.swarm_resources.iter().map(String::as_str);
+        let swarm = self.loaded.config.swarm_resources.iter().map(String::as_str);
         let asking = swarm.chain([DEVICES]).find(asks);
         let is_legacy =
             || request.environment.get(DEVICES).is_none() && vars::is_legacy(&request.environment);
@@ -142,7 +128,7 @@ impl<'a> Nvidia<'a> {
     /// True where NVIDIA's hook gives the devices in NVIDIA's toolkit. It reads the capabilities, and checks what an image
     /// requires. The modes that make a specification give every feature, and check nothing.
     fn is_legacy(&self) -> bool {
-        match self.config.mode {
+        match self.loaded.config.mode {
             RuntimeMode::Legacy => true,
             RuntimeMode::Auto => self.kind == FrontEndKind::Hook,
             RuntimeMode::Csv | RuntimeMode::Cdi | RuntimeMode::JitCdi => false,
@@ -151,9 +137,9 @@ impl<'a> Nvidia<'a> {
 
     /// True for a hook that NVIDIA's runtime leaves out in the modes that make a specification.
     fn is_disabled(&self, hook: &str) -> bool {
-        let names = &self.config.disabled_hooks;
+        let names = &self.loaded.config.disabled_hooks;
         self.kind == FrontEndKind::Runtime
-            && matches!(self.config.mode, RuntimeMode::Auto | RuntimeMode::JitCdi)
+            && matches!(self.loaded.config.mode, RuntimeMode::Auto | RuntimeMode::JitCdi)
             && names.iter().any(|name| name == "all" || name == hook)
     }
 
@@ -162,15 +148,8 @@ impl<'a> Nvidia<'a> {
     /// starts before the container exists, so it adds a hook, but only if the driver's settings on
     /// the host require it.
     pub fn spec_edits(&self, host: &Host) -> Result<Edits> {
-        let hook = match self.kind {
-            FrontEndKind::Runtime
-                if self.reads_annotations
-                    && !self.is_disabled("disable-device-node-modification") =>
-            {
-                params_edit(host)?
-            }
-            _ => None,
-        };
+        let is_wanted = self.is_runtime() && !self.is_disabled("disable-device-node-modification");
+        let hook = if is_wanted { params_edit(host)? } else { None };
         Ok(Edits {
             hooks: hook.into_iter().collect(),
             keeps_nodes: self.kind == FrontEndKind::Hook,
@@ -198,10 +177,11 @@ const VERSION: &str = concat!(
 );
 
 /// The configuration of the runtime with this name.
-pub fn config_of(name: &str, config: &NvidiaConfig) -> NvidiaConfig {
-    let named = NAMES.into_iter().find(|(known, _)| *known == name);
-    let selected = named.and_then(|(_, mode)| mode);
-    NvidiaConfig { mode: selected.unwrap_or(config.mode), ..config.clone() }
+pub fn named(name: &str, mut loaded: LoadedConfig) -> LoadedConfig {
+    let known = NAMES.into_iter().find(|(known, _)| *known == name);
+    let selected = known.and_then(|(_, mode)| mode);
+    loaded.config.mode = selected.unwrap_or(loaded.config.mode);
+    loaded
 }
 
 /// True for a name of NVIDIA's runtime.
@@ -211,30 +191,19 @@ pub fn is_name(name: &str) -> bool {
 
 /// Runs the command line of a runtime with this name. Returns only if that fails.
 pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
-    let (loaded, place) = loaded(name);
-    let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
+    let loaded = named(name, load(place(None, true)));
     if words.first().is_some_and(|word| word == "--version" || word == "-v") {
         // The low-level runtime adds its own.
         let _ = std::io::stdout().write_all(VERSION.as_bytes());
     }
-    runtime::run(words, Some(nvidia))
-}
-
-/// NVIDIA's settings for a runtime with this name.
-fn loaded(name: &str) -> (LoadedConfig, ConfigPath) {
-    let place = place(None, true);
-    let mut loaded = load(&place.path, place.named);
-    loaded.config = config_of(name, &loaded.config);
-    (loaded, place)
+    runtime::run(words, Some(&loaded))
 }
 
 /// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime
 /// with this `PATH`. Errors: it would start no container.
 pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
-    let named = settings::named_by_environment();
-    let own = settings::load(named.as_deref());
-    let (loaded, place) = loaded(program);
-    let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
-    let nvidia = is_name(program).then_some(nvidia);
-    runtime::low_level(&own, named.as_deref(), nvidia, path).map(drop)
+    let place_of_own = settings::named_by_environment();
+    let own = settings::load(place_of_own.as_deref());
+    let loaded = is_name(program).then(|| load(place(None, true)));
+    runtime::low_level(&own, place_of_own.as_deref(), loaded.as_ref(), path).map(drop)
 }

@@ -12,10 +12,9 @@ use rustix::fs::Stat;
 
 use crate::apply::spec::{read_config, write_config, Spec};
 use crate::apply::write_files;
-use crate::config::nvidia;
+use crate::config::nvidia::LoadedConfig;
 use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
-use crate::frontends::nvidia::Nvidia;
 use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::files::{candidates, is_executable, PATH};
 use crate::host::rootfs::Rootfs;
@@ -30,7 +29,7 @@ pub const NAME: &str = "oci-decorator-runtime";
 const CRIO: &str = "/usr/libexec/crio";
 
 /// Runs the command line of a runtime, under NVIDIA's name or our own. Returns only if that fails.
-pub fn run(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
+pub fn run(words: &[OsString], nvidia: Option<&LoadedConfig>) -> u8 {
     let arguments = Arguments::parse(words);
     let error = match start(&arguments, words, nvidia) {
         Ok(never) => match never {},
@@ -43,7 +42,7 @@ pub fn run(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
 fn start(
     arguments: &Arguments,
     words: &[OsString],
-    nvidia: Option<Nvidia>,
+    nvidia: Option<&LoadedConfig>,
 ) -> Result<std::convert::Infallible> {
     // Containers can be stopped even if the settings are broken.
     let named = settings::named_by_environment();
@@ -62,13 +61,11 @@ fn start(
 pub fn low_level(
     loaded: &LoadedSettings,
     named: Option<&Path>,
-    nvidia: Option<Nvidia>,
+    nvidia: Option<&LoadedConfig>,
     mut path: OsString,
 ) -> Result<PathBuf> {
-    let theirs = nvidia.and_then(|nvidia| {
-        let file = nvidia.file.unwrap_or(Path::new(nvidia::DEFAULT_PATH));
-        Some((nvidia.config.runtimes.as_deref()?, file))
-    });
+    let theirs = nvidia
+        .and_then(|loaded| Some((loaded.config.runtimes.as_deref()?, loaded.path.as_deref()?)));
     let (runtimes, file) = theirs
         .unwrap_or((&loaded.settings.runtimes, named.unwrap_or(Path::new(settings::DEFAULT_PATH))));
     path.push(":");
@@ -84,14 +81,16 @@ pub fn low_level(
 }
 
 /// Edits the bundle of the container.
-fn decorate(loaded: &LoadedSettings, arguments: &Arguments, nvidia: Option<Nvidia>) -> Result<()> {
+fn decorate(
+    loaded: &LoadedSettings,
+    arguments: &Arguments,
+    nvidia: Option<&LoadedConfig>,
+) -> Result<()> {
     let settings = &loaded.settings;
     let container = arguments.creates.first().map_or("", |create| &create.container);
-    let theirs = nvidia.map(|nvidia| nvidia.config);
+    let theirs = nvidia.map(|nvidia| &nvidia.config);
     let level = theirs.and_then(|config| config.log_level);
     let file = theirs.and_then(|config| config.log_file.clone());
-    // In NVIDIA's configuration, /dev/null means that no log is written.
-    let file = file.filter(|file| file != Path::new("/dev/null"));
     let log = Log::new(
         level.unwrap_or(settings.log_level),
         file.or_else(|| settings.log_file.clone()),
@@ -155,12 +154,12 @@ fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
     };
     let log = context.log;
     let path = &create.config;
-    let spec = Spec::of(&config)?;
-    let rootfs = frontends::rootfs(&spec, &create.bundle)?;
+    let spec = config.spec()?;
+    let rootfs = frontends::rootfs(spec, &create.bundle)?;
     let root = &context.loaded.settings.root;
     let settled = frontends::settle(edits, spec.present()?, rootfs.as_ref(), root, log)?;
     let edited = spec.edited(&settled)?;
-    if edited != spec.text() {
+    if edited != spec.text {
         write_config(path, &edited, &existing.stat).map_err(|e| {
             Error::failed(format!("can't write {}: {e}", path.display()))
                 .resolve("the bundle must be writable for what its container asks for")
@@ -219,10 +218,10 @@ fn edit_alone(loaded: &LoadedSettings, config: &[u8], log: &Log) -> Result<Optio
     let Some(mut edits) = context.edits(&context.request(&config))? else {
         return Ok(None);
     };
-    let spec = Spec::of(&config)?;
+    let spec = config.spec()?;
     // The image may still change after this stage, so only single files are safe to mount.
     edits.folders.clear();
-    let rootfs = rootfs_to_look_at(&spec)?;
+    let rootfs = rootfs_to_look_at(spec)?;
     let settled =
         frontends::settle(edits, spec.present()?, rootfs.as_ref(), &loaded.settings.root, log)?;
     let links = !settled.links.is_empty();

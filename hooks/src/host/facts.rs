@@ -82,6 +82,16 @@ impl FactsState {
             _ => None,
         }
     }
+
+    /// The facts, if there are any, for commands that need them to be right. Errors: why they can't
+    /// be used.
+    pub fn sound(self) -> Result<Option<Facts>, String> {
+        match self {
+            Self::Absent => Ok(None),
+            Self::Facts(facts) => Ok(Some(facts)),
+            Self::Broken(problem) => Err(problem),
+        }
+    }
 }
 
 impl Host {

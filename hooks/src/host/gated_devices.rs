@@ -12,9 +12,9 @@ use crate::model::request::{DeviceRequest, ExtraKind};
 
 #[derive(Debug)]
 pub struct GatedDevices {
-    /// The word of `nvidia-ctk cdi generate --mode`.
+    /// The word of `nvidia-ctk cdi generate --mode`, and of NVIDIA's `features.WORD`.
     pub word: &'static str,
-    /// The variable with which a container asks for every node, by the value `enabled`.
+    /// The variable with which a container requests every node, by the value `enabled`.
     pub variable: Option<&'static str>,
     /// Their names below `/dev`.
     pub patterns: &'static [&'static str],
@@ -26,6 +26,7 @@ pub struct GatedDevices {
     pub number_behind: Option<&'static str>,
 }
 
+/// Everything that this program knows of such a variable. Its word is also in the help of `nvidia-ctk cdi`.
 pub static GATED: [GatedDevices; 5] = [
     GatedDevices {
         word: "gds",
@@ -52,20 +53,20 @@ pub static GATED: [GatedDevices; 5] = [
         number_behind: None,
     },
     GatedDevices {
-        word: "nvswitch",
-        variable: Some("NVIDIA_NVSWITCH"),
-        patterns: &["nvidia-nvswitch*"],
-        files: &[],
-        module: "nvidia",
-        number_behind: None,
-    },
-    GatedDevices {
         word: "imex",
         variable: None,
         patterns: &["nvidia-caps-imex-channels/channel*"],
         files: &[],
         module: "nvidia",
         number_behind: Some("channel"),
+    },
+    GatedDevices {
+        word: "nvswitch",
+        variable: Some("NVIDIA_NVSWITCH"),
+        patterns: &["nvidia-nvswitch*"],
+        files: &[],
+        module: "nvidia",
+        number_behind: None,
     },
 ];
 

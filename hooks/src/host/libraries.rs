@@ -124,7 +124,6 @@ pub fn in_folder(root: &Root, folder: &str) -> rustix::io::Result<Vec<Library>> 
     };
     let mut names = names_in(opened)?;
     names.retain(|name| is_library(name));
-    names.sort();
     let paths = names.iter().take(MAX_FILES);
     let paths = paths.map(|name| format!("{folder}/{name}"));
     Ok(paths.filter_map(|path| in_root(root, &path)).collect())

@@ -10,7 +10,7 @@ use crate::host::rootfs::path_of;
 use crate::host::{DeviceFound, Host};
 use crate::model::decide::units::{Chosen, Unit};
 use crate::model::edits::Device;
-use crate::model::request::{Channels, MigRight};
+use crate::model::request::Channels;
 use crate::model::vendor::Vendor;
 
 /// The folder of the kernel's graphics nodes.
@@ -26,7 +26,7 @@ const VENDORS: [(&str, &str); 3] =
 const CAPABILITIES: [&str; 2] = ["/dev/nvidia-caps/", CHANNELS];
 const CHANNELS: &str = "/dev/nvidia-caps-imex-channels/";
 /// The folder where the driver names the node of each right.
-pub const MIG_RIGHTS: &str = "proc/driver/nvidia/capabilities/mig";
+const MIG_FOLDER: &str = "proc/driver/nvidia/capabilities/mig";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -306,9 +306,8 @@ pub fn channels(host: &Host, wanted: &Channels, by: &str) -> crate::error::Resul
 }
 
 /// The node that gives a container a right over all GPUs. Errors: why the right has no effect.
-pub fn right_node(host: &Host, right: MigRight) -> Result<String, String> {
-    let by = right.variable();
-    let path = format!("{MIG_RIGHTS}/{}", right.word());
+pub fn right_node(host: &Host, right: &str, by: &str) -> Result<String, String> {
+    let path = format!("{MIG_FOLDER}/{right}");
     let text = host.text_of_kernel(&path);
     let number = text.as_deref().and_then(|text| field(text, "DeviceFileMinor"));
     let number = number.and_then(|number| number.parse::<u32>().ok()).ok_or_else(|| {

@@ -167,7 +167,7 @@ impl Resolved<'_> {
                 ExtraKind::Channels(Ok(wanted)) => {
                     named.extend(channels(self.host, wanted, &extra.by)?);
                 }
-                ExtraKind::MigRight(right, _) => match right_node(self.host, *right) {
+                ExtraKind::MigRight(right, _) => match right_node(self.host, right, &extra.by) {
                     Ok(node) => named.push(node),
                     Err(problem) => notes.push(Note::new(Level::Warning, problem)),
                 },

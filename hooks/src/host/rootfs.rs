@@ -254,12 +254,8 @@ const ENTRY_SIZE: usize = 19;
 /// Bytes of entries up to which a folder is listed: some 100,000 names. An image may have millions.
 const MAX_LISTING: usize = 4 << 20;
 
-/// The names in an open folder that are UTF-8, in no order, each with its type (where the
-/// file system reports one). `None`: more bytes of entries than `limit`.
-pub fn entries_in(
-    folder: impl AsFd,
-    limit: usize,
-) -> rustix::io::Result<Option<Vec<(String, FileType)>>> {
+/// The names in an open folder that are UTF-8, sorted. `None`: more bytes of entries than `limit`.
+fn names_within(folder: impl AsFd, limit: usize) -> rustix::io::Result<Option<Vec<String>>> {
     let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
     let mut entries = RawDir::new(folder, &mut buffer);
     let mut names = Vec::new();
@@ -270,26 +266,24 @@ pub fn entries_in(
         if size > limit {
             return Ok(None);
         }
-        let Ok(name) = entry.file_name().to_str() else {
-            continue;
-        };
-        if !matches!(name, "." | "..") {
-            names.push((name.to_owned(), entry.file_type()));
+        match entry.file_name().to_str() {
+            Ok("." | "..") | Err(_) => {}
+            Ok(name) => names.push(name.to_owned()),
         }
     }
+    names.sort_unstable();
     Ok(Some(names))
 }
 
-/// The names in an open folder that are UTF-8, in no order. Errors: `FBIG` for a folder with more
-/// entries than any folder of a host or of an honest image.
+/// The names in an open folder that are UTF-8, sorted. Errors: `FBIG` for a folder with more entries
+/// than any folder of a host or of an honest image.
 pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
-    let entries = entries_in(folder, MAX_LISTING)?.ok_or(Errno::FBIG)?;
-    Ok(entries.into_iter().map(|(name, _)| name).collect())
+    names_within(folder, MAX_LISTING)?.ok_or(Errno::FBIG)
 }
 
 /// True for an open folder without entries: `.` and `..` are as long as all of them.
 pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
-    Ok(entries_in(folder, 2 * ENTRY_SIZE + "...".len())?.is_some())
+    Ok(names_within(folder, 2 * ENTRY_SIZE + "...".len())?.is_some())
 }
 
 #[cfg(test)]
@@ -310,7 +304,7 @@ mod tests {
         let size: usize = [".", "..", "name"].iter().map(|name| 19 + name.len()).sum();
         let names = |limit| {
             let opened = std::fs::File::open(dir.path()).unwrap();
-            entries_in(opened, limit).unwrap().map(|all| all.len())
+            names_within(opened, limit).unwrap().map(|all| all.len())
         };
         assert_eq!(names(size), Some(1));
         assert_eq!(names(size - 1), None);

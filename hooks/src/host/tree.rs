@@ -1,22 +1,20 @@
 //! Looks up the files of one vendor on the host.
 //!
 //! Most paths name a file, or a link to another name, in a folder whose path has no links. Such a
-//! folder is opened once for all its files. A file then costs one system call, or none after the
-//! folder was listed, which happens to a folder of the vendor's own tree with many files. Every
-//! other path takes longer: openat2 opens it, and /proc tells the result's path.
+//! folder is opened once for all its files. A file then costs one system call. Every other path takes
+//! longer: openat2 opens it, and /proc tells the result's path.
 
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::host::rootfs::{entries_in, open_regular, Root};
+use crate::host::rootfs::{names_in, open_regular, Root};
 use crate::host::Host;
 use crate::model::edits::paths::split;
 use crate::model::edits::Mount;
@@ -25,11 +23,6 @@ use crate::model::edits::Mount;
 const MAX_LINKS: u32 = 8;
 /// Longer than any name: limits.h, `NAME_MAX`.
 const MAX_NAME: usize = 256;
-/// Lookups in a folder after which it is listed. A listing takes as long as five lookups.
-const PATIENCE: u32 = 5;
-/// Bytes of names up to which a listing is kept: some 150 names.
-const MAX_LISTING: usize = 8192;
-
 /// With fewer files, a mount of the whole folder saves less than it costs.
 const MIN_FILES: usize = 8;
 
@@ -41,42 +34,7 @@ pub struct Tree<'a> {
     /// Its path, without links below the host's root, which is as the caller wrote it.
     written: String,
     /// Folders that are open already, by their paths in the inventory.
-    folders: RefCell<Vec<(String, Rc<Folder>)>>,
-}
-
-#[derive(Debug)]
-struct Folder {
-    fd: OwnedFd,
-    lookups: Cell<u32>,
-    /// It belongs to a vendor's own tree, which is small and never changes.
-    is_own: bool,
-    /// Every name in it, unless the listing is too large.
-    names: OnceCell<Option<FxHashMap<String, FileType>>>,
-}
-
-impl Folder {
-    fn names(&self) -> Option<&FxHashMap<String, FileType>> {
-        let list = || {
-            let entries = entries_in(&self.fd, MAX_LISTING).ok()??;
-            Some(entries.into_iter().collect())
-        };
-        let names = if self.is_own { self.names.get_or_init(list) } else { &None };
-        names.as_ref()
-    }
-
-    /// The type of the file with this name. A link is not followed.
-    fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
-        self.lookups.set(self.lookups.get() + 1);
-        let names = if self.lookups.get() > PATIENCE { self.names() } else { None };
-        match names.map(|names| names.get(name)) {
-            Some(None) => Err(Errno::NOENT),
-            Some(Some(kind)) if *kind != FileType::Unknown => Ok(*kind),
-            _ => {
-                let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                Ok(FileType::from_raw_mode(stat.st_mode))
-            }
-        }
-    }
+    folders: RefCell<Vec<(String, Rc<OwnedFd>)>>,
 }
 
 /// A file of the host.
@@ -94,7 +52,7 @@ pub struct TreeEntry {
 #[derive(Debug)]
 enum Handle {
     /// In this folder; the last part of the source is its name.
-    Named(Rc<Folder>),
+    Named(Rc<OwnedFd>),
     /// By a descriptor with `O_PATH`.
     Open(OwnedFd),
 }
@@ -108,7 +66,7 @@ impl TreeEntry {
             Handle::Named(folder) => {
                 let (_, name) = self.source.as_deref().and_then(split).ok_or(Errno::NOENT)?;
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-                rustix::fs::openat(&folder.fd, name, flags | OFlags::CLOEXEC, Mode::empty())
+                rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, Mode::empty())
             }
         }
     }
@@ -144,13 +102,9 @@ impl<'a> Tree<'a> {
         folder: &str,
         known: impl Fn(&str) -> bool,
     ) -> rustix::io::Result<bool> {
-        let opened = self.folder(&format!("{folder}/"))?;
-        if let Some(names) = opened.names() {
-            return Ok(names.keys().all(|name| known(name)));
-        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let entries = entries_in(self.root().open_plain(folder, flags)?, usize::MAX)?;
-        Ok(entries.is_some_and(|entries| entries.iter().all(|(name, _)| known(name))))
+        let names = names_in(self.root().open_plain(folder, flags)?)?;
+        Ok(names.iter().all(|name| known(name)))
     }
 
     /// Looks a path up in its open folder. `None`, or `LOOP`: the path needs openat2.
@@ -162,7 +116,8 @@ impl<'a> Tree<'a> {
         let mut name = Cow::Borrowed(name);
         let mut buffer = [MaybeUninit::uninit(); MAX_NAME];
         for links in 0..MAX_LINKS {
-            let kind = opened.kind(&name)?;
+            let stat = rustix::fs::statat(&opened, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let kind = FileType::from_raw_mode(stat.st_mode);
             if kind != FileType::Symlink {
                 return Ok(Some(TreeEntry {
                     kind,
@@ -171,7 +126,7 @@ impl<'a> Tree<'a> {
                     place: Handle::Named(opened),
                 }));
             }
-            let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
+            let (target, _) = rustix::fs::readlinkat_raw(&opened, &*name, &mut buffer)?;
             match std::str::from_utf8(target) {
                 // A target that fills the buffer may be longer.
                 Ok(target)
@@ -188,25 +143,15 @@ impl<'a> Tree<'a> {
     }
 
     /// Opens a folder. Errors: `LOOP` if its path has a link.
-    fn folder(&self, path: &str) -> rustix::io::Result<Rc<Folder>> {
+    fn folder(&self, path: &str) -> rustix::io::Result<Rc<OwnedFd>> {
         let mut known = self.folders.borrow_mut();
         if let Some((_, folder)) = known.iter().find(|(name, _)| name == path) {
             return Ok(Rc::clone(folder));
         }
-        let folder = Rc::new(self.open_folder(path)?);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let folder = Rc::new(self.root().open_plain(path, flags)?);
         known.push((path.to_owned(), Rc::clone(&folder)));
         Ok(folder)
-    }
-
-    fn open_folder(&self, path: &str) -> rustix::io::Result<Folder> {
-        let is_own = self.sub.is_some();
-        let access = if is_own { OFlags::RDONLY } else { OFlags::PATH };
-        Ok(Folder {
-            fd: self.root().open_plain(path, access | OFlags::DIRECTORY)?,
-            lookups: Cell::new(0),
-            is_own,
-            names: OnceCell::new(),
-        })
     }
 
     fn find_through_links(&self, path: &str) -> rustix::io::Result<TreeEntry> {

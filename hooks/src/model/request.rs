@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
+use crate::model::edits::variable_name;
 
 pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 
@@ -161,7 +162,7 @@ impl<'a> Environment<'a> {
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|entry| entry_name(entry))
+        self.0.iter().map(|entry| variable_name(entry))
     }
 
     pub fn push(&mut self, entry: Cow<'a, str>) {
@@ -171,7 +172,7 @@ impl<'a> Environment<'a> {
     /// Removes every entry of a variable. True: there was one.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.0.len();
-        self.0.retain(|entry| entry_name(entry) != name);
+        self.0.retain(|entry| variable_name(entry) != name);
         self.0.len() < before
     }
 
@@ -180,7 +181,7 @@ impl<'a> Environment<'a> {
         let mut found: Vec<(&str, &str)> = Vec::new();
         let mut known: BTreeSet<&str> = BTreeSet::new();
         for entry in self.0.iter().rev() {
-            let name = entry_name(entry);
+            let name = variable_name(entry);
             if known.insert(name) {
                 let value = entry.get(name.len() + 1..).unwrap_or_default();
                 found.push((name, value));
@@ -200,10 +201,6 @@ impl<'a> Environment<'a> {
         let mut entries = self.0.iter();
         entries.find(|entry| !entry.contains('=')).map(|entry| &**entry)
     }
-}
-
-fn entry_name(entry: &str) -> &str {
-    entry.split_once('=').map_or(entry, |(name, _)| name)
 }
 
 impl<'a, T: Into<Cow<'a, str>>> FromIterator<T> for Environment<'a> {
@@ -412,8 +409,8 @@ pub struct Extra {
 pub enum ExtraKind {
     /// Errors: a word is not a channel.
     Channels(Result<Channels>),
-    /// A right over every GPU's partitions, with the variable's value.
-    MigRight(MigRight, String),
+    /// A right over every GPU's partitions, by the driver's word for it, with the variable's value.
+    MigRight(&'static str, String),
     /// The nodes of another driver, whose variable requests them.
     Gated,
 }
@@ -425,25 +422,6 @@ pub enum Channels {
     These(Vec<u32>),
 }
 
-/// What a container may do with the MIG partitions of all GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MigRight {
-    Config,
-    Monitor,
-}
-
-impl MigRight {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Monitor => "monitor",
-        }
-    }
-
-    pub fn variable(self) -> &'static str {
-        match self {
-            Self::Config => "NVIDIA_MIG_CONFIG_DEVICES",
-            Self::Monitor => "NVIDIA_MIG_MONITOR_DEVICES",
-        }
-    }
-}
+/// Rights over the MIG partitions of all GPUs: the variables, and the driver's words for the rights.
+pub const MIG_RIGHTS: [(&str, &str); 2] =
+    [("NVIDIA_MIG_CONFIG_DEVICES", "config"), ("NVIDIA_MIG_MONITOR_DEVICES", "monitor")];

@@ -121,7 +121,8 @@ fn option<'a>(names: &Names, word: &'a OsStr) -> Option<(Meaning, Option<&'a OsS
         _ if bytes.len() == 2 => (&bytes[1..], None),
         _ => return None,
     };
-    let (_, meaning) = names.iter().find(|(known, _)| known.as_bytes() == name)?;
+    let has_name = |known: &str| known.split(' ').any(|known| known.as_bytes() == name);
+    let (meaning, _) = names.iter().find(|(_, known)| has_name(known))?;
     (value.is_none() || *meaning != Meaning::Flag).then_some((*meaning, value))
 }
 
@@ -167,7 +168,7 @@ fn may_name_a_file(name: &[u8]) -> bool {
 
 /// What an option means to this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+enum Meaning {
     Bundle,
     Config,
     Log,
@@ -178,72 +179,30 @@ pub enum Meaning {
     Flag,
 }
 
-use Meaning::{Bundle, Config, Flag, Format, Log, Value};
-
-/// Names of one letter are short options, all others long ones.
-pub type Names = [(&'static str, Meaning)];
+/// Names with blanks between them, and their meaning. Those of one letter are short options, all
+/// others long ones.
+type Names = [(Meaning, &'static str)];
 
 /// Options before the command.
-pub const GLOBAL: &Names = &[
-    ("log", Log),
-    ("l", Log),
-    ("log-format", Format),
-    ("log-level", Value),
-    ("root", Value),
-    ("r", Value),
-    ("criu", Value),
-    ("rootless", Value),
-    ("cgroup-manager", Value),
-    ("debug", Flag),
-    ("systemd-cgroup", Flag),
-    ("help", Flag),
-    ("h", Flag),
-    ("?", Flag),
-    ("usage", Flag),
-    ("version", Flag),
-    ("v", Flag),
-    ("V", Flag),
+const GLOBAL: &Names = &[
+    (Meaning::Log, "log l"),
+    (Meaning::Format, "log-format"),
+    (Meaning::Value, "log-level root r criu rootless cgroup-manager"),
+    (Meaning::Flag, "debug systemd-cgroup help h ? usage version v V"),
 ];
 
 /// Options of `create`, `run` and `restore`.
-pub const CREATE: &Names = &[
-    ("bundle", Bundle),
-    ("b", Bundle),
-    ("config", Config),
-    ("f", Config),
-    ("console-socket", Value),
-    ("c", Value),
-    ("pid-file", Value),
-    ("p", Value),
-    ("pidfd-socket", Value),
-    ("preserve-fds", Value),
-    ("image-path", Value),
-    ("work-path", Value),
-    ("parent-path", Value),
-    ("manage-cgroups-mode", Value),
-    ("empty-ns", Value),
-    ("lsm-profile", Value),
-    ("lsm-mount-context", Value),
-    ("detach", Flag),
-    ("d", Flag),
-    ("keep", Flag),
-    ("no-pivot", Flag),
-    ("no-subreaper", Flag),
-    ("no-new-keyring", Flag),
-    ("tcp-established", Flag),
-    ("ext-unix-sk", Flag),
-    ("shell-job", Flag),
-    ("file-locks", Flag),
-    ("auto-dedup", Flag),
-    ("lazy-pages", Flag),
-    ("help", Flag),
-    ("h", Flag),
-    ("?", Flag),
-    ("usage", Flag),
+const CREATE: &Names = &[
+    (Meaning::Bundle, "bundle b"),
+    (Meaning::Config, "config f"),
+    (Meaning::Value, "console-socket c pid-file p pidfd-socket preserve-fds image-path work-path"),
+    (Meaning::Value, "parent-path manage-cgroups-mode empty-ns lsm-profile lsm-mount-context"),
+    (Meaning::Flag, "detach d keep no-pivot no-subreaper no-new-keyring tcp-established"),
+    (Meaning::Flag, "ext-unix-sk shell-job file-locks auto-dedup lazy-pages help h ? usage"),
 ];
 
 /// Commands that make a container.
-pub const CREATING: [&str; 3] = ["create", "run", "restore"];
+const CREATING: [&str; 3] = ["create", "run", "restore"];
 
 #[cfg(test)]
 mod tests {

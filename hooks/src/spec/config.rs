@@ -32,32 +32,41 @@ pub struct ScanScope<'w> {
 /// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
 pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
 
+/// The text of a spec and its members.
+#[derive(Debug)]
+pub struct Spec<'a> {
+    pub text: &'a str,
+    pub members: RawObject<'a>,
+}
+
+impl<'a> Spec<'a> {
+    /// Errors: the text is not a JSON object.
+    pub fn parse(text: &'a str) -> Result<Self> {
+        let members = serde_json::from_str(text).map_err(|error| invalid(&error))?;
+        Ok(Self { text, members })
+    }
+}
+
 /// A container's config, read once.
 #[derive(Debug)]
 pub struct ContainerConfig<'a> {
-    /// Its text and members. Errors: it is not a JSON object.
-    parsed: Result<(&'a str, RawObject<'a>)>,
+    spec: Result<Spec<'a>>,
 }
 
 impl<'a> ContainerConfig<'a> {
     pub fn parse(bytes: &'a [u8]) -> Self {
         let text = std::str::from_utf8(bytes).map_err(|error| invalid(&error));
-        let parsed = text.and_then(|text| {
-            let members = serde_json::from_str(text).map_err(|error| invalid(&error))?;
-            Ok((text, members))
-        });
-        Self { parsed }
+        Self { spec: text.and_then(Spec::parse) }
     }
 
-    /// Its text and members. Errors: it is not a JSON object.
-    pub fn members(&self) -> Result<(&'a str, &RawObject<'a>)> {
-        let (text, members) = self.parsed.as_ref().map_err(Clone::clone)?;
-        Ok((text, members))
+    /// Errors: it is not a JSON object.
+    pub fn spec(&self) -> Result<&Spec<'a>> {
+        self.spec.as_ref().map_err(Clone::clone)
     }
 
     pub fn request(&self, wanted: &ScanScope) -> ContainerRequest<'a> {
         let mut request = ContainerRequest::default();
-        let Ok((_, members)) = &self.parsed else {
+        let Ok(Spec { members, .. }) = &self.spec else {
             return request;
         };
         if let Some(process) = read::<RawObject>(members.get("process")) {
@@ -74,8 +83,8 @@ impl<'a> ContainerConfig<'a> {
 
     /// The programs of the hooks at these stages, by their paths.
     pub fn hooks_at(&self, stages: &[&str]) -> Vec<String> {
-        let hooks = self.members().ok();
-        let hooks = hooks.and_then(|(_, members)| read::<RawObject>(members.get("hooks")));
+        let spec = self.spec.as_ref().ok();
+        let hooks = spec.and_then(|spec| read::<RawObject>(spec.members.get("hooks")));
         let at = |stage: &&str| objects(hooks.as_ref().and_then(|hooks| hooks.get(stage)));
         let path = |hook: RawObject| Some(lossy_text(hook.get("path")?)?.into_owned());
         stages.iter().flat_map(at).filter_map(path).collect()

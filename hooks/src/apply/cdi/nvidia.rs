@@ -13,7 +13,7 @@ use crate::apply::cdi::{add, cache_call, directories_call, hooks, json, mounts, 
 use crate::config::cdi::{is_device, ContainerEdits, Document};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};
-use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
+use crate::host::facts::{Facts, WRITE_AGAIN};
 use crate::host::gated_devices::{GatedDevices, GATED};
 use crate::host::inventory::{collect_one, Report};
 use crate::host::nodes::{Class, Nodes};
@@ -47,8 +47,11 @@ pub enum SpecMode {
 
 impl SpecMode {
     /// Every word, for error messages.
-    pub const WORDS: &'static str =
-        "auto, nvml, wsl, csv, management, gds, mofed, gdrcopy, imex, nvswitch";
+    pub fn words() -> String {
+        let gated = GATED.iter().map(|it| it.word);
+        let words: Vec<_> = ["auto, nvml, wsl, csv, management"].into_iter().chain(gated).collect();
+        words.join(", ")
+    }
 
     /// Reads a word in any case, as NVIDIA's tool does.
     pub fn parse(text: &str) -> Option<Self> {
@@ -363,14 +366,9 @@ pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
 /// The facts about a vendor's devices. `None`: the host has no such file, so a node's number is its
 /// index. Errors: the file is broken, or a user other than root may have written it.
 fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
-    match host.facts(vendor) {
-        FactsState::Absent => Ok(None),
-        FactsState::Facts(facts) => Ok(Some(facts)),
-        FactsState::Broken(problem) => {
-            Err(Error::failed(format!("the device facts can't be used: {problem}"))
-                .resolve(WRITE_AGAIN))
-        }
-    }
+    host.facts(vendor).sound().map_err(|problem| {
+        Error::failed(format!("the device facts can't be used: {problem}")).resolve(WRITE_AGAIN)
+    })
 }
 
 /// NVIDIA's vendor file: the one that answers its interface, else the one with its kind or name.

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings::LoadedSettings;
 use crate::error::{exit, Error};
-use crate::frontends::nvidia::{config_of, Nvidia, HOOKS, NAMES};
+use crate::frontends::nvidia::{named, HOOKS, NAMES};
 use crate::frontends::{runtime, Context, FrontEndKind};
 use crate::log::{Level, Log, Note};
 use crate::model::decide::pick;
@@ -89,21 +89,17 @@ pub struct NameResults {
 impl NameResults {
     /// Sends the request under every name. NVIDIA's settings are those of this place.
     pub fn of(container: &SampleContainer, loaded: &LoadedSettings, place: &ConfigPath) -> Self {
-        let read = nvidia::load(&place.path, place.named);
+        let read = nvidia::load(place.clone());
         let log = Log::new(Level::Emergency, None, "");
         let mut all = Vec::new();
         let own = Context::of(loaded, &log, FrontEndKind::Runtime, None);
         add(&mut all, runtime::NAME, outcome(&own, container));
         for (name, _) in NAMES {
-            let nvidia = Nvidia {
-                config: &config_of(name, &read.config),
-                ..Nvidia::of_loaded(&read, place, FrontEndKind::Runtime)
-            };
-            let context = Context::of(loaded, &log, nvidia.kind, Some(nvidia));
+            let nvidia = named(name, read.clone());
+            let context = Context::of(loaded, &log, FrontEndKind::Runtime, Some(&nvidia));
             add(&mut all, name, outcome(&context, container));
         }
-        let nvidia = Nvidia::of_loaded(&read, place, FrontEndKind::Hook);
-        let context = Context::of(loaded, &log, nvidia.kind, Some(nvidia));
+        let context = Context::of(loaded, &log, FrontEndKind::Hook, Some(&read));
         add(&mut all, HOOKS[0], outcome(&context, container));
         Self {
             file: place.path.exists().then(|| place.path.display().to_string()),
@@ -148,7 +144,7 @@ impl NameResults {
 fn outcome(context: &Context, container: &SampleContainer) -> Option<Outcome> {
     let scope = context.nvidia.map(|nvidia| nvidia.scan_scope()).unwrap_or_default();
     let request = context.with_device_requests(container.request(scope.cdi_prefixes));
-    let (picked, refused) = pick(&request, context.policy);
+    let (picked, refused) = pick(&request, context.policy());
     let is_nothing = picked.is_empty() && refused.is_empty();
     let is_sure = request.ambiguity.is_none() || request.possible_trigger.is_none();
     if is_nothing && is_sure && request.set.is_empty() && request.unset.is_empty() {

@@ -65,7 +65,7 @@ pub fn generate(args: &ParsedArgs) -> Result<u8> {
     if enabled_hooks.iter().any(|hook| hook == "all") {
         return Err(args.wrong("--enable-hook all: name each hook"));
     }
-    let mode = args.one_of("mode", SpecMode::parse, SpecMode::WORDS)?;
+    let mode = args.one_of("mode", SpecMode::parse, &SpecMode::words())?;
     let syntax = syntax(args)?;
     let options = nvidia::Options {
         vendor: args.value("vendor").unwrap_or(KIND.0),

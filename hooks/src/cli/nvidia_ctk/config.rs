@@ -183,7 +183,7 @@ mod tests {
             .collect();
         for text in [TEMPLATE, &*live] {
             std::fs::write(&path, text).unwrap();
-            let loaded = nvidia::load(&path, true);
+            let loaded = nvidia::load(nvidia::ConfigPath { path: path.clone(), named: true });
             assert_eq!((loaded.problem, loaded.warnings), (None, Vec::new()));
             let mut config = loaded.config;
             config.capabilities.sort();

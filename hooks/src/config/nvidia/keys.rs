@@ -2,21 +2,26 @@
 //! Source: NVIDIA's container toolkit, `api/config/v1/config.go`.
 
 use toml_edit::Value;
-use Key::{Idle, Sets};
+use Key::{Gated, Idle, Sets};
 
 use crate::config::cdi::is_kind;
 use crate::config::nvidia::{Compat, NvidiaConfig, RuntimeMode, CAPABILITIES};
 use crate::config::settings::{boolean, list, path, runtimes, string, text};
+use crate::host::gated_devices::GATED;
 use crate::log::Level;
+use crate::model::request::by_word;
 
 /// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
 /// know either. `Some`: a warning, because it has another effect than in NVIDIA's program.
 type Taken = Result<Option<String>, String>;
 
+#[derive(Clone, Copy)]
 enum Key {
     Sets(fn(&mut NvidiaConfig, &Value) -> Taken),
     /// The type that NVIDIA's program expects, and why the value changes nothing here.
     Idle(fn(&Value) -> Result<(), String>, &'static str),
+    /// Changes nothing either: this variable gives a container the nodes.
+    Gated(&'static str),
 }
 
 const FLAG: fn(&Value) -> Result<(), String> = |v| boolean(v).map(drop);
@@ -63,21 +68,21 @@ const KEYS: &[(&str, Key)] = &[
     ("features.allow-ldconfig-from-container", Idle(FLAG, "no ldconfig is started, an image's least of all")),
     ("features.allow-unknown-oci-spec-fields", Idle(FLAG, "unknown fields are always kept")),
     ("features.disable-imex-channel-creation", Idle(FLAG, "channels are never made, only passed on")),
-    ("features.gds", Idle(FLAG, "a container asks for these nodes: NVIDIA_GDS=enabled")),
-    ("features.mofed", Idle(FLAG, "a container asks for these nodes: NVIDIA_MOFED=enabled")),
-    ("features.nvswitch", Idle(FLAG, "a container asks for these nodes: NVIDIA_NVSWITCH=enabled")),
-    ("features.gdrcopy", Idle(FLAG, "a container asks for these nodes: NVIDIA_GDRCOPY=enabled")),
 ];
 
-fn find(key: &str) -> Option<&'static Key> {
-    let mut keys = KEYS.iter();
-    keys.find(|(name, _)| *name == key).map(|(_, what)| what)
+fn find(key: &str) -> Option<Key> {
+    let gated = || {
+        let word = key.strip_prefix("features.")?;
+        GATED.iter().find(|it| it.word == word)?.variable.map(Gated)
+    };
+    by_word(KEYS, key).or_else(gated)
 }
 
 /// Why a key of the file changes nothing here. `None`: the key has a meaning, or is unknown.
-pub fn without_meaning(key: &str) -> Option<&'static str> {
+pub fn without_meaning(key: &str) -> Option<String> {
     match find(key)? {
-        Idle(_, why) => Some(why),
+        Idle(_, why) => Some(why.to_owned()),
+        Gated(by) => Some(format!("a container asks for these nodes: {by}=enabled")),
         Sets(_) => None,
     }
 }
@@ -98,6 +103,7 @@ pub(super) fn set(config: &mut NvidiaConfig, key: &str, value: &Value) -> Option
     Some(match find(key)? {
         Sets(set) => set(config, value),
         Idle(check, _) => check(value).map(|()| None),
+        Gated(_) => FLAG(value).map(|()| None),
     })
 }
 
@@ -214,7 +220,10 @@ mod tests {
         let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
         let rows = rows(&page);
         let mut said: Vec<&str> = rows.iter().flat_map(|(keys, _)| keys.clone()).collect();
+        let gated = GATED.iter().filter(|it| it.variable.is_some());
+        let gated: Vec<_> = gated.map(|it| format!("features.{}", it.word)).collect();
         let mut known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        known.extend(gated.iter().map(String::as_str));
         said.sort_unstable();
         known.sort_unstable();
         assert_eq!(said, known);

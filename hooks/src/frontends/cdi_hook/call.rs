@@ -41,9 +41,11 @@ pub enum Verb {
     Unsupported(Option<String>),
 }
 
-const STATE: Opt = value(&["container-spec"]);
-const DEBUG: Opt = flag(&["debug"]);
-const QUIET: Opt = flag(&["quiet"]);
+/// Makes a command of its options. Errors: a value is wrong.
+type Make = fn(&ParsedArgs) -> Result<Verb>;
+
+/// The options of every command.
+const COMMON: [Opt; 3] = [value(&["container-spec"]), flag(&["debug"]), flag(&["quiet"])];
 
 /// The command, and a file with the state. Errors: an unknown option of a known command, or an
 /// invalid value.
@@ -52,49 +54,49 @@ pub fn parse(words: &[OsString]) -> Result<(Verb, Option<String>)> {
     read(words).map_err(|error| error.resolve(hint()))
 }
 
-fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
+fn read(line: &[OsString]) -> Result<(Verb, Option<String>)> {
     // Options before the command change nothing here.
     let is_verb = |word: &&OsString| !word.as_encoded_bytes().starts_with(b"-");
-    let verb = words.iter().find(is_verb).map(|word| word.to_string_lossy());
+    let verb = line.iter().find(is_verb).map(|word| word.to_string_lossy());
     let verb = verb.unwrap_or_default();
-    let options: &[Opt] = match &*verb {
-        "create-symlinks" => &[STATE, DEBUG, QUIET, value(&["link"])],
-        DIRECTORIES => &[STATE, DEBUG, QUIET, value(&["path"])],
+    let (own, make): (&[Opt], Make) = match &*verb {
+        "create-symlinks" => (&[value(&["link"])], |it| links(it).map(Verb::CreateSymlinks)),
+        DIRECTORIES => (&[value(&["path"])], |it| Ok(Verb::CreateDirectories(it.list("path")))),
         // The cache is merged here: no program of the host or the image is run for it.
-        "update-ldcache" => &[STATE, DEBUG, QUIET, value(&["folder"]), value(&["ldconfig-path"])],
-        "enable-cuda-compat" => &[
-            STATE,
-            DEBUG,
-            QUIET,
-            value(&["host-driver-version"]),
-            value(&["host-cuda-version"]),
-            value(&["cuda-compat-container-root"]),
-        ],
-        "chmod" => &[STATE, DEBUG, QUIET, value(&["mode"]), value(&["path"])],
-        "disable-device-node-modification" => &[STATE, DEBUG, QUIET],
+        "update-ldcache" => (&[value(&["folder"]), value(&["ldconfig-path"])], |it| {
+            folders(it).map(Verb::UpdateLdcache)
+        }),
+        "enable-cuda-compat" => (COMPAT, |it| compat(it).map(Verb::EnableCudaCompat)),
+        "chmod" => (&[value(&["mode"]), value(&["path"])], |it| {
+            Ok(Verb::Chmod { mode: mode(it)?, paths: it.list("path") })
+        }),
+        "disable-device-node-modification" => (&[], |_| Ok(Verb::DisableDeviceNodeModification)),
         // These do nothing, with any options.
         PROFILE => return Ok((Verb::UpdateApplicationProfile, None)),
         "" => return Ok((Verb::Unsupported(None), None)),
         other => return Ok((Verb::Unsupported(Some(other.to_owned())), None)),
     };
-    let at = words.iter().position(|word| **word == *verb).unwrap_or_default();
-    let words = ParsedArgs::of(&verb, ["nvidia-cdi-hook", ""]).all(&words[at + 1..], options)?;
+    let at = line.iter().position(|word| **word == *verb).unwrap_or_default();
+    let words = ParsedArgs::of(&verb, ["nvidia-cdi-hook", ""]);
+    let options = [&COMMON[..], own].concat();
+    let words = words.all(&line[at + 1..], &options)?;
     words.no_operands()?;
     let state = words.value("container-spec").filter(|file| !matches!(*file, "" | "-"));
-    let state = state.map(str::to_owned);
-    let verb = match &*verb {
-        "create-symlinks" => Verb::CreateSymlinks(links(&words)?),
-        DIRECTORIES => Verb::CreateDirectories(words.list("path")),
-        "update-ldcache" => Verb::UpdateLdcache(folders(&words)?),
-        "enable-cuda-compat" => Verb::EnableCudaCompat(Compat {
-            folder: words.value("cuda-compat-container-root").unwrap_or(COMPAT_FOLDER).to_owned(),
-            driver: version(&words, "host-driver-version")?,
-            cuda: version(&words, "host-cuda-version")?,
-        }),
-        "chmod" => Verb::Chmod { mode: mode(&words)?, paths: words.list("path") },
-        _ => Verb::DisableDeviceNodeModification,
-    };
-    Ok((verb, state))
+    Ok((make(&words)?, state.map(str::to_owned)))
+}
+
+const COMPAT: &[Opt] = &[
+    value(&["host-driver-version"]),
+    value(&["host-cuda-version"]),
+    value(&["cuda-compat-container-root"]),
+];
+
+fn compat(words: &ParsedArgs) -> Result<Compat> {
+    Ok(Compat {
+        folder: words.value("cuda-compat-container-root").unwrap_or(COMPAT_FOLDER).to_owned(),
+        driver: version(words, "host-driver-version")?,
+        cuda: version(words, "host-cuda-version")?,
+    })
 }
 
 /// Reads numbers with dots between them. An empty version is unknown.

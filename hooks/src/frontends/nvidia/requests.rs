@@ -12,7 +12,7 @@ use crate::log::brief;
 use crate::model::edits::paths::clean;
 use crate::model::request::{
     Backend, Channels, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
-    Interface, MigRight, RequestSource,
+    Interface, RequestSource, MIG_RIGHTS,
 };
 
 impl Nvidia<'_> {
@@ -22,38 +22,46 @@ impl Nvidia<'_> {
         container: &ContainerRequest,
         is_tegra: &dyn Fn() -> bool,
     ) -> Vec<DeviceRequest> {
-        let mut found: Vec<(Vec<RequestSource>, String, DeviceList)> = Vec::new();
+        let mut found: Vec<DeviceRequest> = Vec::new();
+        let mut add = |sources: &[RequestSource], by: String, devices| {
+            found.push(DeviceRequest {
+                interface: Some(Interface::Nvidia),
+                sources: sources.to_vec(),
+                by,
+                devices,
+                needs_privilege: !self.loaded.config.environment_when_unprivileged,
+                ..DeviceRequest::default()
+            });
+        };
         if let Some((key, _)) = container.cdi.first() {
             let names = container.cdi.iter().flat_map(|(_, names)| names.split(','));
-            let sources = vec![RequestSource::Cdi, RequestSource::Annotations];
-            found.push((sources, key.clone().into_owned(), DeviceList::of_names(names)));
+            let sources = [RequestSource::Cdi, RequestSource::Annotations];
+            add(&sources, key.clone().into_owned(), DeviceList::of_names(names));
         }
-        if self.config.volume_mounts {
+        if self.loaded.config.volume_mounts {
             let names = by_mounts(container);
             if let Some(first) = names.first() {
                 let by = format!("the mount {MOUNTS}/{}", brief(first));
                 let list = DeviceList::of(names.iter().map(String::as_str));
-                found.push((vec![RequestSource::Mounts], by, list));
+                add(&[RequestSource::Mounts], by, list);
             }
         }
         if let Some((by, list)) = self.by_environment(container) {
-            found.push((vec![RequestSource::Environment], by, list));
+            add(&[RequestSource::Environment], by, list);
         }
         if container.is_scheduled {
             let list = DeviceList::of([container.environment.get(DEVICES).unwrap_or_default()]);
-            found.push((
-                vec![RequestSource::Scheduler],
-                format!("{} of the scheduler", vars::CUDA),
-                list,
-            ));
+            add(&[RequestSource::Scheduler], format!("{} of the scheduler", vars::CUDA), list);
         }
-        let request = |(sources, by, list)| self.request(container, sources, by, list, is_tegra);
-        found.into_iter().map(request).collect()
+        for request in &mut found {
+            self.complete(request, container, is_tegra);
+        }
+        found
     }
 
     fn by_environment(&self, container: &ContainerRequest) -> Option<(String, DeviceList)> {
         let environment = &container.environment;
-        let mut swarm = self.config.swarm_resources.iter();
+        let mut swarm = self.loaded.config.swarm_resources.iter();
         let swarm: Vec<_> =
             swarm.by_ref().filter_map(|name| Some((name, environment.get(name)?))).collect();
         if let Some((first, _)) = swarm.first() {
@@ -75,51 +83,44 @@ impl Nvidia<'_> {
         }
     }
 
-    fn request(
+    /// Adds what the devices are looked up in, and what else the container says about them.
+    fn complete(
         &self,
+        request: &mut DeviceRequest,
         container: &ContainerRequest,
-        mut sources: Vec<RequestSource>,
-        by: String,
-        list: DeviceList,
         is_tegra: &dyn Fn() -> bool,
-    ) -> DeviceRequest {
+    ) {
+        let list = std::mem::take(&mut request.devices);
         let names = list.names();
-        let backend = self.backend(self.config.mode, names, is_tegra);
-        let is_schedulers = sources.contains(&RequestSource::Scheduler);
+        let by_annotation = request.sources.first() == Some(&RequestSource::Cdi);
+        let backend = self.backend(self.loaded.config.mode, names, is_tegra);
+        request.backend = backend;
         let is_cdi = |name: &String| is_qualified(name) && !is_automatic(name);
         let needs_cdi = backend == Backend::Cdi || names.iter().any(is_cdi);
-        if needs_cdi && !is_schedulers && !sources.contains(&RequestSource::Cdi) {
-            sources.push(RequestSource::Cdi);
+        if needs_cdi && !request.is_schedulers() && !request.sources.contains(&RequestSource::Cdi) {
+            request.sources.push(RequestSource::Cdi);
         }
         let is_unreserved = |name: &String| {
             let kind = name.split_once('=').map(|(kind, _)| kind);
             kind.is_some_and(|kind| !container.reserves(kind))
         };
         let is_unreserved = backend == Backend::Cdi && names.iter().all(is_unreserved);
-        let mut request = DeviceRequest {
-            interface: Some(Interface::Nvidia),
-            is_beside_scheduler: is_schedulers || is_unreserved,
-            needs_privilege: !self.config.environment_when_unprivileged,
-            backend,
-            ..DeviceRequest::default()
-        };
+        request.is_beside_scheduler = request.is_schedulers() || is_unreserved;
         if backend != Backend::Cdi {
-            request.problem = self.add_details(container, &mut request).err();
+            request.problem = self.add_details(container, request).err();
         }
-        let by_annotation = sources.first() == Some(&RequestSource::Cdi);
         if let Some(name) = names.iter().find(|name| by_annotation && !is_name(name)) {
-            request.problem = Some(no_name(&by, name));
+            request.problem = Some(no_name(&request.by, name));
         }
         if backend == Backend::Cdi && names.iter().any(|name| is_automatic(name)) {
-            request.problem = Some(mixed(&by));
+            request.problem = Some(mixed(&request.by));
         }
         request.devices = self.looked_up(list, backend);
         let mut given = request.devices.names().iter();
         let by_cdi = given.find(|name| self.kind == FrontEndKind::Hook && is_qualified(name));
         if let (Some(name), None) = (by_cdi, &request.problem) {
-            request.problem = Some(names_of_cdi(&by, name));
+            request.problem = Some(names_of_cdi(&request.by, name));
         }
-        DeviceRequest { sources, by, ..request }
     }
 
     /// What a mode looks these names up in. A hook acts in every mode, because with `docker run
@@ -142,7 +143,7 @@ impl Nvidia<'_> {
 
     /// The devices by the names that the backend needs.
     fn looked_up(&self, list: DeviceList, backend: Backend) -> DeviceList {
-        let kind = &self.config.cdi_kind;
+        let kind = &self.loaded.config.cdi_kind;
         let is_cdi = backend == Backend::Cdi;
         let names = match list {
             DeviceList::All if is_cdi => return DeviceList::These(vec![qualified("all", kind)]),
@@ -170,18 +171,18 @@ impl Nvidia<'_> {
             return Err(bare_entry(entry));
         }
         request.features = if self.is_legacy() {
-            vars::capabilities(environment, &self.config.capabilities)?
+            vars::capabilities(environment, &self.loaded.config.capabilities)?
         } else {
             Features::All
         };
         let is_checked = self.is_legacy() || request.backend == Backend::Csv;
-        if is_checked && !self.config.disable_require {
+        if is_checked && !self.loaded.config.disable_require {
             request.requirements = vars::requirements(environment)?;
         }
-        request.extras = extras(container, self.config);
-        request.groups = !self.config.no_groups;
-        request.compat =
-            self.config.compat == Compat::LibraryCache && !self.is_disabled("enable-cuda-compat");
+        request.extras = extras(container, &self.loaded.config);
+        request.groups = !self.loaded.config.no_groups;
+        request.compat = self.loaded.config.compat == Compat::LibraryCache
+            && !self.is_disabled("enable-cuda-compat");
         request.every_list = vars::wants_every_list(environment);
         Ok(())
     }
@@ -310,11 +311,11 @@ pub fn extras(container: &ContainerRequest, config: &NvidiaConfig) -> Vec<Extra>
             );
         }
     }
-    for right in [MigRight::Config, MigRight::Monitor] {
-        let value = environment.get(right.variable()).unwrap_or_default();
+    for (variable, right) in MIG_RIGHTS {
+        let value = environment.get(variable).unwrap_or_default();
         if !value.trim().is_empty() {
             let kind = ExtraKind::MigRight(right, value.to_owned());
-            add(RequestSource::Environment, right.variable().to_owned(), kind);
+            add(RequestSource::Environment, variable.to_owned(), kind);
         }
     }
     for variable in GATED.iter().filter_map(|it| it.variable) {
