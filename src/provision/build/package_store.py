@@ -99,36 +99,22 @@ class PackageStore:
 
     def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
         """Add a file with a known checksum."""
-        path = self.path(sha256)
-        got, draft = self.receive(content)
-        try:
-            if got != sha256:
-                raise ProvisionError(
-                    f"'{name}' is not the file that was solved for: its sha256 is wrong.",
-                    resolution="Run the command again.",
-                    details=f"expected {sha256}\ngot      {got}",
-                )
-            # Not synced: a file that a power cut damages is found out and fetched again.
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-        return path
-
-    def receive(self, content: IO[bytes]) -> tuple[str, Path]:
-        """Write a file as a draft; return its checksum and its path."""
-        self.files.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.files, prefix=_DRAFT)
-        try:
-            digest = hashlib.sha256()
-            with os.fdopen(handle, "wb") as stream:
-                os.fchmod(stream.fileno(), 0o644)
+        path, digest = self.path(sha256), hashlib.sha256()
+        with self.draft() as draft:
+            with draft.open("wb") as stream:
                 while chunk := content.read(_CHUNK):
                     digest.update(chunk)
                     stream.write(chunk)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        return digest.hexdigest(), Path(name)
+            if digest.hexdigest() != sha256:
+                raise ProvisionError(
+                    f"'{name}' is not the file that was solved for: its sha256 is wrong.",
+                    resolution="Run the command again.",
+                    details=f"expected {sha256}\ngot      {digest.hexdigest()}",
+                )
+            # Not synced: a file that a power cut damages is found out and fetched again.
+            draft.chmod(0o644)
+            draft.replace(path)
+        return path
 
     @contextmanager
     def draft(self) -> Iterator[Path]:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
-from typing import Self
 
 from provision import distros
 from provision.build.base_image import ensure_base
@@ -159,12 +157,7 @@ _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
 class Solver:
-    """Solves one request in containers of its base image; the caller holds the request's lock.
-
-    Packages are copied out while the container still checks their signatures. A copy is a draft of
-    the package store until the closure names its checksum, which happens only after the checks; the
-    end of the ``with`` block removes the drafts that were not taken.
-    """
+    """Solves one request in containers of its base image; the caller holds the request's lock."""
 
     def __init__(self, engine: Engine, request: SolveRequest, store: PackageStore) -> None:
         self._engine = engine
@@ -174,16 +167,6 @@ class Solver:
         self._headers = request.query.specs
         # Files of packages that no repository has.
         self._archived: Mapping[str, bytes] = {}
-        self._drafts: dict[str, Path] = {}
-        self._copying: Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._wait()
-        for draft in self._drafts.values():
-            draft.unlink(missing_ok=True)
 
     @contextmanager
     def start(self) -> Iterator[Container]:
@@ -231,18 +214,10 @@ class Solver:
         return binds
 
     def run(self, container: Container, script: Script) -> bytes:
-        """Run a script and return its output; copy its packages as soon as they are downloaded."""
-        self._wait()
-        awaited = [script.downloaded]
+        """Run a script and return its output."""
 
         def hear(line: str) -> None:
-            # Only once: a mirror can make the package manager print a line that looks the same.
-            if line in awaited:
-                awaited.clear()
-                folder = f"{WORK}/{script.folder}"
-                self._copying = Thread(target=self._copy, args=(container, folder), daemon=True)
-                self._copying.start()
-            elif line.startswith(NOTE):
+            if line.startswith(NOTE):
                 report(Note(line.removeprefix(NOTE)))
             else:
                 report(Output(line))
@@ -268,36 +243,10 @@ class Solver:
             full_version=version or None,
         )
 
-    def _copy(self, container: Container, folder: str) -> None:
-        try:
-            for _name, content in container.files(folder):
-                sha256, draft = self._store.receive(content)
-                # Two packages may have the same content.
-                if sha256 in self._drafts:
-                    draft.unlink()
-                self._drafts[sha256] = self._drafts.get(sha256, draft)
-        except (ProvisionError, OSError):
-            # Missing files are copied again after the checks; a failure is reported there.
-            return
-
-    def _wait(self) -> None:
-        """Wait until every file is copied."""
-        if self._copying is not None:
-            self._copying.join()
-            self._copying = None
-
     def _take(self, container: Container, script: Script, packages: Iterable[Package]) -> None:
         """Put the packages that the store lacks into it."""
-        self._wait()
-        missing = {}
-        for package in packages:
-            sha256 = package.pinned.sha256
-            if self._store.whole(sha256):
-                continue
-            if draft := self._drafts.pop(sha256, None):
-                draft.replace(self._store.path(sha256))
-            else:
-                missing[package.file] = sha256
+        pinned = {package.file: package.pinned.sha256 for package in packages}
+        missing = {file: sha256 for file, sha256 in pinned.items() if not self._store.whole(sha256)}
         if not missing:
             return
         report(Note(f"Storing {len(missing)} packages"))
@@ -507,8 +456,7 @@ def solve(
     with store.solving(key):
         if not update and (kept := store.closure(key)):
             return kept
-        with Solver(engine(), request, store) as solver:
-            closure = solver.closure(container)
+        closure = Solver(engine(), request, store).closure(container)
         store.keep(key, closure)
         return closure
 

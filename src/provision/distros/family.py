@@ -93,9 +93,6 @@ class Script:
     folder: str | None = "packages"
     # Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
     config: str | None = None
-    # Line that it prints when all of ``folder`` is there, before it is checked; None: it prints
-    # none.
-    downloaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

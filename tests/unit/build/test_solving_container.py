@@ -3,110 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
-from typing import IO
 
 import pytest
 
 from provision.build.package_store import PackageStore
 from provision.build.solve import solve
 from provision.distros import Repository
-from provision.distros.rpm_based.rpm import DOWNLOADED
-from provision.engine.docker_api import Ran
 from provision.errors import NotFoundError, ProvisionError
 from unit.build.solving_engine import (
     BOTH,
     GOOD,
-    PACKAGE_FILES,
     FakeContainer,
     SolvingEngine,
     request,
     touch_files,
 )
-
-
-class Checking(FakeContainer):
-    """Says when its packages are downloaded; counts how often they are asked for."""
-
-    def __init__(self, answers: list[tuple[int, str, str]]) -> None:
-        super().__init__(answers)
-        self.sent = 0
-        self.content = dict(PACKAGE_FILES)
-        self.begun = Event()
-
-    def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        assert path == "/provision/solve/packages"
-        self.sent += 1
-        self.begun.set()
-        for name, content in self.content.items():
-            yield name, io.BytesIO(content)
-
-    def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
-        if "script.sh" in script:
-            on_line(DOWNLOADED)
-            # The checks: meanwhile the files come.
-            assert self.begun.wait(10)
-            on_line(DOWNLOADED)
-        return super().run(script, on_line=on_line)
-
-
-def _drafts(store: PackageStore) -> list[Path]:
-    return list(store.files.glob(".*"))
-
-
-def test_packages_come_while_they_are_checked(tmp_path: Path) -> None:
-    container = Checking([(0, "", BOTH)])
-    store = PackageStore(tmp_path)
-    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
-    assert all(store.whole(package.sha256) for package in found.packages)
-    assert container.sent == 1
-    assert _drafts(store) == []
-
-
-def test_packages_that_fail_their_check_do_not_stay(tmp_path: Path) -> None:
-    container = Checking([(41, "packages/gcc.rpm: signature NOT OK", "")])
-    store = PackageStore(tmp_path)
-    with pytest.raises(ProvisionError):
-        solve(lambda: SolvingEngine(container), request(tmp_path), store)
-    assert container.sent == 1
-    assert list(store.files.iterdir()) == []
-
-
-def test_what_came_too_early_is_asked_for_again(tmp_path: Path) -> None:
-    """A mirror may have the package manager print the same line."""
-    container = Checking([(0, "", BOTH)])
-    container.content = {"gcc.rpm": b"comp", "make.rpm": PACKAGE_FILES["make.rpm"]}
-
-    def files(path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        yield from Checking.files(container, path)
-        container.content = dict(PACKAGE_FILES)
-
-    container.files = files  # type: ignore[method-assign] # a second answer
-    store = PackageStore(tmp_path)
-    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
-    assert all(store.whole(package.sha256) for package in found.packages)
-    assert container.sent == 2
-    assert _drafts(store) == []
-
-
-def test_a_stream_that_breaks_is_asked_for_again(tmp_path: Path) -> None:
-    container = Checking([(0, "", BOTH)])
-
-    def files(path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        if container.sent == 0:
-            container.sent = 1
-            container.begun.set()
-            raise ProvisionError("The connection broke.")
-        yield from Checking.files(container, path)
-
-    container.files = files  # type: ignore[method-assign] # another answer first
-    store = PackageStore(tmp_path)
-    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
-    assert all(store.whole(package.sha256) for package in found.packages)
-    assert container.sent == 2
 
 
 def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) -> None:

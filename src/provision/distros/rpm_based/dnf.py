@@ -151,7 +151,6 @@ class Dnf(rpm.RpmFamily):
             text,
             files=rpm.repository_files(supply.repositories),
             config="config" if config else None,
-            downloaded=rpm.DOWNLOADED,
         )
 
     def kernels(self, supply: Supply) -> Script:

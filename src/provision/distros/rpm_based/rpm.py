@@ -34,8 +34,6 @@ from provision.pin import ClosurePackage
 
 # Where packages lie that no repository has: they are asked for by their paths.
 ARCHIVED = "archived"
-# What a script prints when all packages are in their folder.
-DOWNLOADED = "provision: all packages are downloaded"
 # Their hooks build modules whenever a package brings headers or a source. Fedora has both.
 BUILDERS = ("dkms", "akmods")
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
@@ -46,14 +44,13 @@ _MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
 
 def sums() -> str:
     """Return the part of a script that begins to hash and describe packages, for ``listing``."""
-    return rf"""
-echo '{DOWNLOADED}'
+    return r"""
 (
     : > headers.txt
     set -- packages/*.rpm
     [ -e "$1" ] || exit 0
     rpm -qp --nosignature "$@" > headers.txt \
-        --qf 'package\t%{{NAME}}\t%{{EPOCH}}\t%{{VERSION}}\t%{{RELEASE}}\t%{{ARCH}}\n'
+        --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
     stat --format %s "$@" > sizes.txt
     sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
 ) &

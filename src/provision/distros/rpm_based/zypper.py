@@ -51,7 +51,6 @@ class Zypper(rpm.RpmFamily):
             text,
             files=rpm.repository_files(repositories),
             config="config" if config else None,
-            downloaded=rpm.DOWNLOADED,
         )
 
     def kernels(self, supply: Supply) -> Script:
