@@ -129,7 +129,7 @@ class MemoryRepository:
         folder: Path,
     ) -> None:
         del digest, manifest
-        (folder / BLOBS).mkdir(exist_ok=True)
+        (folder / BLOBS).mkdir(parents=True, exist_ok=True)
         for layer in layers:
             self._ask(f"fetch {layer.digest}")
             blob_path(folder, layer).write_bytes(self.stored.blobs[layer.digest])

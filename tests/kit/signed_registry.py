@@ -23,7 +23,7 @@ from provision.pin import PIN_LABEL
 from provision.registry.find import registry_of, tag_of
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import parse_reference
-from provision.registry.skopeo import Layout, copy
+from provision.registry.skopeo import copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,5 +102,5 @@ def _push(root: Path, address: str, folder: Path) -> str:
     digest = writer.put_image(TAG, image.manifest, image.blobs)
     target = registry_of(load_settings(root), name)
     for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
-        copy(Layout(folder / "layout"), TAG, target, tag)
+        copy(writer, TAG, target, tag)
     return digest

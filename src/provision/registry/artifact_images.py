@@ -7,14 +7,16 @@ the signed facts, the image's configuration, and then its layers, all by their d
 from __future__ import annotations
 
 import errno
+import gzip
+import os
 import tempfile
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Self, cast
+from typing import IO
 
 from provision.build.request import VersionRequest
 from provision.documents import parse_json
@@ -41,88 +43,41 @@ from provision.zstd import decompress
 LARGEST_CONTENT = 16 << 30
 # Large enough that threads seldom wait for each other, small enough for a processor's cache.
 _CHUNK = 256 << 10
-# What zlib calls gzip's format, with the largest window: https://zlib.net/manual.html
-_GZIP = 16 + zlib.MAX_WBITS
-# Chunks that lie between two threads.
-_MOST_AHEAD = 8
 
 
-class LayerContent:
-    """The tar stream in a layer, read from its file some chunks ahead of who unpacks it.
+@contextmanager
+def layer_content(stored: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
+    """Yield the tar stream in a layer, which another thread decompresses ahead of its reader.
 
-    zlib and the kernel let other threads run while they work, so two processors share the work.
-
-    Args:
-        stored: The layer's file; it is read by another thread until the end of the ``with`` block.
+    zlib and the kernel let other threads run while they work, so two processors share the work. At
+    the end, the bytes after the archive's end are read, which must be valid too.
     """
+    reads, writes = os.pipe()
 
-    def __init__(self, stored: IO[bytes], *, is_gzip: bool) -> None:
-        self._chunks = _inflated(stored) if is_gzip else _plain(stored)
-        self._left = LARGEST_CONTENT
-        self._rest = memoryview(b"")
-        self._reader = ThreadPoolExecutor(1)
-        self._ahead: deque[Future[bytes]] = deque()
+    def fill() -> None:
+        left = LARGEST_CONTENT
+        # Its reader may stop early.
+        with suppress(BrokenPipeError), os.fdopen(writes, "wb") as pipe:
+            source = gzip.GzipFile(fileobj=stored) if is_gzip else stored
+            try:
+                while data := source.read(_CHUNK):
+                    left -= len(data)
+                    if left < 0:
+                        raise too_much()
+                    pipe.write(data)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise damaged(str(error)) from error
 
-    def __enter__(self) -> Self:
-        for _ in range(_MOST_AHEAD):
-            self._ahead.append(self._reader.submit(self._next))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.shutdown(cancel_futures=True)
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, ``size`` at most; empty at the end."""
-        data = self._rest or memoryview(self._chunk())
-        self._rest = data[size:]
-        return bytes(data[:size])
-
-    def finish(self) -> None:
-        """Read the bytes after the archive's end, which must be valid too."""
-        while self.read(_CHUNK):
-            pass
-
-    def _chunk(self) -> bytes:
-        data = self._ahead.popleft().result()
-        self._ahead.append(self._reader.submit(self._next))
-        return data
-
-    def _next(self) -> bytes:
-        """Read a chunk; one thread does that."""
+    with ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(fill)
         try:
-            data = next(self._chunks, b"")
-        except (EOFError, zlib.error) as error:
-            raise damaged(str(error)) from error
-        self._left -= len(data)
-        if self._left < 0:
-            raise too_much()
-        return data
-
-
-def _plain(stored: IO[bytes]) -> Iterator[bytes]:
-    while data := stored.read(_CHUNK):
-        yield data
-
-
-def _inflated(stored: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content of gzip members that follow each other, in chunks.
-
-    Python 3.11's own reader takes 8 KiB at a time, which costs some 7 percent more, and makes
-    threads wait for each other.
-    """
-    member = zlib.decompressobj(_GZIP)
-    data = b""
-    while data := data or stored.read(_CHUNK):
-        if member.eof:
-            # Members may be followed by zeros, as those on tapes are.
-            data = data.lstrip(b"\0")
-            member = zlib.decompressobj(_GZIP) if data else member
-            continue
-        if content := member.decompress(data, _CHUNK):
-            yield content
-        data = member.unused_data if member.eof else member.unconsumed_tail
-    if not member.eof:
-        raise EOFError("it ends too early")
+            with os.fdopen(reads, "rb") as content:
+                yield content
+                while content.read(_CHUNK):
+                    pass
+        finally:
+            # Why a stream ends early, its reader does not know.
+            filled.result()
 
 
 def too_much() -> ProvisionError:
@@ -294,9 +249,8 @@ def _unpack_layer(
     layer: Descriptor, file: Path, unpack: Callable[[IO[bytes]], None], name: str
 ) -> None:
     plain = _unzstd(file, name) if layer.is_zstd else file
-    with plain.open("rb") as stored, LayerContent(stored, is_gzip=layer.is_gzip) as content:
-        unpack(cast("IO[bytes]", content))
-        content.finish()
+    with plain.open("rb") as stored, layer_content(stored, is_gzip=layer.is_gzip) as content:
+        unpack(content)
     if plain != file:
         plain.unlink()
 

@@ -43,7 +43,6 @@ REF_NAME = "org.opencontainers.image.ref.name"
 # How `cosign save` marks what it writes: image and signatures, without names.
 _COSIGN_KIND = "kind"
 _COSIGN_SIGNATURES = "dev.cosignproject.cosign/sigs"
-_BLOBS = "blobs/sha256"
 _CHUNK = 1 << 20
 
 
@@ -101,6 +100,13 @@ class ImageLayout:
         """The entries of its index by tag; entries without a tag by digest."""
         return _names(self.folder)
 
+    def name(self, name: str) -> str:
+        """Return the name for skopeo of an image, given by its tag or digest."""
+        if DIGEST.fullmatch(name):
+            # skopeo finds what is in a folder by tags only.
+            name = next(tag for tag, entry in self.names.items() if entry.digest == name)
+        return f"oci:{self.folder}:{name}"
+
     def at(self, reference: Reference) -> Self:
         """Return the same layout for another of its images."""
         return replace(self, reference=reference)
@@ -130,7 +136,7 @@ class ImageLayout:
     ) -> None:
         """As ``Repository.fetch``."""
         del digest, manifest
-        (folder / BLOBS).mkdir(exist_ok=True)
+        (folder / BLOBS).mkdir(parents=True, exist_ok=True)
         for layer in layers:
             target = blob_path(folder, layer)
             if target.exists():
@@ -191,7 +197,7 @@ class ImageLayout:
 
 
 def _blob(digest: str) -> str:
-    return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
+    return f"{BLOBS}/{digest.removeprefix('sha256:')}"
 
 
 def _names(folder: Path) -> dict[str, Descriptor]:
@@ -230,7 +236,7 @@ def folder_layout(reference: Reference) -> ImageLayout:
 
 def writable_layout(folder: Path, reference: Reference) -> ImageLayout:
     """Return the layout in a folder of our own; made where it is missing."""
-    (folder / _BLOBS).mkdir(parents=True, exist_ok=True)
+    (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
         write_atomic(folder / MARKER, MARKER_TEXT)
     if not (folder / INDEX).exists():

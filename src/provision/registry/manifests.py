@@ -46,8 +46,8 @@ _ZSTD = (
 # Registries refuse larger manifests: distribution-spec 1.1, "Pushing manifests".
 LONGEST_MANIFEST = 4 << 20
 LARGEST_LAYER = 4 << 30
-# Where skopeo puts blobs below a folder that layouts share.
-BLOBS = "sha256"
+# Where a layout has its blobs: image-layout.md.
+BLOBS = "blobs/sha256"
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
 _NOT_OURS = "This is no artifact image that provision built: don't use it."

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import cast
 
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.provenance import require_built_here
@@ -51,7 +51,7 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
 from provision.registry.signatures import MOST_AHEAD_S, Facts, sign, signature_tag, verify_signature
-from provision.registry.skopeo import Layout, Registry, copy, save
+from provision.registry.skopeo import Registry, copy, save
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
@@ -102,10 +102,7 @@ def publish(
     """
     if image.signer is not None:
         check_signable(settings, image)
-    reference = parse_reference(name)
-    if reference.layout is not None:
-        writable_layout(reference.layout, reference)
-    client = connected(settings, reference)
+    client = _target(settings, name, connected)
     pin, signer = image.pin, image.signer
     # Before the push, which takes the name from the image that hosts have now.
     last = last_serial(settings, client, pin, signer) if signer is not None else 0
@@ -161,13 +158,20 @@ def check_signable(settings: Settings, image: EngineImage) -> None:
     )
 
 
+def _target(settings: Settings, name: str, connected: Connect) -> Writable:
+    """Return the repository of a name to push to; a folder is made."""
+    reference = parse_reference(name)
+    if reference.layout is not None:
+        writable_layout(reference.layout, reference)
+    return connected(settings, reference)
+
+
 def _push(settings: Settings, client: Writable, image: EngineImage, name: str) -> Pushed:
-    layout = client.reference.layout
-    if layout is None:
+    if not isinstance(client, ImageLayout):
         return push(image.engine, image.image_id, name)
     tag = str(client.reference.tag)
     report(Note(f"Writing {name}"))
-    save(image.engine, image.image_id, Layout(layout), tag, state=settings.state)
+    save(image.engine, image.image_id, client, tag, state=settings.state)
     return Pushed(name, client.manifest(tag).digest)
 
 
@@ -189,31 +193,21 @@ def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushe
         image: The image; its signature was verified.
         name: As ``publish``.
     """
-    reference = parse_reference(name)
-    if reference.layout is not None:
-        writable_layout(reference.layout, reference)
-    source, client = image.client, connect(settings, reference)
+    source, client = image.client, _target(settings, name, connect)
     digest = str(image.reference.digest)
     report(Note(f"Copying {image.reference} to {name}"))
     # Signatures first: no host sees an unsigned image.
     if find_digest(source, signature_tag(digest)) is not None:
         _copy(source, signature_tag(digest), client, signature_tag(digest))
-    if find_digest(client, str(reference.tag)) != digest:
-        _copy(source, digest, client, str(reference.tag))
+    if find_digest(client, str(client.reference.tag)) != digest:
+        _copy(source, digest, client, str(client.reference.tag))
     set_pin_tag(client, image.pin, digest, is_signed=image.verified is not None)
     set_operator_tags(client, image.pin, image.labels, digest)
     return Pushed(name, digest)
 
 
 def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
-    def place(repository: Repository) -> Registry | Layout:
-        layout = repository.reference.layout
-        return repository if isinstance(repository, Registry) else Layout(Path(str(layout)))
-
-    if isinstance(source, ImageLayout) and name.startswith("sha256:"):
-        # skopeo finds what is in a folder by tags only.
-        name = next(tag for tag, entry in source.names.items() if entry.digest == name)
-    copy(place(source), name, place(target), tag)
+    copy(cast("Registry | ImageLayout", source), name, cast("Registry | ImageLayout", target), tag)
 
 
 def pushed_reference(pushed: Pushed) -> Reference:

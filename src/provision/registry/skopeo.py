@@ -25,7 +25,7 @@ from provision.engine.scratch import scratch
 from provision.errors import ProvisionError, WrongContentError
 from provision.explain import Kind, explain
 from provision.progress import Transfer, current_listener
-from provision.registry.image_layout import writable_layout
+from provision.registry.image_layout import ImageLayout, writable_layout
 from provision.registry.manifests import (
     BLOBS,
     Content,
@@ -61,24 +61,6 @@ _MOST_OUTPUT = 16 << 20
 _TRACE = re.compile(r"^(runtime stack|goroutine \d+)", re.MULTILINE)
 # Of the one image in a layout that is made for a copy.
 _TAG = "image"
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """An OCI image layout in a folder; its images have tags."""
-
-    folder: Path
-    # Blobs that several layouts share; what is there already is not copied. None: its own.
-    blobs: Path | None = None
-
-    @contextmanager
-    def options(self, side: str) -> Iterator[list[str]]:
-        """As ``Registry.options``."""
-        yield [f"--{side}-shared-blob-dir={self.blobs}"] if self.blobs else []
-
-    def name(self, tag: str) -> str:
-        """Return an image's name for skopeo."""
-        return f"oci:{self.folder}:{tag}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +132,7 @@ class Registry:
         self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """As ``Repository.fetch``."""
-        (folder / BLOBS).mkdir(exist_ok=True)
+        (folder / BLOBS).mkdir(parents=True, exist_ok=True)
         # skopeo does not copy a blob that is there: this is how it leaves out layers.
         left_out = [
             path
@@ -165,7 +147,7 @@ class Registry:
             copy(
                 self,
                 digest,
-                Layout(folder / "layout", blobs=folder),
+                ImageLayout(folder, self.reference),
                 _TAG,
                 size=size,
                 on_bytes=lambda done: hear(Transfer(text, min(done, size), size)),
@@ -179,7 +161,7 @@ class Registry:
         with tempfile.TemporaryDirectory(prefix="provision-push-") as name:
             layout = writable_layout(Path(name), self.reference)
             digest = layout.put_image(_TAG, manifest, blobs)
-            copy(Layout(Path(name)), _TAG, self, tag)
+            copy(layout, _TAG, self, tag)
         return digest
 
     def tag(self, digest: str, tag: str) -> None:
@@ -196,9 +178,9 @@ class Registry:
 
 
 def copy(
-    source: Registry | Layout,
+    source: Registry | ImageLayout,
     name: str,
-    target: Registry | Layout,
+    target: Registry | ImageLayout,
     tag: str,
     *,
     size: int = 0,
@@ -207,7 +189,7 @@ def copy(
     """Copy an image, or all images of an index, to a tag.
 
     Args:
-        name: Its tag in the source, or, in a registry, its digest.
+        name: Its tag or digest in the source.
         size: How many bytes it has: no file that skopeo writes gets larger, and a slow line gets
             the time that it needs; 0: not known.
         on_bytes: Called now and then with the bytes that a layout's folder has.
@@ -215,10 +197,11 @@ def copy(
     argv = ["copy", "--quiet", "--all", "--preserve-digests", f"--retry-times={_RETRIES}"]
     with ExitStack() as stack:
         for side, place in (("src", source), ("dest", target)):
-            argv += stack.enter_context(place.options(side))
+            if isinstance(place, Registry):
+                argv += stack.enter_context(place.options(side))
         argv += [source.name(name), target.name(tag)]
-        if isinstance(target, Layout) and on_bytes is not None:
-            stack.enter_context(_watched(target.folder.parent, on_bytes))
+        if isinstance(target, ImageLayout) and on_bytes is not None:
+            stack.enter_context(_watched(target.folder, on_bytes))
         limit = _REQUEST_S + size * _SECONDS_A_BYTE if size else _REQUEST_S * 30
         done = _run(argv, why="copy images", timeout=limit, largest=size)
     if done.returncode:
@@ -226,7 +209,7 @@ def copy(
         raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
 
 
-def save(engine: Engine, image_id: str, target: Layout, tag: str, *, state: Path) -> None:
+def save(engine: Engine, image_id: str, target: ImageLayout, tag: str, *, state: Path) -> None:
     """Copy an image of an engine into a layout."""
     with scratch(state, "engine-image") as folder:
         saved = folder / "saved.tar"
@@ -286,7 +269,7 @@ def _watched(folder: Path, on_bytes: Callable[[int], None]) -> Iterator[None]:
         watcher.join()
 
 
-def _error(message: str, done: Completed, place: Registry | Layout) -> ProvisionError:
+def _error(message: str, done: Completed, place: Registry | ImageLayout) -> ProvisionError:
     output = done.stderr.strip()
     host = place.reference.registry if isinstance(place, Registry) else ""
     found = explain("skopeo", output, {"host": host})
