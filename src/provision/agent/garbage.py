@@ -22,7 +22,13 @@ from provision.build.image import (
     remove_toolchain,
 )
 from provision.build.package_store import PackageStore
-from provision.build.provenance import built_here, days_unused, has_built, remove_records
+from provision.build.provenance import (
+    built_here,
+    days_unused,
+    has_built,
+    is_built_here,
+    remove_records,
+)
 from provision.build.workspace import Settings, default_cache
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
@@ -249,7 +255,9 @@ _DIGITS = 12
 def remove_images(
     settings: Settings, removed: Iterable[Removed], *, dry_run: bool = False
 ) -> list[str]:
-    """Remove artifact images whose artifacts are not in the store, and return their names.
+    """Remove artifact images whose artifacts are not in the store, and old ones without a name.
+
+    Those without a name were replaced by another build of their Pin.
 
     Images stay if they also have another name, or if a container uses them. Old records of images
     that are gone go too.
@@ -264,11 +272,13 @@ def remove_images(
         for image in engine.images_with_label(DIGEST_LABEL):
             digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
             is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)
-            if digest in kept or not is_ours:
+            is_replaced = not image.tags and is_built_here(settings.state, image)
+            is_old = is_replaced and days_unused(settings.state, image) > UNUSED_DAYS
+            if not (is_old or (is_ours and digest not in kept)):
                 continue
             remove = partial(engine.remove, image.id, with_parents=True)
             if dry_run or _is_removed(image, remove):
-                gone.append(image.tags[0])
+                gone.append(image.name)
         if not dry_run:
             remove_records(settings.state, engine, days=UNUSED_DAYS)
     return gone
@@ -310,6 +320,6 @@ def _is_removed(image: Image, remove: Callable[[], None]) -> bool:
     try:
         remove()
     except ProvisionError as error:
-        report(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
+        report(Note(f"{image.name} stays: {error.details or error.message}"))
         return False
     return True

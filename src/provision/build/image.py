@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -128,8 +127,8 @@ def _attempt(
     return stream
 
 
-def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str) -> Image:
-    """Return the image of a build if it carries the digest of its Pin."""
+def new_image(engine: Engine, stream: BuildStream) -> Image:
+    """Return the image that a build made, which has no name yet."""
     image = engine.image(stream.image_id or "")
     if image is None:
         raise ProvisionError(
@@ -138,12 +137,6 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
             resolution="Stop what removes images of the engine, such as a timer with 'docker image"
             " prune', then run the command again.",
             is_outside=True,
-        )
-    found = image.labels.get(label)
-    if found != digest:
-        raise ProvisionError(
-            f"The new image carries the label {label}={found}, not the Pin's {digest}.",
-            resolution="The Dockerfile must set that label: use this version's templates.",
         )
     return image
 
@@ -309,7 +302,7 @@ class _Run:
             dockerfile = context.files["Dockerfile"] + labels.encode()
             files: dict[str, bytes | Path] = {**context.files, **attach(context)}
             stream = self.build({**files, "Dockerfile": dockerfile}, base.id)
-            image = labelled_image(self.engine, stream, TOOLCHAIN_LABEL, digest)
+            image = new_image(self.engine, stream)
             name = f"provision/toolchain:{digest[:12]}"
             record_built(self.state, image.id, name)
             self.engine.tag(image.id, name)
@@ -350,14 +343,10 @@ def build(
             run = _Run(engine, pin, state, log, build_args or {})
             toolchain, steps = run.toolchain(shared, attach)
             stream = run.build({**files, **fetch()}, toolchain.id)
-        image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
-        before = engine.image(pin.image)
+        image = new_image(engine, stream)
         record_built(state, image.id, pin.image)
+        # An image that had the name stays without one: who shares the engine may be reading it.
         engine.tag(image.id, pin.image)
-        # The image that had the name, unless it has another too or a container uses it.
-        if before is not None and before.id != image.id and len(before.tags) == 1:
-            with suppress(ProvisionError):
-                engine.remove(before.id, with_parents=True)
         remove_layers(engine, layers_of(stream.steps))
         return Built(
             image=pin.image,

@@ -92,7 +92,11 @@ def has_built(state: Path) -> bool:
 
 def built_here(engine: Engine, label: str, state: Path) -> list[Image]:
     """Return the named images with a label, ``key`` or ``key=value``, that this user has built."""
-    return [image for image in engine.images_with_label(label) if is_built_here(state, image)]
+    return [
+        image
+        for image in engine.images_with_label(label)
+        if image.tags and is_built_here(state, image)
+    ]
 
 
 def mark_image_used(state: Path, image: Image) -> None:

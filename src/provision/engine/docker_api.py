@@ -84,6 +84,11 @@ class Image:
     size: int = 0
     architecture: str = ""
 
+    @property
+    def name(self) -> str:
+        """A name of it; its id if it has none."""
+        return next(iter(self.tags), self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
@@ -135,11 +140,11 @@ class Engine:
         )
 
     def images_with_label(self, label: str) -> list[Image]:
-        """Return the named images that carry ``key`` or ``key=value`` as a label."""
+        """Return the images that carry ``key`` or ``key=value`` as a label."""
         with self._translated("list images"):
-            found = self._client.images(filters={"label": label, "dangling": False})
+            found = self._client.images(filters={"label": label})
         images = [self.image(str(entry["Id"])) for entry in found]
-        return [image for image in images if image is not None and image.tags]
+        return [image for image in images if image is not None]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
         """Build the Dockerfile in a tar file with the classic builder; yield the engine's messages.

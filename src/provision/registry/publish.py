@@ -146,11 +146,10 @@ def check_signable(settings: Settings, image: EngineImage) -> None:
         UntrustedError: It was not built here.
     """
     found = find_image(image.engine, image.image_id)
-    name = next(iter(found.tags), found.id)
     require_built_here(
         settings.state,
         found,
-        name,
+        found.name,
         resolution="Build it here, as the user who signs it: provision build"
         f" {image.pin.driver.name} --kernel {image.pin.kernel.release} --push REF --sign. If you"
         " know where the image came from, push it unsigned, and sign what its digest names:"

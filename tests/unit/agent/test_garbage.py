@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -223,7 +224,7 @@ class _Engine(FakeEngine):
 
 def test_images_go_whose_artifact_is_not_in_the_store(layout: Layout, notes: list[str]) -> None:
     engine = _Engine()
-    settings = using(load_settings(layout.root), engine)
+    settings = replace(using(load_settings(layout.root), engine), state=layout.root / "cache")
     here, gone = make_pin(), make_pin(kernel=GONE)
 
     def have(name: str, digest: str, *tags: str) -> None:
@@ -234,13 +235,18 @@ def test_images_go_whose_artifact_is_not_in_the_store(layout: Layout, notes: lis
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
+    for name, days in (("replaced", 31), ("new", 0)):
+        have(name, here.digest)
+        record_built(settings.state, f"sha256:{name}", here.image)
+        then = time.time() - days * 86400
+        os.utime(settings.state / "built" / f"sha256:{name}", (then, then))
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
     planned = remove_images(settings, removed, dry_run=True)
-    assert planned == [gone.image, "provision/used:1"]
+    assert planned == [gone.image, "provision/used:1", "sha256:replaced"]
     assert engine.calls == []
-    assert remove_images(settings, removed) == [gone.image]
+    assert remove_images(settings, removed) == [gone.image, "sha256:replaced"]
     assert [note for note in notes if "provision/used:1" in note]
-    assert engine.calls == ["remove sha256:gone with parents"]
+    assert engine.calls == [f"remove sha256:{name} with parents" for name in ("gone", "replaced")]
 
 
 def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(

@@ -66,7 +66,7 @@ class FakeEngine(Engine):
 
     def images_with_label(self, label: str) -> list[Image]:
         key, given, value = label.partition("=")
-        named = {i.id: i for i in self.images.values() if key in i.labels and i.tags}.values()
+        named = {i.id: i for i in self.images.values() if key in i.labels}.values()
         return [image for image in named if not given or image.labels[key] == value]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
