@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.module_utils.health import (
-    is_reboot_required,
-)
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.errors import NotFoundError, ProvisionError
-from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
 from provision.store.obtain import Stored
 from provision.store.state import load_state
@@ -142,18 +138,6 @@ def test_what_does_not_compile_here_is_looked_for_again_where_others_push(
     assert failure.holds(now=failure.time + 7 * 3600) is is_final
 
 
-def test_a_failed_build_is_tried_again_when_its_inputs_change(ready: Host) -> None:
-    ready.add_kernel(NEXT)
-    ready.broken[NEXT] = _compile_error()
-    ready.apply()
-    ready.broken.clear()
-    # The recipe's folder has a patch now.
-    write(ready.root / f"srv/{DRIVER}/patches/fix.patch", b"+")
-    ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
-    ready.apply()
-    assert ready.layout.kernel_link(NEXT).is_symlink()
-
-
 def test_a_failed_build_is_tried_again_by_another_version_of_provision(ready: Host) -> None:
     ready.add_kernel(NEXT)
     ready.broken[NEXT] = _compile_error()
@@ -164,17 +148,6 @@ def test_a_failed_build_is_tried_again_by_another_version_of_provision(ready: Ho
     ready.layout.state.write_text(json.dumps(state))
     assert ready.kinds() == [f"prepare {NEXT}"]
     assert ready.kinds() == []
-
-
-def test_what_may_pass_is_asked_again_by_every_run(ready: Host) -> None:
-    ready.add_kernel(NEXT)
-    ready.broken[NEXT] = NotFoundError("No headers", resolution="wait")
-    result = ready.apply()
-    assert (result.status.state, result.status.exit_code) == ("next-kernel-not-ready", 3)
-    assert ready.artifact(NEXT).state == "missing"
-    ready.broken.clear()
-    assert ready.kinds() == [f"prepare {NEXT}"]
-    assert ready.apply().status.state == "ready"
 
 
 def _upgrade(host: Host) -> None:
@@ -219,33 +192,6 @@ def test_a_driver_that_works_is_not_missing_because_its_surroundings_changed(
     assert ready.artifact().reason is None
 
 
-@pytest.mark.parametrize("ends", ["reboot", "the user goes", "loaded by hand"])
-def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
-    host: Host, ends: str
-) -> None:
-    host.needs = HostNeeds(conflicts=("nouveau",))
-    host.have("nouveau", references=1)
-    for _ in range(2):
-        result = host.apply()
-        assert (result.status.state, result.status.exit_code) == ("reboot-required", 4)
-        assert not result.status.is_ready
-        # By this the role of Ansible decides whether to reboot.
-        assert is_reboot_required(result.status.document())
-        assert "nouveau" in (host.artifact().reason or "")
-    # It does not come back, because activation has blacklisted it.
-    assert "blacklist nouveau" in host.layout.modprobe_config.read_text()
-    if ends == "reboot":
-        host.boot()
-    elif ends == "the user goes":
-        host.hold("nouveau")
-    else:
-        host.boot()
-        host.have(DRIVER, version=NEWEST)
-    result = host.apply()
-    assert (result.status.state, result.status.exit_code) == ("ready", 0)
-    assert list(host.loaded()) == [DRIVER]
-
-
 def test_a_module_that_someone_else_has_loaded_is_replaced(host: Host) -> None:
     host.have(DRIVER, version=OLDER)
     assert host.apply().status.state == "ready"
@@ -284,17 +230,3 @@ def test_a_failure_to_record_is_reported_all_the_same(
     result = host.apply()
     assert result.outcomes[0].error is not None
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
-
-
-def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
-    ready.ask_for(NEWEST)
-    ready.refuse(DRIVER, "Invalid argument", "demo: no")
-    result = ready.apply()
-    kinds = [o.action.kind for o in result.outcomes]
-    assert kinds == ["prepare", "unload", "activate", "load", "activate", "load"]
-    assert ready.current() == OLDER
-    ready.accept()
-    assert ready.kinds() == [f"load {KERNEL}"]
-    result = ready.apply()
-    assert (result.outcomes, result.status.state) == ((), "failed")
-    assert result.status.is_ready

@@ -56,8 +56,9 @@ def test_it_runs_after_loading_once_a_boot(checked: Host) -> None:
     assert checked.kinds() == []
 
 
-@pytest.mark.parametrize("script", ["echo no such card; exit 1", _HANGS])
-@pytest.mark.parametrize("at_boot", [False, True])
+@pytest.mark.parametrize(
+    ("script", "at_boot"), [("echo no such card; exit 1", True), (_HANGS, False)]
+)
 def test_what_fails_goes_back_with_its_user_space(
     checked: Host,
     script: str,

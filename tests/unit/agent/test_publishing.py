@@ -77,33 +77,9 @@ def _failed() -> Status:
     )
 
 
-def test_a_host_is_as_its_worst_part() -> None:
-    ready = _status()
-    assert (ready.state, ready.is_ready, ready.exit_code) == ("ready", True, 0)
-    failed = _failed()
-    assert (failed.state, failed.is_ready, failed.exit_code) == ("next-kernel-not-ready", True, 1)
-    waiting = _status(_known(WHOLE, inputs="before"))
-    assert (waiting.state, waiting.exit_code) == ("pending", 0)
-    used = _status(loaded="other", users=("demo is used by x",), current="b")
-    assert (used.state, used.exit_code) == ("reboot-required", 4)
-    refused = _status(_known(WHOLE, load_failure=BROKEN.model_copy(update={"reason": "load"})))
-    assert refused.state == "next-kernel-not-ready"
-    missing = _status(
-        _known(replace(WHOLE, digest=None), failure=BROKEN.model_copy(update={"reason": "missing"}))
-    )
-    assert missing.exit_code == 3
-
-
 def test_a_failure_with_other_inputs_is_past() -> None:
     old = _known(WHOLE, failure=BROKEN.model_copy(update={"inputs": "before"}))
     assert _status(old).state == "ready"
-
-
-def test_a_host_without_drivers_is_not_ready() -> None:
-    observed = Observed(Kernels(None), is_live=False, drivers={})
-    found = status_of(Desired(), observed, plan(Desired(), observed), time=1)
-    # The units of a host that is not configured yet do not fail.
-    assert (found.state, found.is_ready, found.exit_code) == ("not-configured", False, 0)
 
 
 def test_metrics_have_what_is_watched() -> None:

@@ -317,8 +317,7 @@ def _conflict_in_use(host: HostTree, run: Run) -> None:
     host.write("proc/modules", "nouveau 16384 1 - Live 0x0000000000000000\n")
 
 
-def _conflict(host: HostTree, run: Run) -> None:
-    _conflict_in_use(host, run)
+def _let_go(host: HostTree) -> None:
     host.write("proc/modules", "nouveau 16384 0 - Live 0x0000000000000000\n")
     host.write("sys/module/nouveau/version", "1\n")
 
@@ -560,6 +559,7 @@ STATES: dict[str, State] = {
     "wanted, signed by a stranger": _signed_by("stranger"),
     "wanted, not signed": _signed_by("nobody"),
     "wanted, signed at last": _signed_at_last,
+    "wanted, offered at last": _then(_applied(_want), lambda host: host.offer()),
     "wanted, no keys": _with(_wanted, "keys =", "# keys ="),
     "wanted, misspelt flavour": _with(
         _wanted, f"[drivers.{DRIVER}]", f'[drivers.{DRIVER}]\nflavour = "opne"'
@@ -599,7 +599,7 @@ STATES: dict[str, State] = {
         _wanted, lambda host: host.write(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", "{}\n")
     ),
     "wanted, the kernel refuses it": _then(_wanted, lambda host: host.refuse()),
-    "wanted, conflict": _conflict,
+    "wanted, conflict": _then(_conflict_in_use, _let_go),
     "wanted, conflict in use": _conflict_in_use,
     "ready": _ready,
     "ready, offered by nobody any more": _then(
@@ -610,10 +610,12 @@ STATES: dict[str, State] = {
     ),
     "ready, beside a misspelt": _then(_ready, lambda host: host.want(f"\n[drivers.{DRIVER}o]\n")),
     "rebooted": _rebooted,
+    "rebooted, mistakes": _then(_rebooted, lambda host: host.configure("[drivers\n")),
     "kernel built again": _kernel_built_again,
     "in use": _then(_ready, lambda host: host.use()),
     "newer": _newer_offered,
     "ready, older offered": _older_offered,
+    "ready, older offered, next kernel": _with_next_kernel(_older_offered, "1.2"),
     "newest, signed by a stranger": _then(
         _ready, lambda host: host.offer("2.0", signed="stranger")
     ),
@@ -623,6 +625,10 @@ STATES: dict[str, State] = {
     "newer, in use": _newer_in_use,
     "newer, in use, made": _applied(_newer_in_use),
     "wanted, conflict in use, made": _applied(_conflict_in_use),
+    "wanted, conflict in use, let go": _then(_applied(_conflict_in_use), _let_go),
+    "wanted, conflict in use, rebooted": _then(
+        _applied(_conflict_in_use), lambda host: host.boot(KERNEL)
+    ),
     "next kernel, unfinished": _unfinished_next,
     "two versions": _two_versions,
     "two versions, keep none": _with(_two_versions, "[policy]", "[policy]\nkeep = 0"),
@@ -690,6 +696,10 @@ STATES: dict[str, State] = {
     "rebooted, the kernel refuses it": _then(_rebooted, lambda host: host.refuse()),
     "rebooted, conflict in use": _rebooted_with_conflict,
     "newest, not followed": _newest_offered("never"),
+    "newest, not followed, next kernel": _with_next_kernel(_newest_offered("never"), "1.2", "2.0"),
+    "newest, offered no more": _then(
+        _applied(_newest_offered("never"), "--update"), lambda host: host.offer_only("1.2")
+    ),
     "newest, followed": _newest_offered("timer"),
     "newest, followed, in use": _newest_in_use,
     "newest, followed, waits for the boot": _newest_waits,

@@ -137,6 +137,9 @@ _ROWS: dict[str, list[Row]] = {
         _row("export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2)),
         _row("devices", 3, {"devices": {}}),
         _row("devices --rescan", 0, {"devices": {}, "changed": []}),
+        _row("devices voodoo", 3, _error(3)),
+        _row("devices --rescan voodoo", 3, _error(3)),
+        _row("devices nvidia amd", 2, _error(2)),
         _row("build x --kernle 6.1", 2, _error(2)),
         # All that is ours goes, whether provision.toml names it or not; nothing else.
         _row("uninstall", 0, _UNCHANGED),
@@ -218,6 +221,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply", 1, _refused("failed", "untrusted", 1), "settings, state"),
         _row("plan", 1, {"artifacts": [{"source": "missing"}]}),
     ],
+    "wanted, offered at last": [_row("apply", 0, _applied("ready", *_FULL), _READY - {"settings"})],
     "wanted, signed at last": [_row("apply", 0, _applied("ready", *_FULL), _READY - {"settings"})],
     "wanted, not signed": [_row("apply", 1, _refused("failed", "untrusted", 1), "settings, state")],
     "wanted, no keys": [
@@ -299,6 +303,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("load nothing demo", 3, _error(3), "modules"),
         _row("doctor", 1, {"states": {"fail": 1}}),
     ],
+    "rebooted, mistakes": [_row("apply --boot", 2, _error(2), "modules")],
     "in use": [
         _row("unload", 4, _error(4, users=[{"module": DRIVER}])),
         _row("unload --dry-run", 4, _error(4)),
@@ -320,6 +325,12 @@ _ROWS: dict[str, list[Row]] = {
     ],
     "newer, in use, made": [_row("status --check", 4, _state("reboot-required"))],
     "wanted, conflict in use, made": [_row("status --check", 4, _state("reboot-required"))],
+    **{
+        f"wanted, conflict in use, {end}": [
+            _row("apply", 0, _applied("ready", "load"), "modules, state")
+        ]
+        for end in ("let go", "rebooted")
+    },
     "two versions": [
         _row("status", 0, _state("ready", drivers=[{"version": "2.0"}])),
         _row("rollback demo --dry-run", 0, {"driver": DRIVER}),
@@ -426,6 +437,9 @@ _ROWS: dict[str, list[Row]] = {
             _applied("ready", *_SWITCH),
             _READY - {"host", "settings"} | {"previous"},
         ),
+    ],
+    "ready, older offered, next kernel": [
+        _row("plan", 1, {"artifacts": [{"source": "missing"}, {"kernel": NEXT, "version": "1.2"}]}),
     ],
     # What is wrong with a newer version is in the status, and what works stays.
     "newest, signed by a stranger": [
@@ -600,7 +614,7 @@ _ROWS: dict[str, list[Row]] = {
     ],
     # A driver goes as it came.
     "not wanted any more": [
-        _row("status", 0, _state("pending")),
+        _row("status", 0, _state("pending", unnamed=[{"driver": DRIVER, "version": "1.2"}])),
         _row("plan", 0, _actions("unload", "retire")),
         _row(f"plan {DRIVER}", 0, _actions("unload", "retire")),
         _row("apply", 0, _applied("not-configured", "unload", "retire"), _READY - {"entry"}),
@@ -655,6 +669,11 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply --boot", 4, _applied("reboot-required", "load"), "state"),
     ],
     # The timer follows new versions where the policy says so.
+    # A new kernel gets the version that is in use; an older one that is offered replaces none.
+    "newest, not followed, next kernel": [
+        _row("plan", 0, {"artifacts": [{"version": "1.2"}, {"kernel": NEXT, "version": "1.2"}]}),
+    ],
+    "newest, offered no more": [_row("apply --update", 0, _applied("ready", "prepare"))],
     "newest, not followed": [
         _row("apply --timer", 0, _applied("ready") | _UNCHANGED),
         _row(

@@ -242,21 +242,6 @@ def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     assert (gone["devices"], gone["changed"]) == ({}, ["nvidia"])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (["voodoo"], 3, "provision devices voodoo --rescan"),
-        (["--rescan", "voodoo"], 3, "Name one of nvidia, amd, intel"),
-        (["nvidia", "amd"], 2, "'provision devices --help'"),
-    ],
-)
-def test_what_the_command_refuses(
-    call: Call, tmp_path: Path, words: list[str], code: int, text: str
-) -> None:
-    outcome = call("devices", *words, "--root", tmp_path)
-    assert (outcome.code, text in outcome.err) == (code, True)
-
-
 def test_a_damaged_file_says_how_to_have_a_new_one(call: Call, tmp_path: Path) -> None:
     write(tmp_path / FOLDER / "nvidia.json", b'{"devices": 3}')
     outcome = call("devices", "--root", tmp_path)

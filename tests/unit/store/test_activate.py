@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from kit.artifact import add, make_artifact, make_pin, write
 from provision.documents import load_json
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ProvisionError
 from provision.manifest import MANIFEST, Container, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
@@ -66,24 +65,6 @@ def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path:
     assert loader_config(layout, make_artifact(tmp_path / "b", library=None)) is None
 
 
-def test_a_first_installation_switches_and_writes(layout: Layout) -> None:
-    _install(layout)
-    pin = make_pin()
-    assert str(layout.current.readlink()) == pin.short_digest
-    assert not layout.previous.is_symlink()
-    assert json.loads(layout.vendor_config.read_text())["version"] == "1.2"
-    assert current_entry(layout) == layout.entry(pin.short_digest).resolve()
-    assert _install(layout) == []
-
-
-def test_an_update_keeps_the_one_before(layout: Layout) -> None:
-    _install(layout)
-    _install(layout, "1.3")
-    assert str(layout.previous.readlink()) == make_pin().short_digest
-    assert str(layout.current.readlink()) == make_pin(version="1.3").short_digest
-    assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
-
-
 def test_a_config_that_an_admin_wrote_is_not_replaced(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.write_text("mine")
@@ -94,12 +75,6 @@ def test_a_config_that_an_admin_wrote_is_not_replaced(layout: Layout) -> None:
     assert layout.vendor_config.read_text() == "mine"
 
 
-def test_a_config_that_was_there_before_is_not_replaced(layout: Layout) -> None:
-    write(layout.vendor_config, b"the vendor's own")
-    with pytest.raises(ProvisionError):
-        _install(layout)
-
-
 def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.write_text("mine")
@@ -108,12 +83,6 @@ def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> Non
     (saved,) = layout.saved.iterdir()
     assert saved.read_text() == "mine"
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
-
-
-def test_a_removed_config_is_written_again(layout: Layout) -> None:
-    _install(layout)
-    layout.vendor_config.unlink()
-    assert [change.kind for change in _install(layout)] == ["write"]
 
 
 def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None:
@@ -267,15 +236,6 @@ def test_leftovers_of_killed_runs_go_and_nothing_else(layout: Layout, notes: lis
     # Each is said.
     assert len(notes) == 5
     assert sorted(layout.root.rglob("*")) == sorted([*before, others])
-
-
-def test_a_driver_that_is_not_installed_is_not_found(layout: Layout) -> None:
-    with pytest.raises(NotFoundError):
-        current_entry(layout)
-    _install(layout)
-    shutil.rmtree(current_entry(layout))
-    with pytest.raises(NotFoundError):
-        current_entry(layout)
 
 
 def _activate(layout: Layout, manifest: Manifest) -> None:
