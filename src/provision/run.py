@@ -117,18 +117,9 @@ def run(
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    try:
+    with _ended(child, args, why, timeout, most_output):
         stdout, stderr = _outputs(child, deadline, most_output)
         child.wait(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired) as error:
-        raise _too_slow(args, why, timeout, ended=_end(child)) from error
-    except _OutputError as error:
-        _end(child)
-        raise _too_much(args, why, most_output) from error
-    except BaseException:
-        _end(child)
-        raise
-    _close(child)
     completed = Completed(
         argv=args,
         returncode=child.returncode,
@@ -175,21 +166,12 @@ def stream(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    try:
+    with _ended(child, args, why, timeout, _MOST_STREAMED):
         first = deadline if first_within is None else min(begun + first_within, deadline)
         for line in _lines(child.stdout, first, deadline):
             last.append(line)
             on_line(line)
         status = child.wait(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired) as error:
-        raise _too_slow(args, why, timeout, ended=_end(child)) from error
-    except _OutputError as error:
-        _end(child)
-        raise _too_much(args, why, _MOST_STREAMED) from error
-    except BaseException:
-        _end(child)
-        raise
-    _close(child)
     if status != 0:
         raise _failed(args, why, status, list(last))
 
@@ -306,6 +288,24 @@ def _lines(pipe: IO[bytes] | None, first: float, deadline: float) -> Iterator[st
             if time.monotonic() > end:
                 break
     raise TimeoutError
+
+
+@contextmanager
+def _ended(
+    child: subprocess.Popen[bytes], args: Sequence[str], why: str, timeout: float, most: int
+) -> Iterator[None]:
+    """Kill a program if the block fails, such as for its time or its output."""
+    try:
+        yield
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        raise _too_slow(args, why, timeout, ended=_end(child)) from error
+    except _OutputError as error:
+        _end(child)
+        raise _too_much(args, why, most) from error
+    except BaseException:
+        _end(child)
+        raise
+    _close(child)
 
 
 def _end(child: subprocess.Popen[bytes]) -> bool:

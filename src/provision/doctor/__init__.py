@@ -37,7 +37,6 @@ CHECKS: Mapping[str, Check] = {
         settings_checks.registry,
         host_checks.host_libraries,
         host_checks.old_files,
-        host_checks.other_installations,
         host_checks.dra,
         host_checks.units,
         host_checks.automatic_reboot,

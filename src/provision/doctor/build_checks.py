@@ -60,7 +60,7 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
             continue
         built = driver.manifest.pin.driver
         version = built.version
-        for release, artifact in driver.seen.artifacts.items():
+        for release in driver.seen.artifacts:
             found = driver.recipe.standing(
                 version=version, flavour=built.flavour, kernel_release=release
             )
@@ -70,15 +70,6 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
                     f"{found.row.reason}",
                     f"use a version that works ('provision drivers kernels {driver.name}' lists"
                     " them), or keep the older kernel",
-                )
-            elif host.config.policy.untried == "refuse" and (
-                found.known == "untried" and artifact.digest is None
-            ):
-                yield driver.warn(
-                    f"{version} is untried with {release}",
-                    'nobody who wrote the recipe tried it, and [policy] untried = "refuse"',
-                    'set [policy] untried = "build" in /etc/provision/provision.toml, then:'
-                    " provision apply",
                 )
 
 

@@ -59,6 +59,13 @@ def status(host: Observation) -> Iterator[Finding]:
     for driver, shown in zip(host.drivers, host.status.drivers, strict=True):
         for note in shown.notes:
             yield driver.warn(note, None, None)
+        if (other := shown.other) is not None:
+            yield driver.warn(
+                other.seen,
+                "programs that load modules by name, such as udev, load that copy; and DKMS reports"
+                " success where it skips a kernel without headers",
+                other.resolution,
+            )
         for artifact in shown.kernels:
             yield from _of_artifact(driver, artifact)
 
@@ -83,18 +90,6 @@ def _of_artifact(driver: Driver, artifact: ArtifactStatus) -> Iterator[Finding]:
             f"sign the image (provision registry sign), then pull it again: provision registry"
             f" pull {artifact.unsigned}",
         )
-
-
-@check("No package, DKMS or installer has the modules of a driver too", of=drivers)
-def other_installations(host: Observation) -> Iterator[Finding]:
-    for driver in host.drivers:
-        if (found := driver.seen.other) is not None:
-            yield driver.warn(
-                found.seen,
-                "programs that load modules by name, such as udev, load that copy; and DKMS reports"
-                " success where it skips a kernel without headers",
-                found.resolution,
-            )
 
 
 @check("The host's own libraries of a driver have the version of its modules", of=installed)

@@ -49,7 +49,6 @@ class Driver:
     """A driver that a host has or should have."""
 
     name: str
-    layout: Layout
     seen: ObservedDriver
     # The artifact for the running kernel, and its manifest; None: there is no readable one.
     entry: Path | None
@@ -182,9 +181,8 @@ def observe(root: Path = Path("/")) -> Observation:
 
 
 def _driver(root: Path, seen: ObservedDriver, running: str, recipes: Iterable[Recipe]) -> Driver:
-    layout = Layout(root, seen.name)
     artifact = seen.artifacts.get(running)
-    entry = layout.entry(artifact.digest) if artifact and artifact.digest else None
+    entry = Layout(root, seen.name).entry(artifact.digest) if artifact and artifact.digest else None
     manifest = stored_manifest(entry) if entry else None
     recipe = next((one for one in recipes if one.name == seen.name), None)
-    return Driver(seen.name, layout, seen, entry, manifest, recipe)
+    return Driver(seen.name, seen, entry, manifest, recipe)

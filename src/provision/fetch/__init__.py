@@ -125,7 +125,7 @@ def _opened(url: str, limit: int, *, secure: bool) -> Iterator[tuple[int | None,
     """Yield the size of a file, if it is known, and its content."""
     path = local_path(url)
     if path is None:
-        with request(url, {}, secure=secure) as response:
+        with request(url, secure=secure) as response:
             yield length(response), content(response, limit=limit)
         return
     try:

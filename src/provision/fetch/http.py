@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -82,7 +82,7 @@ def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = Fals
     """
 
     def read() -> bytes:
-        with request(url, {}, secure=secure) as response:
+        with request(url, secure=secure) as response:
             _refuse_downgrade(url, response)
             return b"".join(content(response, limit=limit))
 
@@ -101,14 +101,12 @@ def _refuse_downgrade(url: str, response: requests.Response) -> None:
 
 
 @contextmanager
-def request(
-    url: str, headers: Mapping[str, str], *, secure: bool = False
-) -> Iterator[requests.Response]:
+def request(url: str, *, secure: bool = False) -> Iterator[requests.Response]:
     """Send a request; yield the answer, with its content still to be read."""
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
     try:
-        with _opened(url, headers) as response:
+        with _opened(url) as response:
             for hop in (*response.history, response) if secure else ():
                 check_secure(url, hop.url)
             _check_status(url, response)
@@ -123,7 +121,7 @@ def request(
         raise _refused(url, error) from error
 
 
-def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
+def _opened(url: str) -> requests.Response:
     """Return the server's answer, of which only the head was read."""
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
@@ -138,7 +136,6 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
                     # A compressed transfer would change the bytes whose checksum is known.
                     "Accept-Encoding": "identity",
                     "User-Agent": f"provision/{__version__}",
-                    **headers,
                 },
                 stream=True,
                 timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),

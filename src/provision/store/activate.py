@@ -290,20 +290,17 @@ def _on_host(layout: Layout, folder: Path) -> Path:
 
 
 def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
-    """Return the changes that put an entry to use; none if it is in use already."""
+    """Return the changes that put an entry of the store to use; none if it is in use already."""
     managed = _managed_files(layout)
     record = managed.load()
     short = manifest.pin.short_digest
-    changes: list[Change] = []
-    if not layout.entry(short).is_dir():
-        changes.append(Change("unpack", layout.entry(short)))
     own = _own(layout, manifest)
     texts = _texts(layout, manifest, own)
     files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
     root = _root_changes(layout, managed, record, manifest)
     if not replace:
         refuse_foreign((*files, *root), _FOREIGN)
-    changes += [change for change in files if change.kind == "save"]
+    changes = [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
     changes += _program_changes(layout, manifest)
@@ -440,11 +437,9 @@ def _switched(layout: Layout) -> Iterator[None]:
 
 
 def apply(layout: Layout, changes: Iterable[Change]) -> None:
-    """Make changes in order; the caller holds the driver's lock and has unpacked the entry."""
+    """Make changes in order; the caller holds the driver's lock."""
     managed = _managed_files(layout)
     for change in changes:
-        if change.kind == "unpack":
-            continue
         report(Note(str(change)))
         match change.kind:
             case "switch":

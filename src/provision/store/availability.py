@@ -21,9 +21,9 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import Card, chosen_flavour
+from provision.catalogue.cards import chosen_flavour
 from provision.catalogue.recipe import Known
-from provision.config import DriverConfig, Untried
+from provision.config import DriverConfig
 from provision.distros import source_names
 from provision.distros.debian.relations import compare_versions
 from provision.errors import ProvisionError
@@ -139,25 +139,23 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
         f"{distro.id} {distro.version}", source_names(distro), published=published
     )
     offered, trouble = _offered(settings, recipe, flavour, distro, context)
-    facts = settings.facts
+    kernel = settings.facts.kernel
+    # What ``provision apply`` would take now.
     asked_for = DriverRequest(driver, version=configured.version)
+    name = asked_for.version_name
+    kinds = branches.followed(name, today()) if name is not None else None
+    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
+    version = asked_for.version_request(kinds, ended, cards)
+    untried = settings.config.policy.untried
+    suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel or "", untried)
     return Offers(
         driver=driver,
         flavour=flavour,
         asked_for=configured.version,
         distro=distro,
-        installed=_installed(settings, driver, facts.kernel),
+        installed=_installed(settings, driver, kernel),
         offered=tuple(offered),
-        chosen=_suitable(
-            recipe,
-            flavour,
-            offered,
-            asked_for,
-            branches,
-            facts.kernel or "",
-            settings.config.policy.untried,
-            cards,
-        ),
+        chosen=next(iter(fitting or suitable), None),
         trouble=trouble,
         branches=branches,
         readings=readings,
@@ -175,25 +173,6 @@ def _offered(
             return [offer.version for offer in candidates(recipe, flavour, context)], None
     except ProvisionError as error:
         return [], error
-
-
-def _suitable(
-    recipe: Recipe,
-    flavour: str,
-    offered: list[str],
-    request: DriverRequest,
-    branches: Branches,
-    kernel: str,
-    untried: Untried,
-    cards: tuple[Card, ...],
-) -> str | None:
-    """Return the version that ``provision apply`` would take now, if it is offered."""
-    name = request.version_name
-    kinds = branches.followed(name, today()) if name is not None else None
-    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    version = request.version_request(kinds, ended, cards)
-    suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel, untried)
-    return next(iter(fitting or suitable), None)
 
 
 def _installed(settings: Settings, driver: str, running: str | None) -> tuple[Installed, ...]:

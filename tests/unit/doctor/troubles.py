@@ -29,11 +29,6 @@ def _lacks(name: str) -> Break:
     return lambda host: (host.root / name).unlink()
 
 
-def _refuses_the_untried(host: DoctorHost) -> None:
-    host.add_kernel("6.5.1-amd64")
-    host.write(_SETTINGS, f'[drivers.{DRIVER}]\n[policy]\nuntried = "refuse"\n')
-
-
 def _no_driver(host: DoctorHost) -> None:
     shutil.rmtree(host.layout.folder)
 
@@ -342,7 +337,6 @@ CASES: list[tuple[str, Break, str]] = [
         lambda host: host.add_kernel("6.12.1-amd64"),
         "warn",
     ),
-    ("kernel-range", _refuses_the_untried, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
     ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),
     ("entitlement", _has((_OS_RELEASE, "ID=rhel\nVERSION_ID=9.4\n")), "warn"),
@@ -363,8 +357,8 @@ CASES: list[tuple[str, Break, str]] = [
     ("registry", _has((_SETTINGS, f"{_REGISTRY}[trust]\ninsecure = true\n")), "warn"),
     ("host-libraries", _other_library, "warn"),
     ("old-files", _old_process, "warn"),
-    ("other-installations", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
-    ("other-installations", _dkms_left_out, "warn"),
+    ("status", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
+    ("status", _dkms_left_out, "warn"),
     ("dra", _old_for_dra("var/lib/kubelet/plugins_registry/video.example-reg.sock"), "warn"),
     ("dra", _old_for_dra("var/log/pods/jobs_video-dra-x1_0-1/start/0.log"), "warn"),
     ("units", _no_units, "warn"),
