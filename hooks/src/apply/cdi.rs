@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use serde_json::{json, Map, Value};
 
 use crate::apply::spec::members::own_hook;
-use crate::config::cdi::{ContainerEdits, DeviceNode, Document, NamedDevice};
+use crate::config::cdi::{ContainerEdits, DeviceNode, Document, NamedDevice, Syntax};
 use crate::config::settings::Settings;
 use crate::config::vendor::read;
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl<'a> Generator<'a> {
                     "load the driver: provision load; see what is missing: oci-decorator check",
                 ));
         }
-        Ok(format!("{:#}\n", json(&document)))
+        Ok(text(&document, Syntax::Json))
     }
 
     /// The vendor file of this name, or all of them. Errors: there is none, or one has mistakes.
@@ -278,9 +278,10 @@ fn json(document: &Document) -> Value {
     json
 }
 
-/// A document as YAML, of which JSON is a part.
-pub fn yaml(document: &Value) -> String {
-    format!("---\n{document:#}\n")
+/// The text of a document. JSON is a part of YAML.
+pub fn text(document: &Document, syntax: Syntax) -> String {
+    let start = if syntax == Syntax::Yaml { "---\n" } else { "" };
+    format!("{start}{:#}\n", json(document))
 }
 
 /// The members that generated specifications have.

@@ -17,7 +17,7 @@ use crate::host::rootfs::read_whole;
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
 };
-use crate::spec::config::MAX_CONFIG;
+use crate::spec::config::{invalid, MAX_CONFIG};
 use crate::spec::json::{quote, RawObject};
 
 pub use crate::spec::config::Spec;
@@ -159,11 +159,6 @@ fn text<'a>(key: &str, value: &'a RawValue) -> Result<Cow<'a, str>> {
         Some(plain) if !plain.contains('\\') => Ok(Cow::Borrowed(plain)),
         _ => serde_json::from_str(raw).map(Cow::Owned).map_err(|e| invalid(key, &e)),
     }
-}
-
-fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
-    let place = if key.is_empty() { "" } else { ": " };
-    Error::failed(format!("the container's config.json is not a valid spec: {key}{place}{problem}"))
 }
 
 /// A new text for a part of the old text.

@@ -149,9 +149,7 @@ pub fn runtime(
 
 /// The path of another name of this program, in the program's folder.
 pub fn beside_us(name: &str) -> Result<String> {
-    let own = std::env::current_exe()
-        .map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))?;
-    Ok(own.with_file_name(name).display().to_string())
+    Ok(files::own_program()?.with_file_name(name).display().to_string())
 }
 
 impl Order {
@@ -401,7 +399,8 @@ pub fn run_links(args: &ParsedArgs) -> Result<u8> {
     };
     let folder = std::path::absolute(folder)
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
-    let program = own_program()?;
+    let program = files::own_program()?;
+    let program = program.canonicalize().unwrap_or(program);
     let links = links::Links::new(&folder, &program);
     let (changed, verb) = if args.is_set("remove") {
         (links.remove()?, "removed")
@@ -417,13 +416,6 @@ pub fn run_links(args: &ParsedArgs) -> Result<u8> {
         let text = changed.iter().flat_map(|path| [path.as_str(), " was ", verb, "\n"]);
         text.collect()
     })
-}
-
-/// The real path of this program.
-fn own_program() -> Result<PathBuf> {
-    std::env::current_exe()
-        .and_then(std::fs::canonicalize)
-        .map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))
 }
 
 #[cfg(test)]

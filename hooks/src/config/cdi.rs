@@ -8,7 +8,7 @@
 mod reader;
 mod yaml;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -248,18 +248,18 @@ pub fn read_folders(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
         let Some(folder) = folder else { continue };
         let syntax = |name: &str| Syntax::of(name).unwrap_or(Syntax::Json);
         let is_wanted = |name: &str| Syntax::of(name).is_some();
-        let files = folder::read(folder, is_wanted, |name, text| parse(text, syntax(name)));
-        let files = match files {
-            Err(Errno::NOENT | Errno::NOTDIR) => continue,
-            other => {
-                other.map_err(|e| Error::failed(format!("can't read {}: {e}", folder.display())))?
-            }
-        };
-        specs.extend(files.into_iter().map(|file| SpecFile {
+        let make = |name: &str, path: &Path, content: Result<_, Unusable>| SpecFile {
             priority,
-            content: file.content.map_err(|broken| Broken::of(broken, syntax(&file.name))),
-            path: file.path,
-        }));
+            content: content.map_err(|broken| Broken::of(broken, syntax(name))),
+            path: path.to_owned(),
+        };
+        match folder::read(folder, is_wanted, |name, text| parse(text, syntax(name)), make) {
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(e) => {
+                return Err(Error::failed(format!("can't read {}: {e}", folder.display())));
+            }
+            Ok(files) => specs.extend(files),
+        }
     }
     Ok(specs)
 }

@@ -3,7 +3,7 @@
 //! and what its reader finds.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustc_hash::{FxBuildHasher, FxHashSet};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -18,14 +18,6 @@ use crate::spec::json::Json;
 /// Largest file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
-/// A file as it was found.
-#[derive(Debug)]
-pub struct ConfigFile<T> {
-    pub name: String,
-    pub path: PathBuf,
-    pub content: Result<T, Unusable>,
-}
-
 /// A file that can't be used.
 #[derive(Debug)]
 pub struct Unusable {
@@ -34,12 +26,14 @@ pub struct Unusable {
     pub text: String,
 }
 
-/// Reads the files with these names, sorted. Errors: the folder can't be read.
-pub fn read<T>(
+/// Reads the files with these names, sorted; each is made of its name, path and content.
+/// Errors: the folder can't be read.
+pub fn read<T, F>(
     folder: &Path,
     is_wanted: impl Fn(&str) -> bool,
     parse: impl Fn(&str, &str) -> Result<T, Vec<Mistake>>,
-) -> rustix::io::Result<Vec<ConfigFile<T>>> {
+    make: impl Fn(&str, &Path, Result<T, Unusable>) -> F,
+) -> rustix::io::Result<Vec<F>> {
     let found = trust::open(folder)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(&found.fd, ".", flags, Mode::empty())?;
@@ -62,7 +56,7 @@ pub fn read<T>(
             }
             Err(Unusable { mistakes, text: file.text })
         });
-        ConfigFile { name, path, content }
+        make(&name, &path, content)
     };
     Ok(names.into_iter().map(read).collect())
 }
@@ -315,8 +309,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a"), "x".repeat(1_048_577)).unwrap();
         let parse = |_: &str, _: &str| -> Result<(), _> { panic!("it is parsed") };
-        let found = read(dir.path(), |_| true, parse).unwrap();
-        let unusable = found[0].content.as_ref().unwrap_err();
+        let found = read(dir.path(), |_| true, parse, |_, _, content| content).unwrap();
+        let unusable = found[0].as_ref().unwrap_err();
         assert_eq!(unusable.text, "x".repeat(1_048_576));
     }
 }

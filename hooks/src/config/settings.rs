@@ -305,17 +305,11 @@ fn level(value: &Value) -> Result<Level, String> {
 }
 
 fn interfaces(value: &Value) -> Result<Vec<Interface>, String> {
-    let known = || Interface::WORDS.map(|(word, _)| word).join(", ");
     let items = value.as_array().ok_or_else(|| {
-        let found = type_of(value);
-        format!("expected a list of {}, found {found}", known())
+        let (known, found) = (Interface::WORDS.map(|(word, _)| word), type_of(value));
+        format!("expected a list of {}, found {found}", known.join(", "))
     })?;
-    let interface = |item| {
-        let word = string(item)?;
-        Interface::from_word(word)
-            .ok_or_else(|| format!("unknown interface {word:?}; known are {}", known()))
-    };
-    items.iter().map(interface).collect()
+    items.iter().map(|item| Interface::from_word(string(item)?)).collect()
 }
 
 pub(super) fn runtimes(value: &Value) -> Result<Vec<String>, String> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use rustix::io::Errno;
 
-use crate::config::folder::{self, join, ConfigFile, Reader, Unusable};
+use crate::config::folder::{self, join, Reader, Unusable};
 use crate::error::{Error, Result};
 use crate::log::Level;
 use crate::model::edits::lies_in;
@@ -145,13 +145,8 @@ impl Reader {
     }
 
     fn interfaces(&mut self, key: &str, value: &Json) -> Vec<Interface> {
-        let words = self.strings(key, value, |word| {
-            let known = Interface::WORDS.map(|(word, _)| word).join(", ");
-            let is_known = Interface::from_word(word).is_some();
-            (!is_known).then(|| format!("unknown interface {word:?}; known are {known}"))
-        });
-        let known = words.iter().filter_map(|word| Interface::from_word(word));
-        known.collect()
+        let words = self.strings(key, value, |word| Interface::from_word(word).err());
+        words.iter().flat_map(|word| Interface::from_word(word)).collect()
     }
 
     /// The members of an object, whose names are those of features.
@@ -322,20 +317,15 @@ fn check_device(device: &str) -> Option<String> {
 /// change the folder or one above it, none of its files can be used.
 /// Errors: the folder can't be read.
 pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
-    let files =
-        folder::read(folder, |name| name.strip_suffix(".json").is_some(), |_, text| parse(text));
-    match files {
-        Ok(files) => Ok(files.into_iter().map(vendor_file).collect()),
+    let is_wanted = |name: &str| name.strip_suffix(".json").is_some();
+    let make = |name: &str, path: &Path, content: Result<_, Unusable>| VendorFile {
+        content: content.map_err(broken),
+        path: path.display().to_string(),
+        name: name.trim_end_matches(".json").to_owned(),
+    };
+    match folder::read(folder, is_wanted, |_, text| parse(text), make) {
         Err(Errno::NOENT) => Ok(Vec::new()),
-        Err(error) => Err(cannot_read(folder, error)),
-    }
-}
-
-fn vendor_file(file: ConfigFile<Vendor>) -> VendorFile {
-    VendorFile {
-        content: file.content.map_err(broken),
-        path: file.path.display().to_string(),
-        name: file.name.trim_end_matches(".json").to_owned(),
+        files => files.map_err(|error| cannot_read(folder, error)),
     }
 }
 
@@ -343,7 +333,7 @@ fn broken(file: Unusable) -> Broken {
     let mut flags = strings_in(&file.text, "activation_flag");
     flags.retain(|flag| is_flag(flag));
     let interfaces = strings_in(&file.text, "interfaces");
-    let interfaces = interfaces.iter().filter_map(|word| Interface::from_word(word)).collect();
+    let interfaces = interfaces.iter().flat_map(|word| Interface::from_word(word)).collect();
     Broken { flags, interfaces, mistakes: file.mistakes }
 }
 

@@ -246,13 +246,13 @@ impl<'a> Decider<'a, '_> {
     /// The allowed request by a flag of this file.
     fn by_flag(&mut self, file: &VendorFile) -> Result<Option<DeviceRequest>> {
         for flag in file.flags() {
-            let (value, refused) = self.policy.judge(self.container, &file.name, flag);
-            for reason in refused {
-                self.refuse(Some(file), reason)?;
-            }
-            let Some(features) = asked(value) else {
+            let Some(features) = self.asked_by(file, flag)? else {
                 continue;
             };
+            if let Err(reason) = self.policy.judge_vendor(&file.name, flag) {
+                self.refuse(Some(file), reason)?;
+                continue;
+            }
             // Only the scheduler gives the devices of these interfaces.
             if self.container.has_scheduler() && !file.interfaces().is_empty() {
                 self.refuse(Some(file), not_scheduled(flag))?;
@@ -260,6 +260,23 @@ impl<'a> Decider<'a, '_> {
             }
             let by = flag.clone();
             return Ok(Some(DeviceRequest { by, features, ..DeviceRequest::default() }));
+        }
+        Ok(None)
+    }
+
+    /// The features that a flag requests by its first value that counts, even if that is `none`. A
+    /// value that is overridden never refuses the container, because the image may have set it.
+    fn asked_by(&mut self, file: &VendorFile, flag: &str) -> Result<Option<Features>> {
+        for source in self.policy.sources_of_flags() {
+            let Some(value) = self.container.get(source, flag) else {
+                continue;
+            };
+            let features = asked(Some(value));
+            match judge(self.container, self.policy, &[source], flag, true, false) {
+                Ok(()) => return Ok(features),
+                Err(reason) if features.is_some() => self.refuse(Some(file), reason)?,
+                Err(_) => {}
+            }
         }
         Ok(None)
     }

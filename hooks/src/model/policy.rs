@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::log::{Level, Note};
-use crate::model::request::{asked, ContainerRequest, RequestSource};
+use crate::model::request::{ContainerRequest, RequestSource};
 use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
@@ -110,39 +110,14 @@ impl Policy {
         self.annotations_from == Writer::Image
     }
 
-    /// Judges what a container asks for by this flag of a vendor. The source that only the user
-    /// writes overrides the other, even with `none`; if there is none, the environment does, which
-    /// a user can always set. A value that is overridden never refuses the container, because the
-    /// image may have set it. Returns the value that counts, and what does not count, and why.
-    pub fn judge<'r>(
-        &self,
-        request: &'r ContainerRequest,
-        vendor: &str,
-        flag: &str,
-    ) -> (Option<&'r str>, Vec<String>) {
-        let (mut value, mut refused) = (None, Vec::new());
+    /// The sources of a flag, of which an earlier one that counts overrides the others: the one that
+    /// only the user writes, else the environment, which a user can always set.
+    pub(super) fn sources_of_flags(&self) -> [RequestSource; 2] {
         let mut sources = RequestSource::OF_FLAGS;
         if self.images_may_annotate() {
             sources.reverse();
         }
-        for source in sources {
-            let Some(given) = request.get(source, flag) else {
-                continue;
-            };
-            if self.counts(source, request.privileged) {
-                value = Some(given);
-                break;
-            }
-            if asked(Some(given)).is_some() {
-                refused.push(self.not_counted(source, flag));
-            }
-        }
-        let asks = asked(value).is_some();
-        if let (true, Err(reason)) = (asks, self.judge_vendor(vendor, flag)) {
-            value = None;
-            refused.push(reason);
-        }
-        (value, refused)
+        sources
     }
 
     /// Whether the vendor may be asked for anything. Errors: why not.

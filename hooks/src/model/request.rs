@@ -274,8 +274,12 @@ impl Interface {
         }
     }
 
-    pub fn from_word(word: &str) -> Option<Self> {
-        by_word(&Self::WORDS, word)
+    /// Errors: the word is unknown.
+    pub fn from_word(word: &str) -> Result<Self, String> {
+        by_word(&Self::WORDS, word).ok_or_else(|| {
+            let known = Self::WORDS.map(|(word, _)| word).join(", ");
+            format!("unknown interface {word:?}; known are {known}")
+        })
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Spec<'a> {
 impl<'a> Spec<'a> {
     /// Errors: the text is not a JSON object.
     pub fn parse(text: &'a str) -> Result<Self> {
-        let members = serde_json::from_str(text).map_err(|error| invalid(&error))?;
+        let members = serde_json::from_str(text).map_err(|error| invalid("", &error))?;
         Ok(Self { text, members })
     }
 }
@@ -55,7 +55,7 @@ pub struct ContainerConfig<'a> {
 
 impl<'a> ContainerConfig<'a> {
     pub fn parse(bytes: &'a [u8]) -> Self {
-        let text = std::str::from_utf8(bytes).map_err(|error| invalid(&error));
+        let text = std::str::from_utf8(bytes).map_err(|error| invalid("", &error));
         Self { spec: text.and_then(Spec::parse) }
     }
 
@@ -149,8 +149,10 @@ fn mounts<'a>(value: Option<&'a RawValue>, folder: &str) -> Vec<AskingMount<'a>>
     objects(value).into_iter().map(mount).collect()
 }
 
-fn invalid(problem: &dyn std::fmt::Display) -> Error {
-    Error::failed(format!("the container's config.json is not a valid spec: {problem}"))
+/// The error for a config, or a part of it, that no valid spec has.
+pub fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
+    let place = if key.is_empty() { "" } else { ": " };
+    Error::failed(format!("the container's config.json is not a valid spec: {key}{place}{problem}"))
 }
 
 // The state that a runtime writes to a hook's standard input.

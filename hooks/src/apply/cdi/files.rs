@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::apply::cdi::nvidia::{self, Options, KIND};
-use crate::apply::cdi::{json, yaml, Generator, OWN_VENDOR};
-use crate::config::cdi::{read_folders, SpecFile, DEFAULT_FOLDERS};
+use crate::apply::cdi::{text, Generator, OWN_VENDOR};
+use crate::config::cdi::{read_folders, SpecFile, Syntax, DEFAULT_FOLDERS};
 use crate::error::{exit, Error, Result};
 use crate::host::files::{self, write_through};
 
@@ -75,8 +75,8 @@ fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Option<PathBuf>
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
     let options = Options { without_all: has_kind, ..Options::default() };
-    let document = json(&nvidia::of_vendor(generator, &options)?);
-    write(&own, &format!("{MARK}\n{}", yaml(&document)))?;
+    let document = nvidia::of_vendor(generator, &options)?;
+    write(&own, &format!("{MARK}\n{}", text(&document, Syntax::Yaml)))?;
     Ok(Some(own))
 }
 

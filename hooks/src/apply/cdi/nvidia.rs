@@ -7,9 +7,8 @@
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
 use rustc_hash::FxHashSet;
-use serde_json::Value;
 
-use crate::apply::cdi::{add, cache_call, directories_call, hooks, json, mounts, nodes, Generator};
+use crate::apply::cdi::{add, cache_call, directories_call, hooks, mounts, nodes, Generator};
 use crate::config::cdi::{is_device, ContainerEdits, Document};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};
@@ -66,16 +65,15 @@ impl SpecMode {
 
 /// The specification of a mode. Errors: there is no vendor file for NVIDIA, its driver is not installed,
 /// this host lacks the devices or the requested ones, or the mode is not supported.
-pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Result<Value> {
-    let document = match mode {
-        SpecMode::Devices => of_vendor(&Generator::read(settings)?, options)?,
-        SpecMode::Nodes(which) => of_others_nodes(&Host::open(&settings.root)?, which, options)?,
-        SpecMode::Management => return Err(Error::not_found(
+pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Result<Document> {
+    match mode {
+        SpecMode::Devices => of_vendor(&Generator::read(settings)?, options),
+        SpecMode::Nodes(which) => of_others_nodes(&Host::open(&settings.root)?, which, options),
+        SpecMode::Management => Err(Error::not_found(
             "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",
         )
         .resolve("leave --mode out, as the device \"all\" has every GPU: nvidia-ctk cdi generate")),
-    };
-    Ok(json(&document))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

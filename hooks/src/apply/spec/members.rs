@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::apply::spec::{
-    apply_splices, extend, invalid, items, object, present, strings_json, text, Additions, Spec,
-    Splice,
+    apply_splices, extend, items, object, present, strings_json, text, Additions, Spec, Splice,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::host::files::own_program;
 use crate::model::edits::{variable_name, Device, Edits, Hook, Link, Settled};
-use crate::spec::config::HOOK_STAGES;
+use crate::spec::config::{invalid, HOOK_STAGES};
 use crate::spec::json::{quote, RawObject};
 
 /// At this stage new file systems are mounted, and the root is not entered yet.
@@ -160,13 +160,9 @@ fn late_hook(links: &[Link]) -> Result<Option<Hook>> {
 
 /// A hook that runs this program. Errors: the program's path can't be found.
 pub fn own_hook(stage: &str, args: Vec<String>) -> Result<Hook> {
-    let path = std::env::current_exe()
-        .ok()
-        .and_then(|path| path.into_os_string().into_string().ok())
-        .ok_or_else(|| Error::failed("can't find this program's own path"))?;
     Ok(Hook {
         stage: stage.to_owned(),
-        path,
+        path: own_program()?.to_string_lossy().into_owned(),
         args,
         // Without an environment, a runtime may pass the container's on.
         env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],

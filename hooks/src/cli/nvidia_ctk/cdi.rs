@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::apply::cdi::nvidia::{self, Naming, SpecMode, KIND};
-use crate::apply::cdi::{write, yaml};
+use crate::apply::cdi::{text, write};
 use crate::cli::nvidia_ctk::warn;
 use crate::cli::{print, settings_of, Listing, CONFIG_DIR, JSON, ROOT};
 use crate::config::cdi::{Syntax, DEFAULT_FOLDERS};
@@ -83,10 +83,7 @@ pub fn generate(args: &ParsedArgs) -> Result<u8> {
             &format!("{name} has no meaning here: the vendor file names the driver's folder"),
         );
     }
-    let text = match syntax {
-        Syntax::Json => format!("{document:#}\n"),
-        Syntax::Yaml => yaml(&document),
-    };
+    let text = text(&document, syntax);
     match output(args) {
         None => print(&text),
         Some(path) => write(path, &text).map(|()| exit::DONE),

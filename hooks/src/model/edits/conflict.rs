@@ -62,66 +62,38 @@ impl Edits {
         let mut container = Container::new(present, image);
         fold(&mut self, &mut container);
         let mut kept = Kept::default();
-        let mut hidden = self.settle_mounts(&mut container, &mut kept);
-        self.settle_described(&mut container, &mut kept, &mut hidden);
+        self.settle_mounts(&mut container, &mut kept);
+        self.settle_described(&mut container, &mut kept);
         let allowed = self.settle_devices(present, &mut container);
         self.settle_directories(&mut container, &mut kept);
         let late_links = self.settle_links(&mut container, &mut kept);
-        self.libraries.retain(|l| !hidden.contains(&l.path));
+        self.libraries.retain(|l| !kept.hidden.contains(&l.path));
         let mut notes = kept.notes(&container);
         notes.extend(self.keep_cache(&mut container));
         let new_file_systems = container.new_file_systems();
         (Settled { edits: self, allowed, new_file_systems, late_links }, notes)
     }
 
-    /// Returns the targets at which the container sees no file at all.
-    fn settle_mounts(&mut self, container: &mut Container, kept: &mut Kept) -> FxHashSet<String> {
-        let mut hidden = FxHashSet::default();
+    fn settle_mounts(&mut self, container: &mut Container, kept: &mut Kept) {
         self.mounts.retain_mut(|mount| {
-            let (moved, standing) = container.stand(&mount.target, &mount.source);
-            match standing {
-                Overlap::Free => mount.target = moved.unwrap_or(take(&mut mount.target)),
-                Overlap::Ours => {}
-                Overlap::At(other) => kept.add(other, take(&mut mount.target)),
-                Overlap::Around(other) | Overlap::Within(other) => {
-                    kept.add(other, mount.target.clone());
-                    hidden.insert(take(&mut mount.target));
-                }
-            }
-            standing == Overlap::Free
+            let path = kept.place(container, take(&mut mount.target), &mount.source, None);
+            path.map(|path| mount.target = path).is_some()
         });
         // Links may lead two mounts to one path, or put a folder behind a mount that lies in it.
         sort_mounts(&mut self.mounts);
         self.mounts.dedup_by(|b, a| a.target == b.target);
-        hidden
     }
 
-    /// Adds to `hidden` the targets at which the container sees no file at all.
-    fn settle_described(
-        &mut self,
-        container: &mut Container,
-        kept: &mut Kept,
-        hidden: &mut FxHashSet<String>,
-    ) {
+    fn settle_described(&mut self, container: &mut Container, kept: &mut Kept) {
         if self.described.is_empty() {
             return;
         }
         let mut there: FxHashSet<String> = self.mounts.iter().map(|m| m.target.clone()).collect();
         for mut mount in take(&mut self.described) {
-            let (moved, standing) = container.stand(&mount.target, &mount.source);
-            match standing {
-                Overlap::Free => {
-                    mount.target = moved.unwrap_or(mount.target);
-                    if there.insert(mount.target.clone()) {
-                        self.described.push(mount);
-                    }
-                }
-                Overlap::Ours => {}
-                Overlap::At(place) if container.is_made_as(place, &mount) => {}
-                Overlap::At(other) => kept.add(other, mount.target),
-                Overlap::Around(other) | Overlap::Within(other) => {
-                    kept.add(other, mount.target.clone());
-                    hidden.insert(mount.target);
+            let target = take(&mut mount.target);
+            if let Some(path) = kept.place(container, target, &mount.source, Some(&mount)) {
+                if there.insert(path.clone()) {
+                    self.described.push(DescribedMount { target: path, ..mount });
                 }
             }
         }
@@ -217,13 +189,40 @@ impl Settled {
     }
 }
 
-/// The mounts that stay, and the edits that are left out for each.
+/// What stays as it is.
 #[derive(Default)]
-struct Kept(BTreeMap<usize, Vec<String>>);
+struct Kept {
+    /// The container's own mounts, and the edits that are left out for each.
+    mounts: BTreeMap<usize, Vec<String>>,
+    /// The targets at which the container sees no file at all.
+    hidden: FxHashSet<String>,
+}
 
 impl Kept {
     fn add(&mut self, place: usize, ours: String) {
-        self.0.entry(place).or_default().push(ours);
+        self.mounts.entry(place).or_default().push(ours);
+    }
+
+    /// Where a mount of ours is made. `None`: the container has something there, which stays.
+    fn place(
+        &mut self,
+        container: &mut Container,
+        target: String,
+        source: &str,
+        described: Option<&DescribedMount>,
+    ) -> Option<String> {
+        let (moved, standing) = container.stand(&target, source);
+        match standing {
+            Overlap::Free => return Some(moved.unwrap_or(target)),
+            Overlap::Ours => {}
+            Overlap::At(place) if described.is_some_and(|it| container.is_made_as(place, it)) => {}
+            Overlap::At(other) => self.add(other, target),
+            Overlap::Around(other) | Overlap::Within(other) => {
+                self.add(other, target.clone());
+                self.hidden.insert(target);
+            }
+        }
+        None
     }
 
     /// One note for each mount that stays, however many files are left out.
@@ -240,7 +239,7 @@ impl Kept {
             );
             Note::new(Level::Warning, message)
         };
-        self.0.into_iter().map(note).collect()
+        self.mounts.into_iter().map(note).collect()
     }
 }
 
