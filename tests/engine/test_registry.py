@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kit.engine import Engine
     from kit.hosts import Host
     from kit.product import Provision
 
@@ -34,7 +33,6 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_an_artifact_goes_through_a_registry(
-    engine: Engine,
     provision: Provision,
     small_build: dict[str, Any],
     registry: str,
@@ -47,7 +45,6 @@ def test_an_artifact_goes_through_a_registry(
     assert pushed["pushed"]["reference"] == reference
 
     by_digest = f"{reference.rsplit(':', 1)[0]}@{pushed['pushed']['digest']}"
-    engine.docker("image", "rm", reference)
     status, error = provision.failure("install", by_digest, "--root", host.root)
     assert status == 1
     assert "No trusted key is configured" in error["message"]
@@ -131,10 +128,11 @@ keys = "/etc/provision/trust.d"
 def test_a_registry_that_does_not_answer_is_named(
     provision: Provision, small_build: dict[str, Any]
 ) -> None:
-    reference = f"127.0.0.1:{free_port()}/provision/{SMALL_DRIVER}:pushed"
+    address = f"127.0.0.1:{free_port()}"
+    reference = f"{address}/provision/{SMALL_DRIVER}:pushed"
     target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
     status, error = provision.failure("build", *target, "--network", "host", "--push", reference)
     assert status == 1
-    assert reference in error["message"]
+    assert address in error["message"]
     assert "connection refused" in error["details"]
     assert provision("verify", small_build["image"]).returncode == 0

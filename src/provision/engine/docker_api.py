@@ -190,12 +190,6 @@ class Engine:
         with self._translated(f"pull '{reference}'"):
             yield from self._client.pull(name, tag, stream=True, decode=True, platform=platform)
 
-    def push(self, reference: str) -> Iterator[Message]:
-        """Push an image to its registry; yield the engine's messages."""
-        name, tag = split_reference(reference)
-        with self._translated(f"push '{reference}'"):
-            yield from self._client.push(name, tag, stream=True, decode=True)
-
     def save(self, image_id: str) -> Iterator[bytes]:
         """Yield an image as the archive that `docker save` writes."""
         with self._translated(f"save the image {image_id[:19]}"):

@@ -155,7 +155,7 @@ class BuildStream:
 
 
 def transfer(message: Mapping[str, Any]) -> list[Event]:
-    """Turn a progress message of a pull or push into an event, if it has anything to show."""
+    """Turn a progress message of a pull into an event, if it has anything to show."""
     detail = _mapping(message.get("progressDetail"))
     current, total = detail.get("current"), detail.get("total")
     if not isinstance(current, int):

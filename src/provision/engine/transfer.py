@@ -1,75 +1,23 @@
-"""Extracts the content of artifact images from the engine, and pushes images to a registry."""
+"""Extracts the content of artifact images from the engine."""
 
 from __future__ import annotations
 
 import errno
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from provision.engine.docker_api import Engine, Image, split_reference
+from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import container_owner
-from provision.engine.stream import transfer
 from provision.engine.tar_streams import BAD_TAR, TarReader, Unpacker, readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.progress import Note, report
 
-_LICENCES = "org.opencontainers.image.licenses"
-# Licences that are on no list of free licences, unknown, or disputed for modules of a GPL kernel.
-_RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
 # The folder of an artifact in its image: Kubernetes' KMM expects it there in driver images.
 ARTIFACT = "/opt"
 _FILE_MAX = 64 << 20
 _BUILD = "Build or pull the image again: this copy is not one that provision made."
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """An image in a registry: its name there and the registry's digest of it."""
-
-    reference: str
-    digest: str
-
-
-def push(engine: Engine, image_id: str, reference: str) -> Pushed:
-    """Push an image under a name."""
-    image = engine.image(image_id)
-    licences = _RESTRICTED.findall(image.labels.get(_LICENCES, "") if image else "")
-    if licences:
-        names = ", ".join(dict.fromkeys(licences))
-        report(
-            Note(
-                f"Warning: {names} may forbid to pass this image on. Read it before others than you"
-                f" can pull '{reference}'."
-            )
-        )
-    engine.tag(image_id, reference)
-    report(Note(f"Pushing {reference}"))
-    digest = None
-    for message in engine.push(reference):
-        if "error" in message:
-            registry = split_reference(reference)[0].split("/", 1)[0]
-            raise ProvisionError(
-                f"'{reference}' could not be pushed.",
-                resolution=f"Log in to the registry if it wants that (docker login {registry}), "
-                "and check whether the engine reaches it.",
-                details=str(message["error"]),
-            )
-        aux = message.get("aux")
-        digest = aux.get("Digest", digest) if isinstance(aux, Mapping) else digest
-        for event in transfer(message):
-            report(event)
-    if digest is None:
-        raise ProvisionError(
-            f"The registry named no digest for '{reference}'.",
-            resolution="Look into the registry's log, then push again: provision registry push"
-            " IMAGE",
-        )
-    return Pushed(reference, str(digest))
 
 
 def extract(engine: Engine, image: Image, destination: Path, *, state: Path) -> None:

@@ -6,8 +6,9 @@ them without a signature.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -16,14 +17,8 @@ from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.provenance import require_built_here
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
-from provision.engine.transfer import Pushed, find_image, push
-from provision.errors import (
-    DeniedError,
-    NotFoundError,
-    ProvisionError,
-    UnreachableError,
-    UntrustedError,
-)
+from provision.engine.transfer import find_image
+from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
@@ -42,8 +37,6 @@ from provision.registry.keys import (
     settled_keys,
 )
 from provision.registry.manifests import (
-    Content,
-    Index,
     Repository,
     Writable,
     find_digest,
@@ -51,12 +44,20 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
 from provision.registry.signatures import MOST_AHEAD_S, Facts, sign, signature_tag, verify_signature
-from provision.registry.skopeo import Registry, copy, save
+from provision.registry.skopeo import Registry, copy, push
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
 _MOST_ROUNDS = 5
 _PAUSE_S = 2.0
+
+
+_LICENCES = "org.opencontainers.image.licenses"
+# Licences that are on no list of free licences, unknown, or disputed for modules of a GPL kernel.
+_RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
+
+# Copies an image of an engine, as ``skopeo.push``.
+Copy = Callable[..., str]
 
 
 class PinTagConflictError(ProvisionError):
@@ -75,6 +76,14 @@ class EngineImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Pushed:
+    """An image in a registry: its name there and the registry's digest of it."""
+
+    reference: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignedImage:
     """An image that was signed."""
 
@@ -88,7 +97,12 @@ class SignedImage:
 
 
 def publish(
-    settings: Settings, image: EngineImage, name: str, *, connected: Connect = connect
+    settings: Settings,
+    image: EngineImage,
+    name: str,
+    *,
+    connected: Connect = connect,
+    copied: Copy = push,
 ) -> tuple[Pushed, SignedImage | None]:
     """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
@@ -104,28 +118,26 @@ def publish(
         check_signable(settings, image)
     client = _target(settings, name, connected)
     pin, signer = image.pin, image.signer
+    labels = find_image(image.engine, image.image_id).labels
     # Before the push, which takes the name from the image that hosts have now.
     last = last_serial(settings, client, pin, signer) if signer is not None else 0
-    before = _published(settings, client, image)
-    if before is None:
-        pushed = _push(settings, client, image, name)
+    digest = _published(settings, client, pin, labels, signer)
+    if digest is None:
+        _name_licences(labels, name)
+        report(Note(f"Pushing {name}"))
+        digest = copied(image.engine, image.image_id, client, state=settings.state)
     else:
-        pushed = Pushed(name, before.digest)
-        report(Note(f"{name}: the registry has the image already, as {before.digest}"))
-        client.tag(before.digest, str(client.reference.tag))
+        report(Note(f"{name}: the registry has the image already, as {digest}"))
+        client.tag(digest, str(client.reference.tag))
+    pushed = Pushed(name, digest)
     if signer is None:
-        if before is None:
-            _tag_unsigned(client, image, pushed)
+        set_pin_tag(client, pin, digest)
+        set_operator_tags(client, pin, labels, digest)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
     published = find(by_digest, pin.kernel.architecture)
-    if published.pin != pin:
-        raise ProvisionError(
-            f"'{published.reference}' is not signed: it is not the image that was pushed.",
-            resolution="Others write to that registry. Check it, and push again.",
-        )
     # The signature last: what is signed is not pushed again, and would never get these tags.
-    _tag_for_operators(client, image, pushed.digest)
+    set_operator_tags(client, pin, labels, digest)
     try:
         signed = _sign(settings, by_digest, published, signer, last)
     except PinTagConflictError:
@@ -165,24 +177,48 @@ def _target(settings: Settings, name: str, connected: Connect) -> Writable:
     return connected(settings, reference)
 
 
-def _push(settings: Settings, client: Writable, image: EngineImage, name: str) -> Pushed:
-    if not isinstance(client, ImageLayout):
-        return push(image.engine, image.image_id, name)
-    tag = str(client.reference.tag)
-    report(Note(f"Writing {name}"))
-    save(image.engine, image.image_id, client, tag, state=settings.state)
-    return Pushed(name, client.manifest(tag).digest)
+def _published(
+    settings: Settings,
+    client: Writable,
+    pin: Pin,
+    labels: Mapping[str, str],
+    signer: Signer | None,
+) -> str | None:
+    """Return the digest of an image that a repository has already; None: it has to be pushed.
 
+    Who may write there can copy the labels of an image: what will be signed is pushed again, unless
+    a trusted key has signed it. It replaces an image without a signature.
 
-def _published(settings: Settings, client: Writable, image: EngineImage) -> Content | None:
-    """Return as ``pushed_before``; in a folder, an image does not keep the engine's id."""
-    if client.reference.layout is None:
-        return pushed_before(client, image.pin, image.image_id, is_signed=image.signer is not None)
+    Args:
+        labels: The image's, of which one is of its build alone.
+
+    Raises:
+        PinTagConflictError: It has another image of this Pin.
+    """
+    named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
     try:
-        digest = retag_existing(settings, client, image.pin, image.signer)
+        found = find(named, pin.kernel.architecture)
     except NotFoundError:
         return None
-    return client.manifest(digest) if digest else None
+    digest = str(found.reference.digest)
+    if signer is not None and not _has_signature(client, digest):
+        return None
+    is_trusted = signer is None or _is_trusted(settings, client, pin, digest, signer)
+    if found.labels == labels and is_trusted:
+        return digest
+    raise _conflict(client, pin, digest)
+
+
+def _name_licences(labels: Mapping[str, str], name: str) -> None:
+    """Warn of the licences of an image that is about to be pushed."""
+    if licences := _RESTRICTED.findall(labels.get(_LICENCES, "")):
+        names = ", ".join(dict.fromkeys(licences))
+        report(
+            Note(
+                f"Warning: {names} may forbid to pass this image on. Read it before others than you"
+                f" can pull '{name}'."
+            )
+        )
 
 
 def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushed:
@@ -212,39 +248,6 @@ def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
 def pushed_reference(pushed: Pushed) -> Reference:
     """Return the reference of a pushed image by digest, which no other image can take over."""
     return parse_reference(pushed.reference).with_digest(pushed.digest)
-
-
-def pushed_before(
-    client: Writable, pin: Pin, image_id: str, *, is_signed: bool = False
-) -> Content | None:
-    """Return the manifest of an image that a registry has already; None: it has to be pushed.
-
-    Args:
-        image_id: The engine's id of the image.
-        is_signed: Whether the image will be signed: it replaces one without a signature.
-
-    Raises:
-        PinTagConflictError: It has another image of this Pin.
-    """
-    try:
-        content = client.manifest(pin_tag(pin.digest))
-    except NotFoundError:
-        return None
-    except (UnreachableError, DeniedError) as error:
-        # The engine has settings and credentials of its own.
-        report(Note(f"{error.message} So it is not known whether the image is there already."))
-        return None
-    manifest = parse_manifest(content.data, str(client.reference))
-    # Engines identify an image by its manifest, or by its configuration.
-    if isinstance(manifest, Index):
-        identities = {content.digest, *(one.digest for one in manifest.manifests)}
-    else:
-        identities = {content.digest, manifest.config.digest}
-    if image_id in identities:
-        return content
-    if is_signed and not _has_signature(client, content.digest):
-        return None
-    raise _conflict(client, pin, content.digest)
 
 
 def _has_signature(client: Writable, digest: str) -> bool:
@@ -358,20 +361,6 @@ def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
         f" provision registry pull {repository}@{digest}. To put yours in its place, remove the tag"
         f" '{pin_tag(pin.digest)}' from the registry first.",
     )
-
-
-def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed) -> None:
-    """Set further tags; report a failure only as a note: perhaps only the engine has access."""
-    try:
-        set_pin_tag(client, image.pin, pushed.digest)
-        _tag_for_operators(client, image, pushed.digest)
-    except (UnreachableError, DeniedError) as error:
-        report(Note(f"{error.message} So the image has no tag of its Pin, nor those of operators."))
-
-
-def _tag_for_operators(client: Writable, image: EngineImage, digest: str) -> None:
-    if found := image.engine.image(image.image_id):
-        set_operator_tags(client, image.pin, found.labels, digest)
 
 
 def names_for_operators(pin: Pin, labels: Mapping[str, str]) -> tuple[str, str] | None:

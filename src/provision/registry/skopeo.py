@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
@@ -31,6 +31,7 @@ from provision.registry.manifests import (
     Content,
     Descriptor,
     Manifest,
+    Writable,
     blob_path,
     content_digest,
 )
@@ -209,17 +210,25 @@ def copy(
         raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
 
 
-def save(engine: Engine, image_id: str, target: ImageLayout, tag: str, *, state: Path) -> None:
-    """Copy an image of an engine into a layout."""
-    with scratch(state, "engine-image") as folder:
-        saved = folder / "saved.tar"
+def push(engine: Engine, image_id: str, target: Writable, *, state: Path) -> str:
+    """Copy an image of an engine to the tag of a repository's reference; return its digest there.
+
+    An engine that pushes it by itself would do so with credentials and settings of its own.
+    """
+    place = cast("Registry | ImageLayout", target)
+    with scratch(state, "engine-image") as folder, ExitStack() as stack:
+        saved, digest = folder / "saved.tar", folder / "digest"
         with saved.open("wb") as stream:
             for chunk in engine.save(image_id):
                 stream.write(chunk)
-        argv = ["copy", "--quiet", f"docker-archive:{saved}", target.name(tag)]
+        argv = ["copy", "--quiet", f"--retry-times={_RETRIES}", f"--digestfile={digest}"]
+        if isinstance(place, Registry):
+            argv += stack.enter_context(place.options("dest"))
+        argv += [f"docker-archive:{saved}", place.name(str(place.reference.tag))]
         done = _run(argv, why="copy images", timeout=_REQUEST_S * 30)
-    if done.returncode:
-        raise _error(f"Could not copy the image {image_id} to {argv[-1]}.", done, target)
+        if done.returncode:
+            raise _error(f"'{place.reference}' could not be pushed.", done, place)
+        return digest.read_text().strip()
 
 
 def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Completed:

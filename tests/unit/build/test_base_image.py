@@ -17,7 +17,6 @@ from provision.build.bootstrap import ensure_distro_base
 from provision.build.workspace import load_settings
 from provision.distros import find_distro
 from provision.engine.docker_api import Image
-from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
 from provision.progress import Event
@@ -216,11 +215,3 @@ def test_what_a_release_or_mirror_needs_is_said_to_debootstrap(
 ) -> None:
     _made(engine, tmp_path, mirror, script=script)
     assert {word, mirror} <= set(_words(programs))
-
-
-def test_a_refused_push_says_where_to_log_in(engine: FakeEngine) -> None:
-    engine.have(_LOCAL)
-    engine.conversation = [{"error": "unauthorized"}]
-    with pytest.raises(ProvisionError) as caught:
-        push(engine, _ID, "registry.example:5000/demo:1")
-    assert "docker login registry.example:5000" in (caught.value.resolution or "")

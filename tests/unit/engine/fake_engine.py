@@ -110,10 +110,6 @@ class FakeEngine(Engine):
         if self.result is not None:
             self.have(self.result)
 
-    def push(self, reference: str) -> Iterator[Message]:
-        self.calls.append(f"push {reference}")
-        yield from self.conversation
-
     def load(self, archive: IO[bytes]) -> None:
         self.loaded.append(archive.read())
         if self.result is not None:

@@ -14,12 +14,10 @@ from docker.errors import APIError
 from requests import Response
 
 from provision.engine import docker_api as containers
-from provision.engine.docker_api import Container, ContainerRequest, Engine, Image
+from provision.engine.docker_api import Container, ContainerRequest, Engine
 from provision.engine.scratch import container_owner
 from provision.engine.tar_streams import pack
-from provision.engine.transfer import push
 from provision.errors import ProvisionError
-from unit.engine.fake_engine import FakeEngine
 
 
 class FakeClient:
@@ -203,25 +201,3 @@ def test_a_file_of_a_container_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyP
     assert TalkingClient(content=b"1234").container().read("/file") == b"1234"
     with pytest.raises(ProvisionError):
         TalkingClient(content=b"12345").container().read("/file")
-
-
-@pytest.mark.parametrize(
-    ("licences", "named"),
-    [
-        ("MIT OR GPL-2.0-only", None),
-        ("(MIT OR GPL-2.0-only) AND LicenseRef-NVIDIA", "LicenseRef-NVIDIA"),
-        ("NOASSERTION", "NOASSERTION"),
-        ("CDDL-1.0 AND MIT", "CDDL-1.0"),
-    ],
-)
-def test_a_push_names_licences_that_may_forbid_it(
-    licences: str, named: str | None, notes: list[str]
-) -> None:
-    engine = FakeEngine()
-    labels = {"org.opencontainers.image.licenses": licences}
-    engine.have(Image("sha256:1", ("demo:1",), labels=labels))
-    engine.conversation = [{"aux": {"Digest": "sha256:2"}}]
-    push(cast("Engine", engine), "sha256:1", "registry.example/demo:1")
-    warnings = [note for note in notes if note.startswith("Warning")]
-    assert bool(warnings) == bool(named)
-    assert not named or f"{named} may forbid" in warnings[0]

@@ -192,7 +192,6 @@ _CALLS: list[Callable[[Engine], object]] = [
     lambda engine: engine.images_with_label("x"),
     lambda engine: list(engine.build(io.BytesIO(), BuildOptions())),
     lambda engine: list(engine.pull("x:1")),
-    lambda engine: list(engine.push("x:1")),
     _archive,
 ]
 

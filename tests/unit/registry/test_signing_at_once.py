@@ -6,20 +6,23 @@ The other one acts between two requests of ours.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kit.artifact import make_pin
 from kit.memory_registry import MemoryRegistry, public
 from provision.build.provenance import record_built
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Image, Message
+from provision.engine.docker_api import Engine, Image
+from provision.pin import PIN_LABEL
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import tag_of
 from provision.registry.keys import FileSigner
-from provision.registry.manifests import find_digest
+from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.publish import (
     EngineImage,
@@ -95,17 +98,24 @@ def test_the_tag_of_a_pin_that_moves_while_its_image_is_signed_is_said(
         sign(settings, registry)
 
 
-class SlowPush(FakeEngine):
-    """An engine whose push takes so long that another has pushed the same Pin meanwhile."""
+def slow_push(
+    registry: MemoryRegistry, meanwhile: Callable[[], object] = lambda: None
+) -> Callable[..., str]:
+    """Return a push that takes so long that another has pushed the same Pin meanwhile."""
 
-    def __init__(self, registry: MemoryRegistry, meanwhile: Callable[[], object]) -> None:
-        super().__init__()
-        self.registry, self.meanwhile = registry, meanwhile
+    def push(_engine: Engine, _id: str, target: Writable, *, state: Path) -> str:
+        del state
+        meanwhile()
+        return registry.have_image(PIN, [b"ours"], str(target.reference.tag))
 
-    def push(self, reference: str) -> Iterator[Message]:
-        self.meanwhile()
-        tag = reference.rpartition(":")[2]
-        yield {"aux": {"Digest": self.registry.have_image(PIN, [b"ours"], tag)}}
+    return push
+
+
+def engine_image(settings: Settings, **labels: str) -> EngineImage:
+    engine = FakeEngine()
+    engine.have(Image("sha256:ours", (), (), {"provision.build": "1"} | labels, 1))
+    record_built(settings.state, "sha256:ours", NAME)
+    return EngineImage(engine, "sha256:ours", PIN, SIGNER)
 
 
 @pytest.mark.parametrize("rounds", [0, 2], ids=["signed before", "signed a little later"])
@@ -129,12 +139,9 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
             registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
 
     monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
-    engine = SlowPush(registry, meanwhile)
-    engine.have(Image("sha256:ours", (), (), {}, 1))
-    record_built(settings.state, "sha256:ours", NAME)
-    image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
+    image, copied = engine_image(settings), slow_push(registry, meanwhile)
     with pytest.raises(PinTagConflictError):
-        publish(settings, image, NAME, connected=connected(registry))
+        publish(settings, image, NAME, connected=connected(registry), copied=copied)
     client = registry.client(NAME)
     assert find_digest(client, tag_of(PIN).text) == theirs[0]
     assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
@@ -146,13 +153,53 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(
 ) -> None:
     """Its builder ended between the tag of the Pin and the signature."""
     theirs = another_build(registry)
-    engine = SlowPush(registry, lambda: None)
-    engine.have(Image("sha256:ours", (), (), {}, 1))
-    record_built(settings.state, "sha256:ours", NAME)
-    image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
-    pushed, signed = publish(settings, image, NAME, connected=connected(registry))
+    image, copied = engine_image(settings), slow_push(registry)
+    pushed, signed = publish(settings, image, NAME, connected=connected(registry), copied=copied)
     assert signed is not None
     client = registry.client(NAME)
     digests = {find_digest(client, tag) for tag in (pin_tag(PIN.digest), tag_of(PIN).text)}
     assert digests == {pushed.digest}
     assert digests != {theirs}
+
+
+@pytest.mark.parametrize("key", [None, KEY, OTHER])
+def test_what_a_registry_has_with_our_labels_is_signed_if_a_trusted_key_signed_it(
+    settings: Settings, registry: MemoryRegistry, key: ec.EllipticCurvePrivateKey | None
+) -> None:
+    """Whoever may write there can put our labels on layers of another."""
+    image = engine_image(settings, **{PIN_LABEL: PIN.canonical_json()})
+    labels = image.engine.images_with_label("provision.build")[0].labels
+    theirs = registry.have_image(PIN, [b"theirs"], pin_tag(PIN.digest), labels=labels)
+    if key is not None:
+        registry.sign(theirs, facts_of(PIN, SERIAL), key)
+    copied = slow_push(registry)
+    if key is OTHER:
+        with pytest.raises(PinTagConflictError):
+            publish(settings, image, NAME, connected=connected(registry), copied=copied)
+        return
+    pushed, _ = publish(settings, image, NAME, connected=connected(registry), copied=copied)
+    assert (pushed.digest == theirs) == (key is KEY)
+
+
+@pytest.mark.parametrize(
+    ("licences", "named"),
+    [
+        ("MIT OR GPL-2.0-only", None),
+        ("(MIT OR GPL-2.0-only) AND LicenseRef-NVIDIA", "LicenseRef-NVIDIA"),
+        ("NOASSERTION", "NOASSERTION"),
+        ("CDDL-1.0 AND MIT", "CDDL-1.0"),
+    ],
+)
+def test_a_push_names_licences_that_may_forbid_it(
+    settings: Settings,
+    registry: MemoryRegistry,
+    licences: str,
+    named: str | None,
+    notes: list[str],
+) -> None:
+    image = engine_image(settings, **{"org.opencontainers.image.licenses": licences})
+    where, copied = connected(registry), slow_push(registry)
+    publish(settings, replace(image, signer=None), NAME, connected=where, copied=copied)
+    warnings = [note for note in notes if note.startswith("Warning")]
+    assert bool(warnings) == bool(named)
+    assert not named or f"{named} may forbid" in warnings[0]
