@@ -21,7 +21,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 # Runs a program and returns its standard output.
@@ -253,9 +253,6 @@ def _files(
 ) -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for rule in wanted:
-        if mistake := _mistake(rule):
-            problems.append(mistake)
-            continue
         matches = _matches(source, rule["from"])
         if not matches:
             problems.append(f"there is no file {rule['from']} ({rule['kind']})")
@@ -280,17 +277,6 @@ def _listed(plan: dict[str, Any], known: set[str], problems: list[str]) -> list[
         dict(entry, features=[f for f in entry["features"] if f in plan["container"]["features"]])
         for entry in entries
     ]
-
-
-def _mistake(rule: dict[str, Any]) -> str | None:
-    """Return what is wrong with a rule's paths: files stay below the source and below the root."""
-    origin, target = PurePosixPath(rule["from"]), PurePosixPath(rule["to"])
-    if origin.is_absolute() or ".." in origin.parts:
-        return f"{origin} must be a path in the source, without '..'"
-    if not target.is_absolute() or ".." in target.parts:
-        return f"{target} must be an absolute path in a container, without '..'"
-    wrong = [name for name in rule["links"] if name in {"", ".", ".."} or "/" in name]
-    return f"the link {wrong[0]} of {target} must be a name without '/'" if wrong else None
 
 
 def _matches(source: Path, pattern: str) -> list[Path]:

@@ -5,7 +5,6 @@ They lie in the package store. So do the parts of NVIDIA's .run, which are made 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
+from provision.engine.scratch import scratch
 from provision.errors import ProvisionError
 from provision.files import lock, mark_used, write_atomic
 from provision.pin import RunfileSource, Sha256
@@ -43,8 +43,7 @@ def ensure_parts(
     """
     key = closure_key(source.model_dump(mode="json", exclude={"url"}))
     store = PackageStore(settings.state)
-    folder = store.runfiles
-    index = folder / f"{key}.json"
+    index = store.runfiles / f"{key}.json"
     waiting = "Another process is taking the same file apart; waiting for it"
     with lock(settings.state / "locks" / f"runfile-{key[:32]}", waiting=waiting):
         with suppress(ProvisionError):
@@ -55,15 +54,9 @@ def ensure_parts(
                 return whole
         run = fetch()
         report(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
-        draft = folder / f".{key}"
-        # The leftovers of a killed run.
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        try:
+        with scratch(settings.state, f"parts-{key[:32]}") as draft:
             parts = repack(run, source, draft)
             kept = {name: store.take(path, sync=False) for name, path in parts.items()}
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
         write_atomic(index, f"{text}\n")
         return {name: store.path(digest) for name, digest in kept.items()}

@@ -26,7 +26,6 @@ from provision.fetch import download
 from provision.files import (
     lock,
     mark_used,
-    remove_tree,
     sha256_file,
     sync_directory,
     write_atomic,
@@ -244,22 +243,11 @@ class PackageStore:
                 limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
                 if path.name not in needed and used < limit:
                     gone.append((path, size))
-        gone += self._left_behind()
         if not dry_run:
             clean(self.state)
             for path, _size in gone:
-                remove_tree(path)
+                path.unlink(missing_ok=True)
         return [(path.name, size) for path, size in gone]
-
-    def _left_behind(self) -> list[tuple[Path, int]]:
-        """Return the leftovers of killed runs, which only a repeated run would remove otherwise."""
-        limit = time.time() - _DRAFT_S
-        found = []
-        for path in self.runfiles.glob(".*"):
-            with suppress(FileNotFoundError):
-                if path.is_dir() and path.lstat().st_mtime < limit:
-                    found.append((path, _size_of(path)))
-        return found
 
     def _closure_path(self, key: str) -> Path:
         return self._closures / f"{key}.json"
@@ -307,11 +295,6 @@ def _entries(folder: Path) -> list[tuple[Path, float, int]]:
             if path.is_file():
                 found.append((path, _last_use(status), status.st_size))
     return found
-
-
-def _size_of(path: Path) -> int:
-    inside = [Path(top, name) for top, _, names in os.walk(path) for name in names]
-    return sum(one.lstat().st_size for one in (inside if path.is_dir() else [path]))
 
 
 def _last_use(status: os.stat_result) -> float:

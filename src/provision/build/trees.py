@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -156,7 +156,6 @@ class Tree:
     """A kernel tree whose files are there."""
 
     pin: TreePin
-    files: Mapping[str, Path] = field(default_factory=dict)
     # The kernel's configuration; None: it lies in the tree, which only the build reads.
     config: Mapping[str, str] | None = None
 
@@ -170,28 +169,24 @@ def ensure_tree(
     origin = _Origin(settings, kernel, has_config, update)
     name = tree_config.filled(str(tree_config.url or tree_config.path), kernel)
     seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
-    files = {"tree.tar": seen.tree}
     if seen.config:
         config = read_config(seen.config, name=f"{name}, .config")
-        pin = TreePin(kind="prepared", tree=seen.tree)
-    else:
-        config_file = _config_file(settings, tree_config, kernel)
-        plain = _read_plain(config_file)
-        config = read_config(plain.decode(errors="replace"), name=str(config_file))
-        files["config"] = store.add_bytes(plain)
-        symvers = _symvers_file(settings, tree_config, kernel)
-        require_symvers(
-            config, kernel, has_symvers=symvers is not None or tree_config.kind == "prepared"
-        )
-        if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
-            files["Module.symvers"] = store.add_bytes(_read_plain(symvers))
-        pin = TreePin(
-            kind=tree_config.kind,
-            tree=seen.tree,
-            config=files["config"],
-            symvers=files.get("Module.symvers"),
-        )
-    return Tree(pin, {name: store.path(digest) for name, digest in files.items()}, config)
+        return Tree(TreePin(kind="prepared", tree=seen.tree), config)
+    config_file = _config_file(settings, tree_config, kernel)
+    plain = _read_plain(config_file)
+    config = read_config(plain.decode(errors="replace"), name=str(config_file))
+    symvers = _symvers_file(settings, tree_config, kernel)
+    require_symvers(
+        config, kernel, has_symvers=symvers is not None or tree_config.kind == "prepared"
+    )
+    is_needed = config.get("CONFIG_MODVERSIONS") == "y"
+    pin = TreePin(
+        kind=tree_config.kind,
+        tree=seen.tree,
+        config=store.add_bytes(plain),
+        symvers=store.add_bytes(_read_plain(symvers)) if symvers and is_needed else None,
+    )
+    return Tree(pin, config)
 
 
 def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) -> Tree:
@@ -209,7 +204,6 @@ def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) 
             " found.",
             resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
         )
-    store = PackageStore(settings.state)
     mirror = settings.config.distro("cos").archive.mirror
     place = release_address("cos", build_id, settings.architecture, mirror=mirror)
     headers, compiler = (
@@ -218,8 +212,7 @@ def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) 
     )
     config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
     pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
-    files = {"tree.tar": store.path(headers.tree), "compiler.tar": store.path(compiler.tree)}
-    return Tree(pin, files, config)
+    return Tree(pin, config)
 
 
 def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -> SeenTree:

@@ -222,23 +222,6 @@ def test_all_problems_are_reported_together(source: Path, tmp_path: Path) -> Non
     assert not any(call[0] == "depmod" for call in tools.calls)
 
 
-@pytest.mark.parametrize(
-    "mistaken",
-    [
-        rule("binary", "/usr/bin/toy", "/usr/bin/toy"),
-        rule("binary", "../x", "/usr/bin/toy"),
-        rule("binary", "usr/bin/toy", "usr/bin/toy"),
-        rule("binary", "usr/bin/toy", "/../toy"),
-        rule("binary", "usr/bin/toy", "/toy", "../x"),
-        rule("binary", "usr/bin/toy", "/toy", ".."),
-    ],
-)
-def test_nothing_is_placed_outside(source: Path, tmp_path: Path, mistaken: dict[str, Any]) -> None:
-    with pytest.raises(CollectError):
-        collect(plan(mistaken), source, tmp_path / "out", Tools())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
-
-
 def test_user_space_that_is_a_layer_is_described_with_the_features_that_there_are(
     source: Path, tmp_path: Path
 ) -> None:

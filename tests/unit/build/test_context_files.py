@@ -99,7 +99,7 @@ def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendo
         ensure_parts(settings, wrong, vendor.fetch)
     store = PackageStore(settings.state)
     assert not store.files.is_dir() or not list(store.files.iterdir())
-    assert not list((store.folder / "runfiles").iterdir())
+    assert not store.runfiles.exists()
 
 
 def test_the_record_of_sums_lies_beside_the_store(

@@ -164,16 +164,13 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
 
 def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
     """Gigabytes, which only a run of the same would remove."""
-    store = PackageStore(tmp_path)
-    old, scratch = store.runfiles / ".key", tmp_path / "scratch/verify"
-    for path in (old, scratch):
-        (path / "root").mkdir(parents=True)
-        (path / "root/file").write_bytes(b"half")
-    aged(old, 2)
-    expected = {(old.name, 4)}
-    assert set(store.collect([], days=30, dry_run=True)) == expected
-    assert set(store.collect([], days=30)) == expected
-    assert not any(path.exists() for path in (old, scratch))
+    store, scratch = PackageStore(tmp_path), tmp_path / "scratch/verify"
+    (scratch / "root").mkdir(parents=True)
+    (scratch / "root/file").write_bytes(b"half")
+    store.collect([], days=30, dry_run=True)
+    assert scratch.exists()
+    store.collect([], days=30)
+    assert not scratch.exists()
 
 
 def test_gc_removes_what_is_known_of_run_files(

@@ -18,7 +18,7 @@ from kit.fileserver import Mirror
 from provision.build import trees
 from provision.build.package_store import PackageStore
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
-from provision.build.workspace import Settings, load_settings
+from provision.build.workspace import Settings, default_cache, load_settings
 from provision.config import TreeConfig
 from provision.distros.kernel_tree import release_address
 from provision.errors import NotFoundError, ProvisionError, UsageError
@@ -72,8 +72,12 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(_tree(text)).hexdigest()
 
 
+def _stored(sha256: str | None) -> Path:
+    return PackageStore(default_cache()).path(str(sha256))
+
+
 def _packed(tree: Tree, name: str = "./Makefile") -> bytes:
-    with tarfile.open(tree.files["tree.tar"]) as archive:
+    with tarfile.open(_stored(tree.pin.tree)) as archive:
         file = archive.extractfile(name)
         assert file is not None
         return file.read()
@@ -163,7 +167,7 @@ def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
     settings: Settings, tar: Tar
 ) -> None:
     first = ensure_tree(settings, _FOLDER, _KERNEL)
-    file = first.files["tree.tar"]
+    file = _stored(first.pin.tree)
     file.write_bytes(b"cut")
     asked = tar.calls
     assert ensure_tree(settings, _FOLDER, _KERNEL) == first
@@ -197,7 +201,7 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
     boot.write_text("CONFIG_64BIT=y\n")
     found = ensure_tree(settings, _FOLDER, _KERNEL)
     assert found.config == {"CONFIG_64BIT": "y"}
-    assert found.files["config"].read_text() == "CONFIG_64BIT=y\n"
+    assert _stored(found.pin.config).read_text() == "CONFIG_64BIT=y\n"
 
 
 _NAMES = ("kernel-headers.tgz", "toolchain.tar.xz")
