@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import platform
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ from provision.progress import Note, report
 
 # Where Docker's official images are, by machine.
 _OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +110,11 @@ def named_base(request: BaseRequest) -> BasePin | None:
     name, digest = split_reference(request.name)
     if "@" not in request.name or digest is None:
         return None
-    return _pinned(request.name.split("@", 1)[0] or name, digest)
+    return base_pin(request.name.split("@", 1)[0] or name, digest)
 
 
 def find_base(engine: Engine, request: BaseRequest) -> BasePin:
-    """Return the base image with its digest; pull it if it is neither named by digest nor local."""
-    named = named_base(request)
-    if named is not None:
-        return named
+    """Return the base image of a name with its digest; pull it if it is not local."""
     name, _tag = split_reference(request.name)
     image = engine.image(request.name)
     if image is None and request.is_published:
@@ -132,7 +127,7 @@ def find_base(engine: Engine, request: BaseRequest) -> BasePin:
             resolution=f"Pull it (docker pull {request.name}), or name another with --base or in"
             f" /etc/provision/provision.toml: [distros.{request.distro.id}] base_images.",
         )
-    _check_architecture(image, request)
+    require_architecture(image, request.name, request.architecture)
     return base_pin(request.name, _digest(image, name))
 
 
@@ -167,17 +162,7 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
             resolution="Look into the engine's log (journalctl -u docker),"
             " then run the command again.",
         )
-    _check_architecture(image, request)
     return base_pin(request.name, image.id)
-
-
-def _pinned(name: str, digest: str) -> BasePin:
-    if not _DIGEST.fullmatch(digest):
-        raise UsageError(
-            f"'{digest}' is no digest of an image.",
-            resolution="Give it as NAME@sha256: and 64 hexadecimal digits.",
-        )
-    return base_pin(name, digest)
 
 
 def base_pin(name: str, digest: str) -> BasePin:
@@ -217,13 +202,14 @@ def _drain(messages: Iterator[Message]) -> None:
         report(Note(f"Not pulled: {error.details or error.message}"))
 
 
-def _check_architecture(image: Image, request: BaseRequest) -> None:
-    architecture = names_of(request.architecture).go
+def require_architecture(image: Image, name: str, machine: str) -> None:
+    """Refuse a base image for another architecture than a kernel's."""
+    architecture = names_of(machine).go
     if image.architecture != architecture:
         raise ProvisionError(
-            f"The base image '{request.name}' is for {image.architecture}, not {architecture}.",
-            resolution="Pull the right one: docker pull --platform"
-            f" linux/{architecture} {request.name}",
+            f"The base image '{name}' is for {image.architecture}, not {architecture}.",
+            resolution=f"Pull the right one: docker pull --platform linux/{architecture} {name};"
+            " or name another with --base.",
         )
 
 

@@ -211,8 +211,6 @@ def _packaged(path: str) -> bytes:
     return resources.files("provision").joinpath(path).read_bytes()
 
 
-# Kinds of sources that only the images of apt's family can unpack.
-_APT_ONLY = frozenset({"deb"})
 # Paths in the build context: user space as a layer, and the list of what is in it.
 _LAYER = "userspace.tar"
 _LISTED = "userspace.json"
@@ -265,21 +263,12 @@ def closure_files(pin: Pin) -> dict[str, str]:
 
     Commits are not among them: a container of the toolchain fetches those.
     """
-    distro = installed_from(pin)
-    # A base image that has everything takes no packages.
-    family = release_of(distro)[0].family if distro else "apt"
     files = {
         f"{folder}/{package.location.rpartition('/')[2]}": package.sha256
         for folder, packages in closure_parts(pin).items()
         for package in packages
     }
     for source in pin.sources:
-        if family != "apt" and source.kind in _APT_ONLY:
-            raise NotFoundError(
-                f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"
-                f" is of the kind '{source.kind}'.",
-                resolution="Take a driver whose source is an archive or a git repository.",
-            )
         if source.file is not None and not isinstance(source, RunfileSource):
             files[f"sources/{source.file}"] = source.file
     return files | (tree_files(pin.tree) if pin.tree else {})

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision import distros
-from provision.build.base_image import ensure_base
+from provision.build.base_image import ensure_base, require_architecture
 from provision.build.network_access import proxies
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.workspace import Settings
@@ -59,7 +59,7 @@ from provision.errors import NotFoundError, ProvisionError, UnreachableError, Us
 from provision.fetch import download_any
 from provision.fetch.http import authorities_of
 from provision.files import in_root, settled_path
-from provision.pin import BasePin, DistroPin, PackagePin, is_address, names_of
+from provision.pin import BasePin, DistroPin, PackagePin, is_address
 from provision.progress import Note, Output, report
 
 # Fedora's kernel-devel has some 25 MB.
@@ -174,14 +174,7 @@ class Solver:
         request = self._request
         binds = self._entitlements()
         image = ensure_base(self._engine, request.base)
-        architecture = names_of(request.architecture).go
-        if image.architecture and image.architecture != architecture:
-            raise ProvisionError(
-                f"The base image '{request.base.image}' is for {image.architecture}, and the kernel"
-                f" {request.kernel} for {architecture}.",
-                resolution=f"Pull the right one (docker pull --platform linux/{architecture}"
-                f" {request.base.image}), or name another with --base.",
-            )
+        require_architecture(image, request.base.image, request.architecture)
         container_request = ContainerRequest(
             image_id=image.id,
             owner=container_owner(self._store.state, request.key),
@@ -228,7 +221,7 @@ class Solver:
         if ran.status != 0:
             version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
             raise self._family.explain(self._failure(ran, version))
-        return container.read(f"{WORK}/{script.output}")
+        return container.read(f"{WORK}/closure")
 
     def _failure(self, ran: Ran, version: str) -> Failure:
         request = self._request
@@ -243,14 +236,14 @@ class Solver:
             full_version=version or None,
         )
 
-    def _take(self, container: Container, script: Script, packages: Iterable[Package]) -> None:
+    def _take(self, container: Container, packages: Iterable[Package]) -> None:
         """Put the packages that the store lacks into it."""
         pinned = {package.file: package.pinned.sha256 for package in packages}
         missing = {file: sha256 for file, sha256 in pinned.items() if not self._store.whole(sha256)}
         if not missing:
             return
         report(Note(f"Storing {len(missing)} packages"))
-        for name, content in container.files(f"{WORK}/{script.folder}"):
+        for name, content in container.files(f"{WORK}/packages"):
             if name in missing:
                 self._store.add(content, sha256=missing.pop(name), name=name)
         if missing:
@@ -298,7 +291,7 @@ class Solver:
             self._headers = (spec,)
             script = self._script(request.tools, config=config)
             output = self.run(container, script)
-        text = cc_version_text(container.read(f"{WORK}/{script.config}").decode(errors="replace"))
+        text = cc_version_text(container.read(f"{WORK}/config").decode(errors="replace"))
         if text is None:
             raise ProvisionError(
                 f"The configuration of the kernel {request.kernel} does not say which compiler"
@@ -306,7 +299,7 @@ class Solver:
                 resolution="Take a kernel of version 4.18 or newer (--kernel).",
             )
         for compiler in self._family.compiler(request.distro, text):
-            if found := self._closed(container, script, output, compiler, text):
+            if found := self._closed(container, output, compiler, text):
                 return text, found
         return text, None
 
@@ -329,7 +322,7 @@ class Solver:
                 if not (name and f"'{name}'" in error.message):
                     raise
             else:
-                return self._closed(container, script, output, compiler, text)
+                return self._closed(container, output, compiler, text)
         return None
 
     def _script(
@@ -350,7 +343,7 @@ class Solver:
         return replace(script, files={**script.files, **more})
 
     def _closed(
-        self, container: Container, script: Script, output: bytes, spec: Spec | None, text: str
+        self, container: Container, output: bytes, spec: Spec | None, text: str
     ) -> Closure | None:
         """Return the closure that a script wrote, with its files taken over.
 
@@ -369,7 +362,7 @@ class Solver:
             if version is None or not _is_major(version, spec.major):
                 return None
             compiler = PackagePin(name=spec.text, version=version)
-        self._take(container, script, packages)
+        self._take(container, packages)
         tools = {*request.tools} - {spec.text if spec else ""}
         with refusing("The packages of the build can't be pinned."):
             return Closure(

@@ -83,16 +83,15 @@ class Supply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to run in a container of the base image."""
+    """What to run in a container of the base image.
+
+    It leaves its listing in ``closure`` below ``WORK``, packages in ``packages``, and a copy of the
+    kernel's configuration in ``config``.
+    """
 
     # For ``sh``, with ``set -eu``; it prints what goes on.
     text: str
     files: Mapping[str, bytes] = field(default_factory=dict)
-    output: str = "closure"
-    # Folder below ``WORK`` with the downloaded packages; None: there are none.
-    folder: str | None = "packages"
-    # Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
-    config: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The family of apt: Debian and Ubuntu.
 
-A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
+A script ends in a listing (``closure``), one record a line, its words separated by tabs:
 
 * ``installed NAME ARCH VERSION``: a package of the base image.
 * ``package URL FILE SIZE SHA256``: a package that is installed, as apt names its file.
@@ -56,11 +56,7 @@ class Apt(Family):
         parts = [_prelude(supply.repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
-        return Script(
-            "\n".join(parts),
-            files=source_files(supply.distro, supply.repositories),
-            config="config" if config else None,
-        )
+        return Script("\n".join(parts), source_files(supply.distro, supply.repositories))
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
@@ -109,7 +105,7 @@ class Apt(Family):
 
     def _question(self, supply: Supply, commands: str) -> Script:
         text = f"{_prelude(supply.repositories)}\n{{\n{commands}\n}} > closure"
-        return Script(text, files=source_files(supply.distro, supply.repositories), folder=None)
+        return Script(text, source_files(supply.distro, supply.repositories))
 
 
 # Of a distro's rules, the one for kernels that it does not package.

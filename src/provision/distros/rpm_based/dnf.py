@@ -96,7 +96,7 @@ def archive_of_headers(distro: Distro) -> Archive | None:
 def keys_script(supply: Supply) -> Script:
     """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
     text = f"set -eu\ncd {WORK}\n{rpm.key_listing(rpm.own_keys(supply))}"
-    return Script(text, folder=None)
+    return Script(text)
 
 
 def header_addresses(
@@ -147,11 +147,7 @@ class Dnf(rpm.RpmFamily):
                 rpm.listing(),
             ]
         )
-        return Script(
-            text,
-            files=rpm.repository_files(supply.repositories),
-            config="config" if config else None,
-        )
+        return Script(text, rpm.repository_files(supply.repositories))
 
     def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
@@ -160,7 +156,7 @@ class Dnf(rpm.RpmFamily):
             " --whatprovides kernel-uek-devel-uname-r"
         )
         text = f"{_prelude(supply)}\n{query} > closure"
-        return Script(text, files=rpm.repository_files(supply.repositories), folder=None)
+        return Script(text, rpm.repository_files(supply.repositories))
 
     def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""

@@ -1,6 +1,6 @@
 """What dnf and zypper have in common: RPM's files and words.
 
-A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
+A script ends in a listing (``closure``), one record a line, its words separated by tabs:
 
 * ``installed NAME ARCH EPOCH VERSION RELEASE``: a package of the base image.
 * ``package NAME EPOCH VERSION RELEASE ARCH SIZE SHA256 FILE``: a downloaded one.

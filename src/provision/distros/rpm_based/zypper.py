@@ -47,18 +47,14 @@ class Zypper(rpm.RpmFamily):
                 rpm.listing(),
             ]
         )
-        return Script(
-            text,
-            files=rpm.repository_files(repositories),
-            config="config" if config else None,
-        )
+        return Script(text, rpm.repository_files(repositories))
 
     def kernels(self, supply: Supply) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
         repositories, keys = supply.repositories, rpm.trusted_keys(rpm.key_patterns(supply))
         query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
         text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
-        return Script(text, files=rpm.repository_files(repositories), folder=None)
+        return Script(text, rpm.repository_files(repositories))
 
     def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
