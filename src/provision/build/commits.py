@@ -28,8 +28,6 @@ _LARGEST = 4 << 30
 _WHY = "get the source of a driver from its repository"
 # What a tar file ends with: https://www.gnu.org/software/tar/manual/html_node/Standard.html
 _END = bytes(1024)
-# For how long the last answer about a tag or branch counts while nobody can be asked.
-_UNREACHABLE_S = 7 * 24 * 3600
 # Variables of the user's that tell git and ssh how to reach a server; not those that name another
 # repository, which a hook of git's has set.
 _USERS = ("GIT_ASKPASS", "GIT_CONFIG", "GIT_SSH", "GIT_SSL", "SSH_", "XDG_CONFIG_HOME")
@@ -72,11 +70,7 @@ def commit_at(store: PackageStore, url: str, ref: str) -> tuple[str, str]:
     try:
         commit = _ask(url, ref)
     except UnreachableError as error:
-        kept = store.answer(key, max_age=_UNREACHABLE_S)
-        if kept is None:
-            raise
-        report(Note(f"{error.message} Its last answer is used."))
-        last = GitCommit.model_validate_json(kept)
+        last = GitCommit.model_validate_json(store.last_answer(key, error))
         return last.commit, last.sha256
     kept = store.answer(key, max_age=float("inf"))
     known = GitCommit.model_validate_json(kept) if kept else None

@@ -193,6 +193,14 @@ class PackageStore:
             pass
         return None
 
+    def last_answer(self, key: str, error: UnreachableError) -> bytes:
+        """Return what was said before, of the last seven days, where nobody can be asked now."""
+        kept = self.answer(key, max_age=7 * _DAY_S)
+        if kept is None:
+            raise error
+        report(Note(f"{error.message} Its last answer is used."))
+        return kept
+
     def keep_answer(self, key: str, answer: bytes) -> None:
         """Keep what apt said of an archive, and that it said so now."""
         path = self._answers / key

@@ -24,9 +24,8 @@ from provision.pin import BasePin, DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import components_of, packages_of
 
-# Seconds for which an answer counts, and for which it does when no repository can be reached.
+# Seconds for which an answer counts.
 _MAX_AGE_S = 15 * 60
-_UNREACHABLE_S = 7 * 24 * 3600
 
 
 class SolvingSession:
@@ -136,11 +135,7 @@ class SolvingSession:
         try:
             answer = self._run(request, script)
         except UnreachableError as error:
-            kept = self._store.answer(key, max_age=_UNREACHABLE_S)
-            if kept is None:
-                raise
-            report(Note(f"{error.message} Its last answer is used."))
-            return kept
+            return self._store.last_answer(key, error)
         self._store.keep_answer(key, answer)
         return answer
 

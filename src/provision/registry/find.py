@@ -140,24 +140,6 @@ def trusted_keys(
     return settled_keys(settings.root, rule.keys)
 
 
-def check_of(
-    settings: Settings,
-    client: Repository,
-    facts: Mapping[str, str],
-    trust: TrustOverride,
-    driver: str,
-) -> Callable[[str], VerifiedSignature | None] | None:
-    """Return a function that verifies the signature of a digest; None: none is needed.
-
-    Arguments as ``examine``.
-    """
-    keys = trusted_keys(settings, client.reference.name, driver, trust)
-    if keys is None:
-        return None
-    oldest = settings.config.trust.rule(client.reference.name, driver).oldest
-    return lambda digest: verify_signature(client, digest, keys, facts, oldest=oldest)
-
-
 def examine(
     settings: Settings,
     client: Repository,
@@ -179,11 +161,17 @@ def examine(
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
     facts = {"architecture": machine(settings.root), **facts}
-    check = check_of(settings, client, facts, trust, name)
+    keys, rule = trusted_keys(settings, reference.name, name, trust), settings.config.trust.rule
+    oldest = rule(reference.name, name).oldest
+
+    def check(digest: str) -> VerifiedSignature | None:
+        if keys is None:
+            return None
+        return verify_signature(client, digest, keys, facts, oldest=oldest)
+
     image = find(client, facts["architecture"], examine=check)
     found = facts_of(image.pin, 0)
     is_by_rules = not trust.insecure and trust.public_key is None
-    rule = settings.config.trust.rule
     if is_by_rules and rule(reference.name, found.driver) != rule(reference.name, name):
         raise UntrustedError(
             f"'{image.reference}' is refused: it is an image of {found.driver}, and it was examined"

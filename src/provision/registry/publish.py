@@ -114,11 +114,20 @@ def publish(
             is to be signed; nothing was pushed.
         UntrustedError: It is to be signed, and was not built here.
     """
-    if image.signer is not None:
-        check_signable(settings, image)
-    client = _target(settings, name, connected)
     pin, signer = image.pin, image.signer
-    labels = find_image(image.engine, image.image_id).labels
+    found = find_image(image.engine, image.image_id)
+    if signer is not None:
+        # A signature is this builder's word for an image.
+        require_built_here(
+            settings.state,
+            found,
+            found.name,
+            resolution="Build it here, as the user who signs it: provision build"
+            f" {pin.driver.name} --kernel {pin.kernel.release} --push REF --sign. If you know where"
+            " the image came from, push it unsigned, and sign what its digest names: provision"
+            " registry sign NAME@DIGEST",
+        )
+    client, labels = _target(settings, name, connected), found.labels
     # Before the push, which takes the name from the image that hosts have now.
     last = last_serial(settings, client, pin, signer) if signer is not None else 0
     digest = _published(settings, client, pin, labels, signer)
@@ -134,7 +143,7 @@ def publish(
         set_pin_tag(client, pin, digest)
         set_operator_tags(client, pin, labels, digest)
         return pushed, None
-    by_digest = connected(settings, pushed_reference(pushed))
+    by_digest = client.at(client.reference.with_digest(digest))
     published = find(by_digest, pin.kernel.architecture)
     # The signature last: what is signed is not pushed again, and would never get these tags.
     set_operator_tags(client, pin, labels, digest)
@@ -149,24 +158,6 @@ def publish(
             time.sleep(_PAUSE_S)
         raise
     return pushed, signed
-
-
-def check_signable(settings: Settings, image: EngineImage) -> None:
-    """Refuse to sign an image that was not built here: a signature is this builder's word for it.
-
-    Raises:
-        UntrustedError: It was not built here.
-    """
-    found = find_image(image.engine, image.image_id)
-    require_built_here(
-        settings.state,
-        found,
-        found.name,
-        resolution="Build it here, as the user who signs it: provision build"
-        f" {image.pin.driver.name} --kernel {image.pin.kernel.release} --push REF --sign. If you"
-        " know where the image came from, push it unsigned, and sign what its digest names:"
-        " provision registry sign NAME@DIGEST",
-    )
 
 
 def _target(settings: Settings, name: str, connected: Connect) -> Writable:
@@ -243,11 +234,6 @@ def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushe
 
 def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
     copy(cast("Registry | ImageLayout", source), name, cast("Registry | ImageLayout", target), tag)
-
-
-def pushed_reference(pushed: Pushed) -> Reference:
-    """Return the reference of a pushed image by digest, which no other image can take over."""
-    return parse_reference(pushed.reference).with_digest(pushed.digest)
 
 
 def _has_signature(client: Writable, digest: str) -> bool:
