@@ -6,8 +6,6 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
-import pytest
-
 from kit.cache import REPOSITORY
 
 if TYPE_CHECKING:
@@ -84,31 +82,3 @@ def test_an_error_is_known_by_its_class_and_not_by_its_words() -> None:
         if name.startswith(("tests/unit/", "tests/golden/"))
     }
     assert {name: texts for name, texts in worded.items() if texts} == {}
-
-
-@pytest.mark.parametrize(
-    ("source", "replaced"),
-    [
-        ("from provision import run\npatch.setattr(run, 'stream', f)", ["run.stream"]),
-        ("monkeypatch.setattr('provision.a.b', f)", ["provision.a.b"]),
-        ("from provision.a import C\nself.patch.setattr(C, 'd', f)", ["C.d"]),
-        ("from provision.a import b\npatch.setattr(b, '_LIMIT', 1)", []),
-        ("patch.setattr('provision.a.time.sleep', f)", []),
-        ("import os\npatch.setattr(os, 'fsync', f)", []),
-    ],
-)
-def test_what_is_replaced_is_seen(source: str, replaced: list[str]) -> None:
-    assert list(_replaced(source)) == replaced
-
-
-@pytest.mark.parametrize(
-    ("source", "worded"),
-    [
-        ("pytest.raises(UsageError, match='is no name')", ["'is no name'"]),
-        ("pytest.raises(errors.UsageError, match=f'no {a}')", ["f'no {a}'"]),
-        ("pytest.raises(UsageError, match='a.ko')", []),
-        ("pytest.raises(OSError, match='No space left')", []),
-    ],
-)
-def test_words_of_an_error_are_seen(source: str, worded: list[str]) -> None:
-    assert list(_worded(source)) == worded

@@ -288,7 +288,7 @@ def _listed(path: Path, tag: int) -> tuple[Path, int, int, int]:
 
 
 # How a user may change a file: owner and mode of what, with the file's path.
-_LOOSE = {
+_LOOSE: dict[str, Callable[[Path], tuple[Path, int, int, int]]] = {
     "the file is a user's": lambda path: (path, UID, 0, 0o644),
     "everyone may write to the file": lambda path: (path, 0, 0, 0o666),
     "a group may write to the file": lambda path: (path, 0, UID, 0o664),

@@ -18,16 +18,6 @@ from provision.errors import ConfigError
 from provision.fleet.fleet_file import Fleet
 
 
-class Archive(Frozen):
-    kind: Literal["archive"]
-    url: str
-
-
-class Git(Frozen):
-    kind: Literal["git"]
-    repository: str
-
-
 class Limits(Frozen):
     jobs: int = Field(default=1, ge=1, le=8)
     share: float = Field(default=0.5, gt=0, lt=1)
@@ -42,7 +32,6 @@ class Limits(Frozen):
 class Document(Frozen):
     described_in: ClassVar[str | None] = "docs/reference/document.md"
 
-    source: tuple[Annotated[Archive | Git, Field(discriminator="kind")], ...] = ()
     limits: Limits | None = None
     each: dict[str, Limits] = Field(default_factory=dict)
 
@@ -94,22 +83,6 @@ def test_a_mistake_has_the_place_where_it_is_and_no_value(value: str, place: str
 def test_of_an_unknown_key_the_meant_one_is_said_or_all(key: str, names: set[str]) -> None:
     (mistake,) = said(f'{{"limits": {{"{key}": 1}}}}')
     assert {name for name in Limits.model_fields if name in mistake.partition(": ")[2]} == names
-
-
-@pytest.mark.parametrize(
-    ("source", "place"),
-    [
-        ('{"kind": "archive", "url": 1}', "source.0.url"),
-        ('{"kind": "archive"}', "source.0.url"),
-        ('{"url": "x"}', "source.0.kind"),
-        ('{"kind": "svn"}', "source.0.kind"),
-        ('{"kind": "git", "repository": "x", "zzz": 1}', "source.0.zzz"),
-    ],
-)
-def test_the_members_of_a_union_are_no_keys(source: str, place: str) -> None:
-    (mistake,) = said(f'{{"source": [{source}]}}')
-    assert mistake.startswith(f"{place}: ")
-    assert "svn" not in mistake
 
 
 @pytest.mark.parametrize(

@@ -132,11 +132,6 @@ def test_a_card_that_the_named_flavour_does_not_serve_has_no_say(
     assert host.apply().status.is_ready == is_ready
 
 
-def test_devices_that_it_is_not_for_have_no_say(host: Host) -> None:
-    plug_in(host, device_class="0x040300")
-    assert host.apply().status.is_ready
-
-
 def test_another_card_is_another_input(host: Host) -> None:
     def inputs() -> str:
         return read_inputs(host.root, host.desired()).of(DRIVER, KERNEL)

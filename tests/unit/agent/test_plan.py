@@ -66,19 +66,6 @@ def test_what_serves_comes_before_every_build() -> None:
     assert (first.kind, first.driver) == ("load", "demo")
 
 
-def test_a_tree_that_does_not_run_is_not_loaded_into() -> None:
-    observed = _observed(EMPTY, EMPTY, is_live=False, current=None, loaded="no")
-    kinds = [f"prepare {RUNNING}", f"activate {RUNNING}", f"prepare {NEXT}"]
-    assert _kinds(observed) == kinds
-    assert _kinds(_observed(is_live=False, loaded="no")) == []
-
-
-def test_a_root_without_kernels_needs_nothing() -> None:
-    driver = ObservedDriver("demo", {})
-    found = plan(WANTED, Observed(Kernels(None), is_live=False, drivers={"demo": driver}))
-    assert (found.actions, found.blocked) == ((), ())
-
-
 _NAMES = ("demo", "other")
 _failures = st.one_of(
     st.none(),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from golden.pins import pin, recipe
-from provision.build.dockerfile import build_plan, placeholders
+from golden.pins import pin
+from provision.build.dockerfile import placeholders
 from provision.catalogue.fields import PLACEHOLDERS
-from provision.explain import fill
-from unit.recipes import variant
 
 ARCHITECTURES = {
     "x86_64": ("x86_64", "x86_64-linux-gnu"),
@@ -29,17 +25,3 @@ def test_every_placeholder_of_a_recipe_has_a_value(architecture: str) -> None:
     # {jobs} is the build call's: it never changes the result.
     assert values.keys() | {"jobs"} == PLACEHOLDERS
     assert (values["arch"], values["multiarch"]) == ARCHITECTURES[architecture]
-
-
-def test_fill_leaves_other_braces_alone() -> None:
-    assert fill("{a}{b}${c}{}", {"a": "1"}) == "1{b}${c}{}"
-
-
-def test_plan_has_no_placeholder_left() -> None:
-    recipe_ = recipe("nvidia")
-    pinned = pin("nvidia", "535.261.03", "open")
-    text = build_plan(pinned, recipe_, variant(recipe_, "open")).decode()
-    plan = json.loads(text)
-    assert plan["directory"] == "modules/nvidia-open-kernel"
-    assert not any("{" in file["from"] + file["to"] for file in plan["files"])
-    assert plan["pin_digest"] == pinned.digest

@@ -2,16 +2,8 @@
 
 import pytest
 
-from provision.distros.debian.archive import Archive
 from provision.errors import ProvisionError
-from provision.pin import (
-    FORMAT,
-)
-from provision.sources.candidates import components_of
 from unit.build.made_up_driver import (
-    BASE,
-    CLOSURE,
-    KERNEL,
     digest,
     packages,
     pin,
@@ -19,37 +11,6 @@ from unit.build.made_up_driver import (
 from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
 from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
-
-
-def test_everything_is_pinned(index: Archive) -> None:
-    found = pin(index)
-    assert (found.driver.name, found.driver.version, found.driver.flavour) == (
-        "made-up",
-        "1.10",
-        "plain",
-    )
-    assert (found.kernel.release, found.kernel.architecture) == (KERNEL, "x86_64")
-    assert found.distro.codename == "bookworm"
-    assert (found.base, found.format) == (BASE, FORMAT)
-    assert (found.compiler, found.headers) == (CLOSURE.compiler, CLOSURE.headers)
-    assert (found.packages, found.closure) == (CLOSURE.tools, CLOSURE.packages)
-    assert [(source.name, source.version) for source in found.sources if source.kind == "deb"] == [
-        ("tool-source", "1.10-0+deb12u1"),
-        ("tool-user", "1.10-0+deb12u1"),
-        ("tool-companion", "0.7-1"),
-    ]
-    assert [patch.name for patch in found.patches] == ["fix.patch"]
-
-
-def test_a_flavour_has_its_own_package_and_patches(index: Archive) -> None:
-    found = pin(index, flavour="other")
-    assert found.driver.version == "2.0"
-    assert found.patches == ()
-
-
-def test_main_needs_no_mention() -> None:
-    source = {"kind": "deb", "components": ["non-free", "main", "contrib"]}
-    assert components_of(recipe(source=source), ("debian",)) == ("contrib", "non-free")
 
 
 @pytest.mark.parametrize(

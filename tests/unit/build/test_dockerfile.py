@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +9,6 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import UndefinedError
 
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
 from provision.build.dockerfile import RenderedContext, render, template_family
@@ -56,29 +53,6 @@ def make_step(context: RenderedContext) -> Instruction:
     return steps[[step.text for step in steps].index("JOBS=1") + 1]
 
 
-def test_summary_and_homepage_do_not_reach_the_context() -> None:
-    sources = templates()
-    pinned = pin(*NVIDIA)
-    other = recipe("nvidia").model_copy(
-        update={"summary": "other", "vendor": "other", "homepage": "other"}
-    )
-    context = render(pinned, other, templates=sources, patches=patches("nvidia"))
-    assert dict(context.files) == dict(rendered(*NVIDIA).files)
-
-
-def test_the_context_names_the_files_that_it_lacks() -> None:
-    pinned = pin(*NVIDIA)
-    context = rendered(*NVIDIA)
-    gcc = next(package for package in pinned.closure if package.name == "gcc-12")
-    assert context.downloads["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"] == gcc.sha256
-    line = f"{gcc.sha256}  gcc-12_12.2.0-14+deb12u1_amd64.deb"
-    assert line in context.files["packages.sha256"].decode().splitlines()
-    debs = {source.sha256 for source in pinned.sources}
-    assert {name for name in context.downloads if name.startswith("sources/")} == {
-        f"sources/{sha256}" for sha256 in debs
-    }
-
-
 def test_kernels_share_compiler_and_tools() -> None:
     """Nothing of a kernel is in the stage that the engine is to know from the last kernel."""
     context = rendered(*NVIDIA)
@@ -91,28 +65,6 @@ def test_kernels_share_compiler_and_tools() -> None:
     folders = {name.partition("/")[0] for name in context.downloads if release in name}
     assert folders == {"headers"}
     assert release not in context.files["packages.sha256"].decode()
-
-
-def test_drivers_of_a_kernel_share_the_toolchain() -> None:
-    def toolchain(driver: str, version: str, flavour: str) -> str:
-        return (
-            rendered(driver, version, flavour)
-            .dockerfile.partition("AS build")[0]
-            .partition("ARG BASE_IMAGE")[2]
-        )
-
-    first = toolchain(*NVIDIA)
-    assert toolchain("v4l2loopback", "0.12.7", "dkms") == first
-    assert toolchain("onload", "9.0.2", "full") == first
-
-
-def test_labels_carry_the_pin() -> None:
-    pinned = pin(*NVIDIA)
-    label = instructions(rendered(*NVIDIA).dockerfile)[-1]
-    labels = dict(word.split("=", 1) for word in shlex.split(label.text))
-    assert json.loads(labels["provision.pin"]) == json.loads(pinned.canonical_json())
-    assert labels["provision.pin.digest"] == pinned.digest
-    assert labels["org.opencontainers.image.version"] == "535.261.03"
 
 
 @given(command=st.lists(HOSTILE, min_size=1), directory=HOSTILE, archive=HOSTILE, licence=HOSTILE)
@@ -159,10 +111,3 @@ def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None
     pinned = pin(*NVIDIA)
     with pytest.raises(ProvisionError):
         render(pinned, recipe("nvidia"), templates=sources, patches=contents)
-
-
-def test_undefined_names_in_a_template_are_errors() -> None:
-    sources = dataclasses.replace(templates(), sources={"Dockerfile.apt.j2": "FROM {{ pin.bse }}"})
-    pinned = pin("v4l2loopback", "0.12.7", "dkms")
-    with pytest.raises(UndefinedError, match="bse"):
-        render(pinned, recipe("v4l2loopback"), templates=sources, patches={})

@@ -52,14 +52,6 @@ def aged(path: Path, days: float) -> None:
     os.utime(path, (when, when))
 
 
-def test_a_file_is_kept_under_its_checksum(tmp_path: Path) -> None:
-    store = PackageStore(tmp_path)
-    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
-    assert path.read_bytes() == b"rpm"
-    assert store.whole(sha256(b"rpm")) == path
-    assert [p.name for p in path.parent.iterdir()] == [sha256(b"rpm")]
-
-
 def test_other_content_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     with pytest.raises(ProvisionError, match=r"a\.rpm"):
@@ -183,10 +175,6 @@ def test_gc_removes_what_is_known_of_run_files(
         (store.runfiles / name).write_text("{}")
         aged(store.runfiles / name, days)
     assert store.collect([], days=30) == [("old.json", 2)]
-
-
-def test_gc_of_no_store_is_nothing(tmp_path: Path) -> None:
-    assert PackageStore(tmp_path).collect([], days=1) == []
 
 
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.text(max_size=5))), st.randoms())

@@ -31,41 +31,11 @@ def test_a_driver_is_a_folder(tmp_path: Path) -> None:
     assert entry.patch_sha256("fix.patch") == hashlib.sha256(b"--- a\n+++ b\n").hexdigest()
 
 
-def test_adding_a_driver_is_adding_a_folder(tmp_path: Path) -> None:
-    shipped = catalogue_folders()
-    before = Catalogue(shipped).names
-    driver(tmp_path, "made-up")
-    after = Catalogue([*shipped, tmp_path])
-    assert after.names == sorted([*before, "made-up"])
-    assert after.entry("made-up").recipe.default_flavour == "plain"
-
-
-def test_every_shipped_driver_can_be_read() -> None:
-    entries, problems = Catalogue(catalogue_folders()).entries()
-    assert [str(problem) for problem in problems] == []
-    assert {"nvidia", "v4l2loopback"} <= {entry.recipe.name for entry in entries}
-
-
 def test_a_later_folder_masks_an_earlier_one(tmp_path: Path) -> None:
     driver(tmp_path / "one", "made-up")
     folder = driver(tmp_path / "two", "made-up")
     folders = [tmp_path / "one", tmp_path / "missing", tmp_path / "two"]
     assert Catalogue(folders).entry("made-up").folder == folder
-
-
-def test_an_unknown_driver_is_answered_with_those_there_are(tmp_path: Path) -> None:
-    driver(tmp_path, "nvidia")
-    driver(tmp_path, "onload")
-    with pytest.raises(NotFoundError) as caught:
-        Catalogue([tmp_path]).entry("Nvida")
-    assert "Did you mean 'nvidia'? There are nvidia, onload." in (caught.value.resolution or "")
-    assert str(tmp_path) in (caught.value.details or "")
-
-
-def test_a_driver_unlike_any_other_is_not_guessed(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError) as caught:
-        Catalogue([tmp_path]).entry("onload")
-    assert (caught.value.resolution or "").startswith("There are none.")
 
 
 def test_all_mistakes_of_a_folder_are_named_together(tmp_path: Path) -> None:
@@ -82,24 +52,6 @@ def test_all_mistakes_of_a_folder_are_named_together(tmp_path: Path) -> None:
         "patches.1.file: 'fix.patch' is named twice",
         f"patches.2.file: there is no file '{folder}/patches/gone.patch'",
     ]
-
-
-def test_one_broken_driver_doesnt_hide_the_others(tmp_path: Path) -> None:
-    driver(tmp_path, "good")
-    driver(tmp_path, "broken", 'schema = 1\nname = "broken"\n')
-    entries, problems = Catalogue([tmp_path]).entries()
-    assert [entry.recipe.name for entry in entries] == ["good"]
-    assert [problem.file for problem in problems] == [str(tmp_path / "broken/driver.toml")]
-
-
-def test_configured_folders_come_after_our_own(tmp_path: Path) -> None:
-    folders = catalogue_folders(["/srv/drivers"], root=tmp_path)
-    assert folders[0].name == "driver_images"
-    assert folders[1:] == [tmp_path / "srv/drivers"]
-
-
-def test_templates_lie_beside_the_drivers() -> None:
-    assert templates_dir().name == "templates"
 
 
 def test_an_installation_keeps_them_in_share(

@@ -17,10 +17,6 @@ from unit.cli.outcome import Outcome
 Call = Callable[..., Outcome]
 
 
-def test_the_version_is_printed(call: Call) -> None:
-    assert call("--version").out.startswith("provision 0.")
-
-
 def _commands() -> list[tuple[str, click.Command]]:
     """Every command with its words, those of groups included."""
     found = [(name, module.load_command(name)) for name in module.COMMANDS]

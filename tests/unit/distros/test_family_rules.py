@@ -20,61 +20,32 @@ def headers(name: str, kernel: str, architecture: str = "x86_64") -> HeaderQuery
 @pytest.mark.parametrize(
     ("name", "kernel", "spec", "build"),
     [
-        (
-            "rocky",
-            "5.14.0-427.13.1.el9_4.x86_64",
-            "kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64",
-            "/usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64",
-        ),
-        (
-            "rhel",
-            "5.14.0-427.13.1.el9_4.x86_64+rt",
-            "kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64+rt",
-            "/usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64+rt",
-        ),
-        (
-            "rhel",
-            "5.14.0-503.11.1.el9_5.aarch64+64k",
-            "kernel-devel-uname-r = 5.14.0-503.11.1.el9_5.aarch64+64k",
-            "/usr/src/kernels/5.14.0-503.11.1.el9_5.aarch64+64k",
-        ),
-        (
-            "ol",
-            "5.15.0-205.149.5.4.el9uek.x86_64",
-            "kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64",
-            "/usr/src/kernels/5.15.0-205.149.5.4.el9uek.x86_64",
-        ),
-        (
-            "amzn",
-            "6.1.109-118.189.amzn2023.x86_64",
-            "kernel-devel-6.1.109-118.189.amzn2023.x86_64",
-            "/usr/src/kernels/6.1.109-118.189.amzn2023.x86_64",
-        ),
-        (
-            "amzn",
-            "6.12.20-23.97.amzn2023.x86_64",
-            "kernel6.12-devel-6.12.20-23.97.amzn2023.x86_64",
-            "/usr/src/kernels/6.12.20-23.97.amzn2023.x86_64",
-        ),
+        # The kernel is `{}`, and the folder is below /usr/src.
+        ("rocky", "5.14.0-427.13.1.el9_4.x86_64", "kernel-devel-uname-r = {}", "kernels/{}"),
+        ("rhel", "5.14.0-427.13.1.el9_4.x86_64+rt", "kernel-devel-uname-r = {}", "kernels/{}"),
+        ("rhel", "5.14.0-503.11.1.el9_5.aarch64+64k", "kernel-devel-uname-r = {}", "kernels/{}"),
+        ("ol", "5.15.0-205.149.5.4.el9uek.x86_64", "kernel-uek-devel-uname-r = {}", "kernels/{}"),
+        ("amzn", "6.1.109-118.189.amzn2023.x86_64", "kernel-devel-{}", "kernels/{}"),
+        ("amzn", "6.12.20-23.97.amzn2023.x86_64", "kernel6.12-devel-{}", "kernels/{}"),
         (
             "opensuse-leap",
             "6.4.0-150600.23.17-default",
             "kernel-default-devel = 6.4.0-150600.23.17",
-            "/usr/src/linux-6.4.0-150600.23.17-obj/x86_64/default",
+            "linux-6.4.0-150600.23.17-obj/x86_64/default",
         ),
         (
             "sles",
             "6.4.0-150600.8.5-azure",
             "kernel-azure-devel = 6.4.0-150600.8.5",
-            "/usr/src/linux-6.4.0-150600.8.5-azure-obj/x86_64/azure",
+            "linux-6.4.0-150600.8.5-azure-obj/x86_64/azure",
         ),
     ],
 )
 def test_headers(name: str, kernel: str, spec: str, build: str) -> None:
     query = headers(name, kernel)
-    assert [one.text for one in query.specs] == [spec]
-    assert query.build == build
-    assert query.config == f"{build}/.config"
+    assert [one.text for one in query.specs] == [spec.format(kernel)]
+    assert query.build == f"/usr/src/{build.format(kernel)}"
+    assert query.config == f"{query.build}/.config"
 
 
 @pytest.mark.parametrize("variant", ["rt", "rt-debug", "rt-64k"])

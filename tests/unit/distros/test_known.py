@@ -80,14 +80,6 @@ def test_a_misspelling_is_answered_with_the_nearest() -> None:
     assert "Did you mean 'rocky:9'?" in str(caught.value.resolution)
 
 
-@pytest.mark.parametrize("distro_id", IDS)
-def test_every_distro_says_what_was_run_for_it_and_on_what(distro_id: str) -> None:
-    distro = distro_named(distro_id)
-    assert distro is not None
-    assert distro.proven
-    assert distro.releases
-
-
 @pytest.mark.parametrize("distro_id", RPM_IDS)
 def test_every_rpm_distro_has_headers_keys_and_a_compiler(distro_id: str) -> None:
     distro = distro_named(distro_id)
@@ -102,16 +94,6 @@ def test_every_rpm_distro_has_headers_keys_and_a_compiler(distro_id: str) -> Non
         assert any(re.match(r"python3", name) for name in tools)
         assert "glibc-devel" in tools
         assert "made-up" in tools
-
-
-def test_a_distro_that_is_like_another_has_its_own_releases_and_proof() -> None:
-    rhel, rocky = distro_named("rhel"), distro_named("rocky")
-    assert rhel is not None
-    assert rocky is not None
-    assert rocky.headers == rhel.headers
-    assert rocky.proven != rhel.proven
-    assert not rocky.entitlement
-    assert rhel.entitlement
 
 
 @pytest.mark.parametrize(

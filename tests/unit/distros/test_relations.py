@@ -29,20 +29,6 @@ def test_the_names_of_what_is_written_are_read(
     assert parse_depends(text) == tuple(tuple(name for name, _ in group) for group in groups)
 
 
-def test_a_real_field_is_read() -> None:
-    text = "linux-base (>= 4.12~), image (= 6.12-1) | image-unsigned (= 6.12-1), perl:any, gcc-14"
-    assert parse_depends(text) == (
-        ("linux-base",),
-        ("image", "image-unsigned"),
-        ("perl",),
-        ("gcc-14",),
-    )
-
-
-def test_no_dependencies_are_none() -> None:
-    assert parse_depends(" ") == ()
-
-
 def test_what_is_no_relation_is_an_error() -> None:
     with pytest.raises(ProvisionError):
         parse_depends("gcc-12, what is this (")

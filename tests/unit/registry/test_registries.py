@@ -15,7 +15,7 @@ from kit.memory_registry import (
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
-from provision.errors import ConfigError, ProvisionError, UntrustedError
+from provision.errors import UntrustedError
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import (
     TrustOverride,
@@ -102,21 +102,6 @@ def test_the_rules_of_another_driver_do_not_count(
     if name == "toy":
         # Who says so himself decides.
         assert examine(host, client, {}, TrustOverride(insecure=True)).verified is None
-
-
-def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
-    have(registry, tmp_path)
-    host = configured(tmp_path, TrustConfig())
-    with pytest.raises(ProvisionError):
-        found(host, registry)
-    assert registry.asked == []
-
-
-def test_keys_that_are_missing_are_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
-    (tmp_path / "host").mkdir()
-    with pytest.raises(ConfigError):
-        found(configured(tmp_path, TrustConfig(keys="/none")), registry)
-    assert registry.asked == []
 
 
 @pytest.mark.usefixtures("settings")

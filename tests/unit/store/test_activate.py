@@ -11,13 +11,12 @@ import pytest
 from kit.artifact import add, make_artifact, make_pin, write
 from provision.documents import load_json
 from provision.errors import ProvisionError
-from provision.manifest import MANIFEST, Container, ForeignRoot, HostNeeds, Manifest
+from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
     activate_entry,
     apply,
     initramfs_problem,
-    loader_config,
     plan,
     plan_removal,
     vendor_config,
@@ -46,23 +45,6 @@ def _install(layout: Layout, version: str = "1.2", *, replace: bool = False) -> 
 
 def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: Path) -> None:
     assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
-
-
-def test_a_driver_that_no_container_asks_for_has_no_vendor_config(layout: Layout) -> None:
-    _install(layout)
-    assert layout.vendor_config.exists()
-    pin = make_pin(version="1.3")
-    add(layout, pin.short_digest, lambda folder: make_artifact(folder, pin=pin))
-    asked = make_artifact(layout.root / "scratch", pin=pin)
-    apply(layout, plan(layout, asked.model_copy(update={"container": Container()})))
-    assert not layout.vendor_config.exists()
-    assert layout.current.readlink().name == pin.short_digest
-
-
-def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path: Path) -> None:
-    text = loader_config(layout, make_artifact(tmp_path / "a")) or ""
-    assert text.splitlines()[1:] == ["/var/lib/provision/demo/current/driver/usr/lib64/demo"]
-    assert loader_config(layout, make_artifact(tmp_path / "b", library=None)) is None
 
 
 def test_a_config_that_an_admin_wrote_is_not_replaced(layout: Layout) -> None:
@@ -207,17 +189,6 @@ def test_of_two_that_add_an_entry_the_first_stays(layout: Layout) -> None:
     assert not add(layout, "0" * 12, fill)
     assert (layout.entry("0" * 12) / "first").exists()
     assert [path.name for path in layout.folder.iterdir() if path.is_dir()] == ["0" * 12]
-
-
-def test_an_entry_can_be_replaced(layout: Layout) -> None:
-    _install(layout)
-    short = make_pin().short_digest
-    library = layout.entry(short) / "driver/usr/lib64/demo/libdemo.so.1.2"
-    library.write_bytes(b"damaged")
-    assert not add(layout, short, lambda folder: folder.mkdir())
-    made: list[Manifest] = []
-    assert add(layout, short, lambda folder: made.append(make_artifact(folder)), replace=True)
-    assert library.read_bytes() == b"library"
 
 
 def test_leftovers_of_killed_runs_go_and_nothing_else(layout: Layout, notes: list[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.artifact import KERNEL, MODULE, make_artifact, make_pin
+from kit.artifact import MODULE, make_artifact, make_pin
 from kit.module_key import module_key
 from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
@@ -59,16 +59,6 @@ def test_an_image_that_is_there_is_taken(
     assert verify_artifact(found.entry).findings == ()
     # The store has it now.
     assert obtain(using(settings, _no_engine), resolved).origin == "store"
-
-
-def test_a_damaged_entry_is_made_again(
-    settings: Settings, engine: FakeEngine, resolved: Resolved
-) -> None:
-    entry = obtain(using(settings, engine), resolved).entry
-    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
-    found = obtain(using(settings, engine), resolved)
-    assert found.origin == "engine"
-    assert verify_artifact(entry).findings == ()
 
 
 @pytest.mark.parametrize(("insecure", "origin"), [(False, "engine"), (True, "store")])

@@ -54,17 +54,6 @@ def test_what_is_signed_gets_into_the_store(
     assert store_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
 
 
-def test_a_damaged_entry_is_pulled_again(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path
-) -> None:
-    have(registry, tmp_path)
-    trusted = found(settings, registry)
-    entry = store_pulled(settings, trusted, DEFAULT).entry
-    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
-    assert store_pulled(settings, trusted, DEFAULT).origin == "registry"
-    assert verify_artifact(entry).findings == ()
-
-
 def test_what_is_unsigned_is_marked_where_it_is_allowed(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings
 ) -> None:
