@@ -74,6 +74,14 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
     return root.joinpath(*done)
 
 
+def text_in_root(root: Path, name: str | PurePath) -> str | None:
+    """Return the stripped text of a file of a host; None: it is missing or can't be read."""
+    try:
+        return in_root(root, name).read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
 def settled_path(root: Path, name: str | PurePath) -> Path:
     """Return where a file lies that a host's settings name; refuse one that others may change.
 

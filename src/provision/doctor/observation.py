@@ -16,7 +16,7 @@ from provision.agent.observe import observe as observe_drivers
 from provision.agent.status import Status, status_of
 from provision.catalogue import Catalogue, Recipe
 from provision.config import Config, DriverConfig
-from provision.files import in_root
+from provision.files import text_in_root
 from provision.host.facts import Facts, read_facts
 from provision.kmod.load import KernelLog
 from provision.kmod.loaded import LoadedModule, loaded_modules
@@ -89,10 +89,7 @@ class Observation:
 
     def text(self, name: str) -> str | None:
         """Return the stripped text of a file of the host; None: there is no such file."""
-        try:
-            return in_root(self.root, name).read_text(errors="replace").strip()
-        except OSError:
-            return None
+        return text_in_root(self.root, name)
 
 
 Subject = Callable[[Observation], object]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, text_in_root
 from provision.run import run
 
 # "CURRENT_OP=UPDATE_STATUS_UPDATED_NEED_REBOOT": the update is complete and boots next.
@@ -140,9 +140,8 @@ def other_slot(root: Path) -> Path | None:
 
     Source: https://www.flatcar.org/docs/latest/reference/developer-guides/sdk-disk-partitions/
     """
-    try:
-        booted = in_root(root, "proc/cmdline").read_text()
-    except OSError:
+    booted = text_in_root(root, "proc/cmdline")
+    if booted is None:
         return None
     other = "A" if re.search(r"BOOT_IMAGE=\S*vmlinuz-b\b", booted) else "B"
     device = in_root(root, f"{_PARTITION_LABELS}/USR-{other}", follow=False)
@@ -250,11 +249,7 @@ def grub_setting(root: Path, *, without: PurePath | None = None) -> tuple[str, s
 
 def assignments(root: Path, name: str) -> dict[str, str]:
     """Return the lines ``NAME=VALUE`` of a file; a file that can't be read has none."""
-    try:
-        text = in_root(root, name).read_text(errors="replace")
-    except OSError:
-        return {}
-    return dict(re.findall(r"(?m)^\s*(\w+)=(.*?)\s*$", text))
+    return dict(re.findall(r"(?m)^\s*(\w+)=(.*?)\s*$", text_in_root(root, name) or ""))
 
 
 def named(text: str, releases: Sequence[str]) -> str | None:

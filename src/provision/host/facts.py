@@ -11,7 +11,7 @@ from pathlib import Path
 from distro import LinuxDistribution
 
 from provision.errors import NotFoundError
-from provision.files import in_root
+from provision.files import in_root, text_in_root
 from provision.host.kernels import kernel_release, machine
 
 # NVML writes eight digits and capital letters, the kernel at least four.
@@ -181,11 +181,10 @@ def _is_read_only(root: Path) -> bool | None:
 
     Source: fstab(5), the format of /proc/mounts; a later line hides an earlier one.
     """
-    try:
-        lines = in_root(root, "proc/mounts").read_text().splitlines()
-    except OSError:
+    text = text_in_root(root, "proc/mounts")
+    if text is None:
         return None
-    options = {fields[1]: fields[3].split(",") for fields in map(str.split, lines)}
+    options = {words[1]: words[3].split(",") for words in map(str.split, text.splitlines())}
     mounted = options.get("/usr", options.get("/"))
     return None if mounted is None else "ro" in mounted
 
@@ -211,20 +210,13 @@ def lockdown(root: Path) -> str | None:
 
     Source: kernel_lockdown(7): ``none [integrity] confidentiality``.
     """
-    try:
-        text = in_root(root, "sys/kernel/security/lockdown").read_text()
-    except OSError:
-        return None
-    match = re.search(r"\[(\w+)\]", text)
+    match = re.search(r"\[(\w+)\]", text_in_root(root, "sys/kernel/security/lockdown") or "")
     return match[1] if match else None
 
 
 def command_line(root: Path) -> list[str]:
     """Return the words of the running kernel's command line; none where no kernel runs."""
-    try:
-        return in_root(root, "proc/cmdline").read_text().split()
-    except OSError:
-        return []
+    return (text_in_root(root, "proc/cmdline") or "").split()
 
 
 def signature_rules(root: Path) -> tuple[str, ...]:
@@ -236,9 +228,8 @@ def signature_rules(root: Path) -> tuple[str, ...]:
     words = dict(word.partition("=")[::2] for word in command_line(root))
     level = lockdown(root) or words.get("lockdown")
     rules = [f"lockdown={level}"] if level in {"integrity", "confidentiality"} else []
-    try:
-        enforced = in_root(root, "sys/module/module/parameters/sig_enforce").read_text().strip()
-    except OSError:
+    enforced = text_in_root(root, "sys/module/module/parameters/sig_enforce")
+    if enforced is None:
         enforced = words.get("module.sig_enforce", "N") or "Y"
     # Source: kstrtobool of Linux.
     if re.match(r"[yYtT1]|[oO][nN]", enforced):
@@ -251,25 +242,15 @@ def selinux(root: Path) -> str:
 
     For a root that isn't running, it is the configured mode.
     """
-    try:
-        text = in_root(root, "sys/fs/selinux/enforce").read_text()
-    except OSError:
-        pass
-    else:
-        return "enforcing" if text == "1" else "permissive"
-    configured = _configured(in_root(root, "etc/selinux/config"))
+    enforced = text_in_root(root, "sys/fs/selinux/enforce")
+    if enforced is not None:
+        return "enforcing" if enforced == "1" else "permissive"
+    configured = text_in_root(root, "etc/selinux/config")
     if configured is None:
         return "absent"
-    return "disabled" if in_root(root, "sys/fs").is_dir() else configured
-
-
-def _configured(path: Path) -> str | None:
-    try:
-        text = path.read_text()
-    except OSError:
-        return None
-    match = re.search(r"^SELINUX=(enforcing|permissive|disabled)\s*$", text, re.MULTILINE)
-    return match[1] if match else "disabled"
+    match = re.search(r"^SELINUX=(enforcing|permissive|disabled)\s*$", configured, re.MULTILINE)
+    is_running = in_root(root, "sys/fs").is_dir()
+    return match[1] if match and not is_running else "disabled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, text_in_root
 from provision.host import STORE
 from provision.host.devices.nvidia import LIBRARY, PROGRAM, Smi
 from provision.host.devices.reading import VENDORS, Recorded, record_facts, recording, remove_facts
@@ -194,14 +194,10 @@ def _options(config: Config, driver: str) -> Options:
 
 def _artifact(layout: Layout, named: Iterable[str]) -> tuple[Path, Manifest]:
     """Return the running kernel's artifact: that of the kernel's link, else the one in use."""
-    try:
-        running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
-    except OSError:
-        running = ""
+    running = text_in_root(layout.root, "proc/sys/kernel/osrelease") or ""
     has_own = running in linked_kernels(layout)
-    links = [layout.kernel_link(running)] if has_own else [layout.current]
-    link = next(filter(Path.is_symlink, links), None)
-    if link is None:
+    link = layout.kernel_link(running) if has_own else layout.current
+    if not link.is_symlink():
         raise not_installed(layout, named)
     entry = layout.linked(link)
     if entry is None:

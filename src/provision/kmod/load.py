@@ -14,7 +14,7 @@ from typing import Self
 
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError
 from provision.explain import Explanation, Kind, explain, last_line
-from provision.files import in_root
+from provision.files import in_root, text_in_root
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.loaded import LoadedModule, User, loaded_modules, other_builds, users_of
 from provision.kmod.loader import LOADER, Options, load_order, write_loader
@@ -231,13 +231,12 @@ def devices_of(manifest: Manifest) -> tuple[str, ...]:
 def require_kernel(manifest: Manifest, root: Path) -> None:
     """Refuse an artifact that is for another kernel than the running one."""
     release = manifest.pin.kernel.release
-    try:
-        running = in_root(root, "proc/sys/kernel/osrelease").read_text().strip()
-    except OSError as error:
+    running = text_in_root(root, "proc/sys/kernel/osrelease")
+    if running is None:
         raise NotFoundError(
             f"No kernel runs under '{root}', so nothing can be loaded there.",
             resolution="Run this on the host itself.",
-        ) from error
+        )
     if running != release:
         raise NotFoundError(
             f"The artifact of {manifest.pin.driver.name} is for the kernel {release}, and"

@@ -18,7 +18,14 @@ from pathlib import Path, PurePosixPath
 
 from provision.documents import load_json
 from provision.errors import ProvisionError, UsageError
-from provision.files import glob_in_root, in_root, remove_drafts, sha256_file, write_atomic
+from provision.files import (
+    glob_in_root,
+    in_root,
+    remove_drafts,
+    sha256_file,
+    text_in_root,
+    write_atomic,
+)
 from provision.kmod.module_file import content_digest, read_identity, read_signature
 from provision.loader_script import Identity, Place, in_order, loader
 from provision.manifest import DeviceNode, Manifest, Module
@@ -48,10 +55,7 @@ def firmware_names(manifest: Manifest) -> dict[str, str]:
 
 def configured_folder(root: Path) -> str:
     """Return the folder that the kernel looks into before its own; empty if none is configured."""
-    try:
-        return in_root(root, FIRMWARE_PARAMETER).read_text().strip()
-    except OSError:
-        return ""
+    return text_in_root(root, FIRMWARE_PARAMETER) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,7 @@ def _majors(root: Path) -> dict[str, int]:
 
     Source: proc(5), /proc/devices.
     """
-    try:
-        text = in_root(root, "proc/devices").read_text()
-    except OSError:
-        return {}
+    text = text_in_root(root, "proc/devices") or ""
     section = text.partition("Character devices:")[2].partition("Block devices:")[0]
     rows = [line.split(maxsplit=1) for line in section.splitlines() if line.strip()]
     return {name.strip(): int(number) for number, name in rows}

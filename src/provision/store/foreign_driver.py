@@ -15,7 +15,7 @@ from provision.catalogue import Recipe
 from provision.catalogue.fields import Installed
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, text_in_root
 from provision.sources.candidates import newest_first
 
 # The 32-bit architectures whose programs an architecture runs, as Debian's folders name them.
@@ -126,11 +126,7 @@ def _loaded_version(recipe: Recipe, root: Path) -> str | None:
     # All sources of a driver build the same modules.
     variant = next(recipe.variants(None, recipe.default_flavour))
     module = PurePosixPath(variant.build.modules[0]).stem
-    path = PurePosixPath("sys/module", module.replace("-", "_"), "version")
-    try:
-        return in_root(root, path).read_text().strip()
-    except OSError:
-        return None
+    return text_in_root(root, f"sys/module/{module.replace('-', '_')}/version")
 
 
 def _bits(path: Path) -> int | None:

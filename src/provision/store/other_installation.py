@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.catalogue import Recipe
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, text_in_root
 from provision.host import STORE
 from provision.manifest import Manifest
 
@@ -165,13 +165,9 @@ def _copies(root: Path, names: Collection[str]) -> Iterator[str]:
 def _dkms_trees(root: Path, driver: str, names: Collection[str]) -> Iterator[str]:
     """Yield what DKMS knows of a driver, as ``NAME/VERSION``."""
     for tree in glob_in_root(root, "var/lib/dkms/*/*"):
-        source = in_root(root, tree / "source")
         if not os.path.lexists(in_root(root, tree / "source", follow=False)):
             continue
-        try:
-            text = (source / "dkms.conf").read_text(errors="replace")
-        except OSError:
-            text = ""
+        text = text_in_root(root, tree / "source/dkms.conf") or ""
         built = {name.replace("-", "_") for name in _BUILT.findall(text)}
         if built & set(names) or tree.parent.name.partition("-")[0] == driver:
             yield f"{tree.parent.name}/{tree.name}"
