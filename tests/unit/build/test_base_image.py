@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.files import write
+from kit.probe import is_root, need
 from provision.build.base_image import BaseRequest, ensure_base, find_base, named_base
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.workspace import load_settings
@@ -142,6 +143,7 @@ touch "$tree/var/cache/apt/archives/some.deb" "$tree/etc/os-release" "$tree/etc/
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with debootstrap, and what it notes."""
+    need(is_root(), "root", "a program that makes a base image gets namespaces of its own")
     folder = tmp_path / "programs"
     write(folder / "debootstrap", _DEBOOTSTRAP.format(home=Path.home()), 0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")

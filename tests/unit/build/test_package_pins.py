@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.files import write
+from kit.probe import is_root, need
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
@@ -123,6 +124,7 @@ def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
 def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
     settings: Settings, engine: AptEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need(is_root(), "root", "a program that makes a base image gets namespaces of its own")
     copies = 'for word; do case $word in --keyring=*) cp "${word#*=}" "%s"; esac; done'
     program = f"#!/bin/sh\n{copies}\nexit 1\n"
     write(tmp_path / "bin/debootstrap", program % (tmp_path / "keyring"), 0o755)

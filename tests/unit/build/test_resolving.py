@@ -10,6 +10,7 @@ import pytest
 
 from kit.artifact import make_artifact
 from kit.files import write
+from kit.probe import is_root, need
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import (
@@ -142,6 +143,7 @@ def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: Ap
 def test_a_base_image_is_made_only_where_it_is_nowhere(
     settings: Settings, engine: AptEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need(is_root(), "root", "a program that makes a base image gets namespaces of its own")
     calls = tmp_path / "calls"
     program = f'#!/bin/sh\nfor word; do :; done\necho "$word" >>"{calls}"\nexit 1\n'
     write(tmp_path / "bin/debootstrap", program, 0o755)

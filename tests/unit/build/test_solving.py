@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.files import write
+from kit.probe import is_root, need
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.solve import configured_repositories, repositories_of
@@ -94,6 +95,7 @@ def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """How dnf and zypper are called, which fail; engine tests have the real ones."""
+    need(is_root(), "root", "a program that makes a base image gets namespaces of its own")
     path = tmp_path / "calls"
     for name in ("dnf", "zypper"):
         program = f'#!/bin/sh\necho "$0 $*" >>"{path}"\nexit 1\n'
