@@ -29,7 +29,7 @@ from provision.build.provenance import (
     is_built_here,
     remove_records,
 )
-from provision.build.workspace import Settings, default_cache
+from provision.build.workspace import Settings, default_cache, load_settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
@@ -66,6 +66,34 @@ class Removed:
     reason: str
     # Bytes that were freed; None: it was not removed.
     size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection removed, or would remove."""
+
+    artifacts: list[Removed]
+    # Images of the engine, by name.
+    images: list[str]
+    # Packages, logs and locks, with their sizes in bytes.
+    files: list[tuple[str, int]]
+
+
+def collect(
+    root: Path, desired: Desired, *, images: bool = False, dry_run: bool = False
+) -> Collected:
+    """Remove what no kernel of a host needs.
+
+    Args:
+        images: Whether artifact images go, too, and without drivers all toolchains.
+    """
+    settings = load_settings(root, config=desired.config)
+    removed = remove_unneeded(root, desired, dry_run=dry_run)
+    is_everything = images and not desired.drivers
+    gone = remove_toolchains(settings, is_everything=is_everything, dry_run=dry_run)
+    if images:
+        gone += remove_images(settings, removed, dry_run=dry_run)
+    return Collected(removed, gone, remove_packages(root, dry_run=dry_run))
 
 
 def unneeded(

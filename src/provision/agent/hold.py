@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from provision.agent.model import Desired, Held, Hold, Observed
 from provision.documents import load_json
@@ -56,30 +57,37 @@ OTHER_LOADERS = (
 )
 
 
-class _Loader(Protocol):
+@dataclass(frozen=True, slots=True)
+class _Loader(ABC):
     """A boot loader: the one value that decides about its default, and is set here."""
 
+    root: Path
+
+    @abstractmethod
     def value(self) -> str | None:
         """Return the value; None: it is not set."""
 
+    @abstractmethod
     def put(self, value: str | None) -> None:
         """Set the value, or unset it."""
 
     def beside(self) -> str:
         """Return the setting that names the default as long as the value is not set, if any."""
+        return ""
 
     def entry(self, kernel: str) -> str | None:
         """Return the name of a kernel's entry; None: it has none."""
+        return _menu_entry(self.root, kernel)
 
-    def value_for(self, held_kernel: str, entry: str) -> str:
+    def value_for(self, _held_kernel: str, entry: str) -> str:
         """Return the value that makes an entry the default."""
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
-class _GrubEnvironment:
+class _GrubEnvironment(_Loader):
     """GRUB with ``GRUB_DEFAULT=saved``: the default is in its environment block."""
 
-    root: Path
     file: str
 
     def value(self) -> str | None:
@@ -91,9 +99,6 @@ class _GrubEnvironment:
         words = ("unset", "saved_entry") if value is None else ("set", f"saved_entry={value}")
         _tell(self.root, editor, f"/{self.file}", *words)
 
-    def beside(self) -> str:
-        return ""
-
     def entry(self, kernel: str) -> str | None:
         for path in glob_in_root(self.root, f"{_BLS_ENTRIES}/*.conf"):
             # https://uapi-group.org/specifications/specs/boot_loader_specification
@@ -103,16 +108,11 @@ class _GrubEnvironment:
                 return path.stem
         return _menu_entry(self.root, kernel)
 
-    def value_for(self, held_kernel: str, entry: str) -> str:
-        del held_kernel
-        return entry
 
-
-@dataclass(frozen=True, slots=True)
-class GrubDropIn:
+class GrubDropIn(_Loader):
     """Debian's GRUB with any other ``GRUB_DEFAULT``: a file after the host's own overrides it."""
 
-    root: Path
+    __slots__ = ()
 
     def value(self) -> str | None:
         """Return the drop-in's text; None: there is none."""
@@ -132,10 +132,6 @@ class GrubDropIn:
         """Return ``GRUB_DEFAULT`` as it is without the drop-in."""
         return grub_setting(self.root, without=_DROP_IN)[1] or "0"
 
-    def entry(self, kernel: str) -> str | None:
-        """Return the name of a kernel's entry in the menu."""
-        return _menu_entry(self.root, kernel)
-
     def value_for(self, held_kernel: str, entry: str) -> str:
         """Return the drop-in that makes an entry the default."""
         # A package manager that removes the kernel runs update-grub, which then finds no image;
@@ -150,11 +146,10 @@ class GrubDropIn:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _SystemdBoot:
+class _SystemdBoot(_Loader):
     """systemd-boot: the default is in a variable of the firmware."""
 
-    root: Path
+    __slots__ = ()
 
     def value(self) -> str | None:
         try:
@@ -167,17 +162,10 @@ class _SystemdBoot:
         # An empty name removes the variable.
         _tell(self.root, "bootctl", "set-default", value or "")
 
-    def beside(self) -> str:
-        return ""
-
     def entry(self, kernel: str) -> str | None:
         entries = json.loads(_tell(self.root, "bootctl", "list", "--json=short") or "[]")
         found = (one for one in entries if named(json.dumps(one), [kernel]))
         return next((str(one["id"]) for one in found if one.get("id")), None)
-
-    def value_for(self, held_kernel: str, entry: str) -> str:
-        del held_kernel
-        return entry
 
 
 def _menu_entry(root: Path, kernel: str) -> str | None:
@@ -198,11 +186,19 @@ def _menu_entry(root: Path, kernel: str) -> str | None:
     return None
 
 
-def _loader_of(root: Path) -> _Loader | None:
-    """Return the boot loader whose default can be set here."""
+def _loader_of(root: Path) -> _Loader:
+    """Return the boot loader whose default can be set here.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    none = NotFoundError(
+        "this host has no boot loader whose default provision can set.",
+        resolution=OTHER_LOADERS,
+    )
     if in_root(root, "run/ostree-booted").exists():
         # The order of deployments decides, and not an entry.
-        return None
+        raise none
     file = next((name for name in GRUB_ENVIRONMENTS if in_root(root, name).is_file()), None)
     if in_root(root, _DROP_IN).is_file():
         return GrubDropIn(root)
@@ -212,7 +208,7 @@ def _loader_of(root: Path) -> _Loader | None:
         return GrubDropIn(root)
     if in_root(root, _EFI_DEFAULT.parent).is_dir() and in_root(root, "usr/bin/bootctl").exists():
         return _SystemdBoot(root)
-    return None
+    raise none
 
 
 def hindrance(root: Path) -> str | None:
@@ -221,19 +217,10 @@ def hindrance(root: Path) -> str | None:
         # There, a gate holds the update: ``store.units``.
         return None
     try:
-        _default_of(_settable(_loader_of(root)), _recorded(root).held)
+        _default_of(_loader_of(root), _recorded(root).held)
     except (OSError, ProvisionError) as error:
         return error.message if isinstance(error, ProvisionError) else str(error)
     return None
-
-
-def _settable(loader: _Loader | None) -> _Loader:
-    if loader is None:
-        raise NotFoundError(
-            "this host has no boot loader whose default provision can set.",
-            resolution=OTHER_LOADERS,
-        )
-    return loader
 
 
 def _default_of(loader: _Loader, held: Held | None) -> str:
@@ -264,8 +251,9 @@ def read_hold(root: Path, installed: Sequence[str]) -> Hold:
     if hold.held.kernel not in installed:
         return Hold(problem=f"{hold.held.kernel}, which was held, is no longer installed")
     try:
-        loader = _loader_of(root)
-        is_changed = loader is None or _is_changed(loader, hold.held)
+        is_changed = _is_changed(_loader_of(root), hold.held)
+    except NotFoundError:
+        is_changed = True
     except OSError as error:
         return Hold(problem=f"its setting can't be read: {error}")
     return Hold(left=hold.held.instead_of) if is_changed else hold
@@ -299,7 +287,7 @@ def settle(root: Path, desired: Desired, observed: Observed | None) -> Hold:
         return before
     if in_root(root, _FLATCAR).is_dir():
         return before
-    holding = _Holding(root, _loader_of(root), before)
+    holding = _Holding(root, before)
     try:
         holding.settle(desired, observed)
         holding.store(problem=None)
@@ -314,14 +302,13 @@ def settle(root: Path, desired: Desired, observed: Observed | None) -> Hold:
 class _Holding:
     """One run's work on what is held."""
 
-    def __init__(self, root: Path, loader: _Loader | None, hold: Hold) -> None:
+    def __init__(self, root: Path, hold: Hold) -> None:
         self.root = root
-        self._loader = loader
         self.hold = hold
 
-    @property
+    @cached_property
     def loader(self) -> _Loader:
-        return _settable(self._loader)
+        return _loader_of(self.root)
 
     def settle(self, desired: Desired, observed: Observed | None) -> None:
         held = self.hold.held

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
+from provision.agent import garbage
 from provision.agent.desired import KEPT
 from provision.agent.hold import RECORD as HOLD
 from provision.agent.model import Desired, Mode, Run
@@ -85,10 +86,8 @@ def uninstall(
     # Without drivers, it gives the boot loader's default back too.
     result = apply(Run(root, Desired(config), Mode()))
     needs_reboot = result.status.exit_code == ExitCode.IN_USE
-    if (trouble := result.status.error) is not None and not needs_reboot:
-        raise ProvisionError(
-            trouble.message, resolution=trouble.resolution, details=trouble.details
-        )
+    if result.status.error is not None and not needs_reboot:
+        raise result.status.error
     for layout in _layouts(root):
         paths += [change.path for change in plan_removal(layout)]
         deactivate(layout)
@@ -198,8 +197,6 @@ def _config(root: Path) -> Config:
 
 
 def _images(root: Path, config: Config, *, dry_run: bool = False) -> list[str]:
-    from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
-
     host, settings = config.engine.host, load_settings(root, config=config)
     if host is not None and not host.startswith("unix://"):
         report(Note(f"Images of {host} stay: an engine on another machine may serve others"))

@@ -24,13 +24,11 @@ from provision.agent.rollback import begun, choose, reject
 from provision.agent.status import (
     NAME_A_DRIVER,
     Status,
-    Trouble,
     failed_status,
     publish,
     status_of,
 )
 from provision.errors import (
-    ExitCode,
     InUseError,
     NotFoundError,
     ProvisionError,
@@ -179,8 +177,8 @@ class _Apply:
         observed = _with_failures(observed, last)
         _remember_found(run.root, observed)
         # What an ordinary run would do next, whatever this one was asked for.
-        planned, trouble = plan(run.desired, observed), _trouble(run.desired, last)
-        status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
+        planned, error = plan(run.desired, observed), _trouble(run.desired, last)
+        status = status_of(run.desired, observed, planned, time=int(time.time()), error=error)
         return Result(tuple(self.outcomes), status, _publish(run, status))
 
 
@@ -292,7 +290,7 @@ def _write_loaders(run: Run) -> None:
                     try_write_loader(entry, setting.options, root=run.root)
 
 
-def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
+def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> ProvisionError | None:
     """Return the first failure that is not part of any kernel's status.
 
     Such a failure concerns a driver that provision.toml no longer names, or is a defect of this
@@ -304,7 +302,7 @@ def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
             continue
         if isinstance(error, UnexpectedError) or outcome.action.driver not in desired.drivers:
             message = f"{outcome.action}: {error.message}"
-            return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
+            return ProvisionError(message, resolution=error.resolution, details=error.details)
     return None
 
 
@@ -379,13 +377,12 @@ def always_published(root: Path) -> Iterator[None]:
 
 def _publish_failure(root: Path, error: ProvisionError) -> None:
     desired = last_desired(root) or Desired()
-    trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
-    status = failed_status(trouble, time=int(time.time()))
+    status = failed_status(error, time=int(time.time()))
     # The run may have failed because the host can't be observed.
     with suppress(Exception):
         observed = observe(root, desired, ask=lambda _argv: None)
         planned = plan(desired, observed)
-        status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
+        status = status_of(desired, observed, planned, time=int(time.time()), error=error)
     with ExitStack() as lock:
         with suppress(ProvisionError, OSError):
             lock.enter_context(switching(root, limit=_PUBLISH_SECONDS))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,7 +21,7 @@ from provision.agent.model import (
     Unnamed,
 )
 from provision.config import Config, KubernetesConfig
-from provision.errors import ExitCode
+from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
 from provision.store.other_installation import OtherInstallation
@@ -47,17 +47,6 @@ NAME_A_DRIVER = (
     "Name a driver in /etc/provision/provision.toml, such as [drivers.nvidia] ('provision drivers'"
     " lists them), then run 'provision plan'."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A failure of the run, of removing a driver, or of looking: it belongs to no kernel."""
-
-    message: str
-    resolution: str | None
-    # The last lines of a program, or a traceback.
-    details: str | None
-    exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +142,8 @@ class Status:
     planned: tuple[str, ...]
     # What is there besides, such as what 'provision install' put into a root without settings.
     unnamed: tuple[Unnamed, ...] = ()
-    # A failure that belongs to no kernel; None: there was none.
-    error: Trouble | None = None
+    # A failure of the run, of removing a driver, or of looking, which belongs to no kernel.
+    error: ProvisionError | None = None
     # None: nothing is held, and nothing hinders it.
     hold: HoldStatus | None = None
 
@@ -193,7 +182,11 @@ class Status:
 
     def document(self) -> dict[str, Any]:
         """Return the content of ``status.json``, as in ``docs/reference/status.schema.json``."""
-        document = asdict(self)
+        document = asdict(replace(self, error=None))
+        if self.error is not None:
+            error = self.error.document()
+            members = ("message", "resolution", "details", "exit_code")
+            document["error"] = {name: error[name] for name in members}
         for driver in document["drivers"]:
             for artifact in driver["kernels"]:
                 if (failure := artifact["failure"]) is not None:
@@ -202,17 +195,17 @@ class Status:
         return {"schema": SCHEMA, **document}
 
 
-def failed_status(trouble: Trouble, *, time: int) -> Status:
+def failed_status(error: ProvisionError, *, time: int) -> Status:
     """Return the status of a host that could not be observed."""
     return Status(
-        time=time,
-        state="failed",
+        time,
+        "failed",
         is_ready=False,
-        exit_code=trouble.exit_code,
+        exit_code=int(error.exit_code),
         kernels=Kernels(None),
         drivers=(),
         planned=(),
-        error=trouble,
+        error=error,
     )
 
 
@@ -222,12 +215,12 @@ def status_of(
     plan: Plan,
     *,
     time: int,
-    trouble: Trouble | None = None,
+    error: ProvisionError | None = None,
 ) -> Status:
     """Return the status of a host.
 
     Args:
-        trouble: A failure that belongs to no kernel, which makes the host's state ``failed``.
+        error: A failure that belongs to no kernel, which makes the host's state ``failed``.
     """
     drivers = tuple(_driver(name, observed, desired, plan) for name in desired.drivers)
     # Drivers that provision.toml no longer names, and whose modules are still in use.
@@ -240,21 +233,21 @@ def status_of(
     unseen: tuple[State, ...] = ("next-kernel-not-ready",) if is_blind else ()
     states = (*lingering, *unseen, *(driver.state for driver in drivers))
     state: State = "failed"
-    if trouble is None:
+    if error is None:
         state = _worst(states) if states else "pending" if plan.actions else "not-configured"
-        trouble = _unseen(observed.kernels) if state == "unknown" else None
+        error = _unseen(observed.kernels) if state == "unknown" else None
     missing: tuple[State, ...] = ("missing",) if is_blind else ()
     exit_code = int(_exit_code({*lingering, *missing, *artifacts}))
     return Status(
         time=time,
         state=state,
         is_ready=bool(drivers) and all(driver.is_ready for driver in drivers),
-        exit_code=trouble.exit_code if trouble else exit_code,
+        exit_code=int(error.exit_code) if error else exit_code,
         kernels=observed.kernels,
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
         unnamed=observed.unnamed,
-        error=trouble,
+        error=error,
         hold=_hold(observed),
     )
 
@@ -266,14 +259,13 @@ def _hold(observed: Observed) -> HoldStatus | None:
     return HoldStatus(None, None, problem) if problem else None
 
 
-def _unseen(kernels: Kernels) -> Trouble:
+def _unseen(kernels: Kernels) -> ProvisionError:
     """Return that there is no kernel for which drivers could be looked at."""
-    return Trouble(
+    return NotFoundError(
         "There is no complete kernel here, so nothing is known about its drivers.",
-        "Install a kernel under this root, or write its modules.dep (depmod); or name the kernel"
-        " that is to come: provision apply --kernel RELEASE",
-        "\n".join(f"{release} is not complete" for release in kernels.incomplete) or None,
-        int(ExitCode.NOT_FOUND),
+        resolution="Install a kernel under this root, or write its modules.dep (depmod); or name"
+        " the kernel that is to come: provision apply --kernel RELEASE",
+        details="\n".join(f"{release} is not complete" for release in kernels.incomplete) or None,
     )
 
 
@@ -453,7 +445,31 @@ def publish(root: Path, status: Status, config: Config) -> list[str]:
     return problems
 
 
-Sample = tuple[Mapping[str, str], float]
+Sample = tuple[Mapping[str, object], float]
+# Metrics of a driver for a kernel: the name, the description, and the samples of an artifact.
+_OF_ARTIFACTS: tuple[tuple[str, str, Callable[[ArtifactStatus], Iterable[Sample]]], ...] = (
+    ("driver_ready", "Whether the driver works with the kernel.", lambda a: [({}, a.is_ready)]),
+    (
+        "driver_info",
+        "The artifact that the kernel uses.",
+        lambda a: [({"version": a.version or "", "digest": a.digest or ""}, 1)],
+    ),
+    (
+        "prepare_seconds",
+        "How long it took to have the artifact in the store, by part.",
+        lambda a: [({"part": part}, taken) for part, taken in a.seconds.items()],
+    ),
+    (
+        "last_success_timestamp_seconds",
+        "When the artifact was last made or found.",
+        lambda a: [({}, a.prepared)] if a.prepared else [],
+    ),
+    (
+        "failures",
+        "How often in a row the artifact could not be had, or loaded, by reason.",
+        lambda a: [({"reason": a.failure.reason}, a.failure.attempts)] if a.failure else [],
+    ),
+)
 
 
 def metrics_text(status: Status) -> str:
@@ -461,77 +477,45 @@ def metrics_text(status: Status) -> str:
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
     """
-    lines = []
-    for name, said, samples in _metrics(status):
-        shown = [f"provision_{name}{_labels(labels)} {value:.12g}" for labels, value in samples]
-        if shown:
-            head = (f"# HELP provision_{name} {said}", f"# TYPE provision_{name} gauge")
-            lines += [*head, *shown]
-    return "\n".join([*lines, ""])
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    escapes = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-    text = ",".join(f'{name}="{label.translate(escapes)}"' for name, label in labels.items())
-    return f"{{{text}}}" if text else ""
-
-
-def _metrics(status: Status) -> Iterator[tuple[str, str, Iterable[Sample]]]:
-    """Yield the name, the description and the samples of each metric."""
     found = [
         ({"driver": driver.name, "kernel": artifact.release, "role": artifact.role}, artifact)
         for driver in status.drivers
         for artifact in driver.kernels
     ]
-    yield (
-        "driver_ready",
-        "Whether the driver works with the kernel.",
-        ((where, artifact.is_ready) for where, artifact in found),
-    )
-    yield (
-        "driver_info",
-        "The artifact that the kernel uses.",
-        (
-            ({**where, "version": artifact.version or "", "digest": artifact.digest or ""}, 1)
-            for where, artifact in found
-        ),
-    )
-    yield (
-        "prepare_seconds",
-        "How long it took to have the artifact in the store, by part.",
-        (
-            ({**where, "part": part}, taken)
-            for where, artifact in found
-            for part, taken in artifact.seconds.items()
-        ),
-    )
-    yield (
-        "last_success_timestamp_seconds",
-        "When the artifact was last made or found.",
-        ((where, artifact.prepared) for where, artifact in found if artifact.prepared),
-    )
-    yield (
-        "failures",
-        "How often in a row the artifact could not be had, or loaded, by reason.",
-        (
-            ({**where, "reason": artifact.failure.reason}, artifact.failure.attempts)
-            for where, artifact in found
-            if artifact.failure
-        ),
-    )
     waits = any(artifact.state == "reboot-required" for _where, artifact in found)
-    yield "reboot_required", "Whether a newer driver waits for a reboot.", [({}, waits)]
-    hold = status.hold
-    yield (
-        "kernel_held",
-        "Whether a kernel is the boot loader's default, instead of one that lacks a driver.",
-        [({"kernel": hold.kernel, "instead_of": hold.instead_of or ""}, 1)]
-        if hold and hold.kernel
-        else [],
+    held = (
+        {"kernel": status.hold.kernel, "instead_of": status.hold.instead_of or ""}
+        if (status.hold and status.hold.kernel)
+        else None
     )
-    yield "ready", "Whether all drivers work.", [({}, status.is_ready)]
-    yield "exit_code", "What the last run ended with.", [({}, status.exit_code)]
-    yield "observed_timestamp_seconds", "When this was observed.", [({}, status.time)]
+    metrics: list[tuple[str, str, list[Sample]]] = [
+        (name, help_, [({**where, **of}, n) for where, one in found for of, n in samples(one)])
+        for name, help_, samples in _OF_ARTIFACTS
+    ]
+    metrics += [
+        ("reboot_required", "Whether a newer driver waits for a reboot.", [({}, waits)]),
+        (
+            "kernel_held",
+            "Whether a kernel is the boot loader's default, instead of one that lacks a driver.",
+            [(held, 1)] if held else [],
+        ),
+        ("ready", "Whether all drivers work.", [({}, status.is_ready)]),
+        ("exit_code", "What the last run ended with.", [({}, status.exit_code)]),
+        ("observed_timestamp_seconds", "When this was observed.", [({}, status.time)]),
+    ]
+    lines = []
+    for name, help_, of_it in metrics:
+        shown = [f"provision_{name}{_labels(labels)} {value:.12g}" for labels, value in of_it]
+        if shown:
+            head = (f"# HELP provision_{name} {help_}", f"# TYPE provision_{name} gauge")
+            lines += [*head, *shown]
+    return "\n".join([*lines, ""])
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    escapes = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+    text = ",".join(f'{name}="{str(label).translate(escapes)}"' for name, label in labels.items())
+    return f"{{{text}}}" if text else ""
 
 
 def node_features(status: Status, kubernetes: KubernetesConfig) -> str:

@@ -1,4 +1,4 @@
-"""``status``, ``plan``, ``apply``, ``rollback`` and ``gc``: a host and its desired state.
+"""``status``, ``plan``, ``apply`` and ``rollback``: a host and its desired state.
 
 This module imports nothing that takes long to load: most runs of 'apply' find nothing to do.
 """
@@ -15,10 +15,8 @@ from typing import Any
 import click
 
 from provision.agent.actions import Maker
-from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import load_desired
 from provision.agent.model import Mode, Observed, Outcome, Plan, Run, plan
-from provision.agent.package_manager import wait_for_kernel
 from provision.agent.run import (
     Result,
     always_published,
@@ -34,10 +32,7 @@ from provision.cli.output import (
     Bad,
     advice,
     coloured,
-    each,
     emit,
-    lines,
-    megabytes,
     plain,
     progress,
     table,
@@ -233,7 +228,7 @@ def plan_command(
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
             "others": [one for one in warnings if one["driver"] in chosen],
-            "error": status.error,
+            "error": status.document()["error"],
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
         code=code if is_configured else ExitCode.NOT_FOUND,
@@ -368,9 +363,13 @@ def apply_command(
     )
     with progress(), always_published(root):
         if boot:
-            result = load_at_boot(root, catalogues=catalogues)
+            from provision.agent import boot as at_boot  # noqa: PLC0415 - no other run needs it
+
+            result = at_boot.boot(root, catalogues=catalogues)
         else:
             if wait_kernel:
+                from provision.agent.package_manager import wait_for_kernel  # noqa: PLC0415 - as above
+
                 wait_for_kernel(root)
             desired = load_desired(root, catalogues=catalogues, keep=not extra_kernels)
             moves = update or (timer and desired.config.policy.update == "timer")
@@ -382,13 +381,10 @@ def apply_command(
             )
             result = apply(Run(root, desired, mode, catalogues, usr), _maker)
             if timer:
-                from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
-                from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
+                from provision.agent.garbage import collect  # noqa: PLC0415 - loads what builds
 
                 # The artifacts of removed kernels take space.
-                garbage.remove_unneeded(root, desired)
-                garbage.remove_packages(root)
-                garbage.remove_toolchains(load_settings(root, config=desired.config))
+                collect(root, desired)
     code = _code_at_boot(result) if boot else result.status.exit_code
     document = _result(result, code)
     # A run that did nothing on a host that is ready ends at once.
@@ -463,25 +459,22 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def _error(status: Status) -> dict[str, Any] | None:
     """Return the member ``error`` that every failed command has; None after a success."""
     if status.error is not None:
-        return asdict(status.error)
-    for driver in status.drivers:
-        for artifact in driver.kernels:
-            if artifact.state not in {"ready", "pending"}:
-                what = f"{driver.name} for {artifact.release} is {artifact.state}"
-                return {
-                    "message": f"{what}: {artifact.reason}",
-                    "resolution": artifact.resolution,
-                    "details": artifact.failure.details if artifact.failure else None,
-                    "exit_code": status.exit_code,
-                }
-    if status.kernels.notes:
-        return {
-            "message": status.kernels.notes[0],
-            "resolution": None,
-            "details": None,
-            "exit_code": status.exit_code,
-        }
-    return None
+        error: dict[str, Any] = status.document()["error"]
+        return error
+    wrong = [
+        (
+            f"{driver.name} for {artifact.release} is {artifact.state}: {artifact.reason}",
+            artifact.resolution,
+            artifact.failure.details if artifact.failure else None,
+        )
+        for driver in status.drivers
+        for artifact in driver.kernels
+        if artifact.state not in {"ready", "pending"}
+    ]
+    wrong += [(note, None, None) for note in status.kernels.notes]
+    members = ("message", "resolution", "details")
+    found = next((dict(zip(members, one, strict=True)) for one in wrong), None)
+    return found and {**found, "exit_code": status.exit_code}
 
 
 def _after(document: Mapping[str, Any]) -> Iterator[str]:
@@ -535,93 +528,3 @@ def rollback_command(
         result = rollback(root, desired, driver)
     code = result.status.exit_code
     emit(_result(result, code), _after, code=code)
-
-
-@command("gc")
-def gc_command(
-    *,
-    images: bool = option(
-        "--images", "Also remove the artifact images that the store does not need."
-    ),
-    root: Path = options.root,
-    dry_run: bool = options.dry_run,
-) -> None:
-    """Remove artifacts that no bootable kernel needs.
-
-    [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
-    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
-    images of compilers and headers of that age or for kernels that are gone.
-    """
-    root = root.resolve()
-    with progress():
-        from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
-        from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
-
-        desired = load_desired(root)
-        settings = load_settings(root, config=desired.config)
-        removed = garbage.remove_unneeded(root, desired, dry_run=dry_run)
-        gone = garbage.remove_toolchains(
-            settings, is_everything=images and not desired.drivers, dry_run=dry_run
-        )
-        if images:
-            gone += garbage.remove_images(settings, removed, dry_run=dry_run)
-        files = garbage.remove_packages(root, dry_run=dry_run)
-    verb = "would remove" if dry_run else "removed"
-    total = megabytes(sum(size for _name, size in files))
-    emit(
-        {
-            "artifacts": removed,
-            "images": gone,
-            "packages": [{"name": name, "size": size} for name, size in files],
-            "dry_run": dry_run,
-        },
-        each("artifacts", lambda one: [f"{verb} {_artifact(one)}: {one['reason']}"]),
-        lines("images", f"{verb} the image {{}}"),
-        lambda _: [f"{verb} {len(files)} files of the package store ({total})"] if files else [],
-        lambda _: [] if removed or gone or files else ["Nothing to remove."],
-    )
-
-
-def _artifact(removed: Mapping[str, Any]) -> str:
-    size = f" ({megabytes(removed['size'])})" if removed["size"] is not None else ""
-    return f"{removed['driver']} {removed['digest']}{size}"
-
-
-@command("uninstall")
-def uninstall_command(
-    *,
-    images: bool = option(
-        "--images", "Also remove the engine's images of artifacts, compilers and headers."
-    ),
-    replace: bool = options.replace_files,
-    root: Path = options.root,
-    dry_run: bool = options.dry_run,
-) -> None:
-    """Remove all drivers, units and files that provision made on this host.
-
-    The program itself, provision.toml, and keys stay; files in provision's folders that others made
-    are listed. Modules in use stay loaded until a reboot; the exit code is then 4. What no record
-    or name shows to be provision's own stays.
-    """
-    from provision.agent.removal import uninstall  # noqa: PLC0415 - loads all that builds and pulls
-
-    root = root.resolve()
-    with progress():
-        done = uninstall(root, images=images, replace=replace, dry_run=dry_run)
-    verb = "would remove" if dry_run else "removed"
-    changed = [*done.paths, *done.images]
-    emit(
-        {
-            "changed": bool(changed) and not dry_run,
-            "paths": done.paths,
-            "images": done.images,
-            "kept": done.kept,
-            "reboot_required": done.needs_reboot,
-            "dry_run": dry_run,
-        },
-        lines("paths", f"{verb} {{}}"),
-        lines("images", f"{verb} the image {{}}"),
-        lines("kept", "stays, because provision did not make it: {}"),
-        lambda _: [] if changed else ["Nothing to remove."],
-        code=ExitCode.IN_USE if done.needs_reboot else ExitCode.DONE,
-    )

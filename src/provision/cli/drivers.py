@@ -422,9 +422,6 @@ def import_recipe(
         "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
         type=options.FOLDER,
     ),
-    kernel: str | None = option("--kernel RELEASE", "Kernel of the build that is suggested."),
-    distro: str | None = option("--distro ID:VERSION", "Distro of the build that is suggested."),
-    network: str | None = option("--network MODE", "Network of the build that is suggested."),
     root: Path = options.root,
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
@@ -450,8 +447,6 @@ def import_recipe(
             remark("\n".join(notes))
         return
     build = ["provision", "build", draft.name, "--catalogue", str(file.parent.parent)]
-    for name, value in (("--kernel", kernel), ("--distro", distro), ("--network", network)):
-        build += [name, value] if value else []
     emit(
         document,
         fields({"wrote": "file"}),

@@ -58,7 +58,8 @@ COMMANDS: Mapping[str, str] = {
     name: line for commands in GROUPS.values() for name, line in commands.items()
 }
 _MODULES: Mapping[str, str] = {
-    **dict.fromkeys(("status", "plan", "apply", "rollback", "gc", "uninstall"), "agent"),
+    **dict.fromkeys(("status", "plan", "apply", "rollback"), "agent"),
+    **dict.fromkeys(("gc", "uninstall"), "removal"),
     **dict.fromkeys(("load", "unload", "devices"), "modules"),
     "resolve": "build",
     "verify": "install",

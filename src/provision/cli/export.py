@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -79,21 +79,19 @@ _output = option(
 _pull_secret = option("--pull-secret NAME", "Secret for pulling images.")
 
 
-def _kernels(said: str) -> Any:  # noqa: ANN401 - as option
-    return option("--kernel RELEASE", said, lambda all_: tuple(dict.fromkeys(all_)), multiple=True)
-
-
-def _choice(version: str, kernels: str) -> Any:  # noqa: ANN401 - as options.group
-    """Return the options that select images of a repository."""
-    return options.group(
-        Choice,
-        version=option("--version VERSION", version),
-        flavour=options.flavour,
-        distro=options.distro,
-        kernels=_kernels(kernels),
-    )
-
-
+# What selects images of a repository.
+_choice = options.group(
+    Choice,
+    version=option("--version VERSION", "Version of the driver.  [the newest]"),
+    flavour=options.flavour,
+    distro=options.distro,
+    kernels=option(
+        "--kernel RELEASE",
+        "Kernel of the nodes; may be given more than once.",
+        lambda all_: tuple(dict.fromkeys(all_)),
+        multiple=True,
+    ),
+)
 _keys = option(
     "--key FILE",
     "Public key that nodes trust; may be given more than once.",
@@ -101,12 +99,6 @@ _keys = option(
     type=options.FILE,
     multiple=True,
 )
-_registry = option(
-    "--registry HOST[:PORT][/PREFIX]",
-    "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
-)
-_KERNELS = "Kernel; may be given more than once."
-_VERSION = "Version of the driver.  [the newest]"
 
 
 @command("kmm", export)
@@ -116,8 +108,8 @@ def kmm(
     image: str | None = option(
         "--image IMAGE", "Image whose manifest is read.  [one of the registry's]"
     ),
-    address: str | None = _registry,
-    choice: Choice = _choice(_VERSION, _KERNELS),
+    address: str | None = options.registry,
+    choice: Choice = _choice,
     module: KmmOptions = options.group(
         KmmOptions,
         regexp=option(
@@ -224,11 +216,8 @@ def _emit_files(
 def driver_pod(
     *,
     driver: str = argument("DRIVER"),
-    address: str | None = _registry,
-    choice: Choice = _choice(
-        "Version of the driver.  [the newest that the registry has]",
-        "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
-    ),
+    address: str | None = options.registry,
+    choice: Choice = _choice,
     plain: bool = option(
         "--plain", "Write DaemonSets for a cluster without NVIDIA's GPU Operator."
     ),
@@ -248,7 +237,7 @@ def driver_pod(
 
     These are values for the operator's Helm chart, and an NVIDIADriver. The operator selects the
     image for each node's kernel. With --plain, these are a Namespace, and a DaemonSet for each
-    kernel.
+    kernel: those of --kernel, or all of the registry's.
     """
     options.refuse(
         choice.kernels and not plain,
@@ -307,7 +296,7 @@ def daemonset(
 def sysext(
     *,
     driver: str = argument("DRIVER"),
-    choice: Choice = _choice(_VERSION, _KERNELS),
+    choice: Choice = _choice,
     images: tuple[str, ...] = option(
         "--image IMAGE",
         "Artifact image, in place of --kernel; may be given more than once.",

@@ -125,15 +125,25 @@ class KeyOptions(PasswordSource):
             "Give --sign too, or leave the key out.",
         )
 
-    def signer(self, settings: Settings) -> Signer:
-        """Return the signer with the key of the options, or else with that of provision.toml."""
-        question = "Password or PIN of the key"
+    def signer(self, settings: Settings, asked: list[bytes] | None = None) -> Signer:
+        """Return the signer with the key of the options, or else with that of provision.toml.
+
+        Args:
+            asked: Gets the password, if one is read.
+        """
+
+        def ask() -> bytes:
+            password = self.read("Password or PIN of the key")
+            if asked is not None:
+                asked.append(password)
+            return password
+
         if self.key is not None:
-            return open_signer(self.key, lambda: self.read(question), root=settings.root)
+            return open_signer(self.key, ask, root=settings.root)
         # The order: options, then provision.toml, then the terminal.
         has_file = settings.config.registry.sign_password_file is not None
         if self.is_given or (sys.stdin.isatty() and not has_file):
-            return configured_signer(settings, lambda: self.read(question))
+            return configured_signer(settings, ask)
         return configured_signer(settings)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ from provision.fleet.matrix.grid import (
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.results import matrix_folder, read_result, read_results
 from provision.progress import Note, report
-from provision.registry.keys import URI_SCHEME, Signer, open_signer, read_password
-from provision.registry.publish import configured_signer
+from provision.registry.keys import URI_SCHEME, Signer
 from provision.shipped import templates_dir
 
 _GOOD = frozenset({"built", "present", "pushed", "not-supported"})
@@ -204,33 +203,18 @@ def _signing(
     private.check(signs=is_signed)
     if not is_signed:
         return None, [], None
-    asked: list[bytes] = []
-
-    def ask() -> bytes:
-        asked.append(private.read("Password or PIN of the key"))
-        return asked[0]
-
-    config = settings.config.registry
-    key, file = private.key, None
-    if key is None and fleet is not None and (key := fleet.sign_key):
+    if private.key is None and fleet is not None and (key := fleet.sign_key):
         if not key.startswith(URI_SCHEME):
             key = str(settled_path(settings.root, key))
-        file = fleet.sign_password_file or config.sign_password_file
-    words = ["--sign", *(["--key", key] if key else [])]
-    if file is not None and not private.is_given:
-        path = settled_path(settings.root, file)
-        signer = open_signer(str(key), lambda: read_password(path), root=settings.root)
-        return signer, [*words, "--password-file", str(path)], None
-    if key is not None:
-        signer = open_signer(key, ask, root=settings.root)
-    elif private.is_given or (sys.stdin.isatty() and config.sign_password_file is None):
-        signer = configured_signer(settings, ask)
-    else:
-        return configured_signer(settings), words, None
-    if not asked:
-        # A key without a password.
-        return signer, words, None
-    return signer, [*words, "--password-fd", "0"], asked[0]
+        file = fleet.sign_password_file or settings.config.registry.sign_password_file
+        if file is not None and not private.is_given:
+            private = replace(private, password_file=settled_path(settings.root, file))
+        private = replace(private, key=key)
+    asked: list[bytes] = []
+    signer = private.signer(settings, asked)
+    words = ["--sign", *(["--key", private.key] if private.key else [])]
+    # A key without a password asks for none.
+    return (signer, [*words, "--password-fd", "0"], asked[0]) if asked else (signer, words, None)
 
 
 def _planned(

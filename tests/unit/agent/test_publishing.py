@@ -19,7 +19,6 @@ from provision.agent.model import (
 )
 from provision.agent.status import (
     Status,
-    Trouble,
     failed_status,
     metrics_text,
     node_features,
@@ -27,6 +26,7 @@ from provision.agent.status import (
     status_of,
 )
 from provision.config import Config, DriverConfig, KubernetesConfig, MetricsConfig
+from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.well_and_refused import everything
@@ -176,7 +176,7 @@ def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
     unknown = BROKEN.model_copy(update={"of a newer version": 1})
     newer = _known(replace(WHOLE, digest=None, is_whole=False, in_backoff=True), failure=unknown)
-    trouble = Trouble("it failed", "do this", None, 1)
+    trouble = ProvisionError("it failed", resolution="do this")
     noted = _status(notes=("'state.json' was set aside",))
     for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):
         document = json.loads(json.dumps(status.document()))
