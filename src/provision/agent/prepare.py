@@ -101,12 +101,9 @@ class Forecast:
     details: str | None = None
     # What is known of the version's branch, by whom, and of which day.
     branch: str | None = None
-    # That the vendor no longer supports the version's branch.
-    ended: Notice | None = None
-    # Which tables of the recipe are old.
-    old: tuple[Notice, ...] = ()
-    # That cards of the host are not driven by what provision.toml names.
-    left_out: Notice | None = None
+    # That cards of the host are not driven by what provision.toml names, that the vendor no longer
+    # supports the version's branch, and which tables of the recipe are old.
+    notices: tuple[Notice, ...] = ()
     # The exit code that an apply has if it is not available.
     exit_code: int = ExitCode.DONE
 
@@ -159,12 +156,12 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
     readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
     branches = known_branches(upstream, readings)
     branch = branches.of(found.version)
+    ended = ended_branch(found.driver, found.version, branches, today())
+    notices = (_left_out(settings, recipe), ended, *outdated_tables(recipe, today()))
     return replace(
         found,
         branch=branch.described if branch.maturity is not None else None,
-        ended=ended_branch(found.driver, found.version, branches, today()),
-        old=outdated_tables(recipe, today()),
-        left_out=_left_out(settings, recipe),
+        notices=tuple(filter(None, notices)),
     )
 
 
@@ -479,37 +476,29 @@ class Prepare:
                 kernel,
                 obtained.entry,
                 manifest,
-                state_of=partial(self._linked, obtained, tried),
+                inputs=self.artifact.inputs,
+                made=partial(self._made, obtained, tried),
             )
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
 
-    def _linked(
-        self, obtained: Stored, tried: _Tried, known: KernelState, fingerprint: str
-    ) -> KernelState:
-        """Return the state of the kernel whose link was set."""
-        run = self.run
+    def _made(self, obtained: Stored, tried: _Tried, known: KernelState) -> dict[str, object]:
+        """Return what is new in the state of the kernel, besides the artifact."""
         is_same = self.artifact.known.inputs == self.artifact.inputs
-        is_same = is_same and not run.mode.retries(self.kernel)
-        is_extra = self.kernel in run.mode.extra_kernels
+        is_extra = self.kernel in self.run.mode.extra_kernels
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
-        return KernelState(
-            inputs=self.artifact.inputs,
-            wanted=setting_fingerprint(self.driver, self._setting),
-            version=obtained.manifest.pin.driver.version,
-            previous=known.previous,
-            fingerprint=fingerprint,
-            prepared=int(time.time()),
-            seconds={name: round(taken, 3) for name, taken in obtained.seconds.items()},
-            rejected=known.rejected if is_same else (),
+        changes: dict[str, object] = {
+            "seconds": {name: round(taken, 3) for name, taken in obtained.seconds.items()},
             # Until it is loaded, it counts how often that failed.
-            load_failure=known.failure if has_not_loaded else None,
-            announced=kernel_release(run.root) or "" if is_extra else known.announced,
-            checked=known.checked,
-            tried=tried.digest,
-            untried=tried.failure,
-            **(known.model_extra or {}),
-        )
+            "load_failure": known.failure if has_not_loaded else None,
+            "tried": tried.digest,
+            "untried": tried.failure,
+        }
+        if not is_same or self.run.mode.retries(self.kernel):
+            changes["rejected"] = ()
+        if is_extra:
+            changes["announced"] = kernel_release(self.run.root) or ""
+        return changes
 
 
 def maker(run: Run, held: ExitStack) -> Maker:

@@ -139,7 +139,8 @@ class _Apply:
             )
             if not ready:
                 # That may take minutes, in which the status shows what is planned.
-                _publish(run, status_of(run.desired, observed, planned, time=int(time.time())))
+                status = status_of(run.desired, observed, planned, time=int(time.time()))
+                publish(run.root, status, run.desired.config)
                 return planned.actions[0], observed
             for action in ready:
                 outcome = self.do(action, observed)
@@ -179,7 +180,8 @@ class _Apply:
         # What an ordinary run would do next, whatever this one was asked for.
         planned, error = plan(run.desired, observed), _trouble(run.desired, last)
         status = status_of(run.desired, observed, planned, time=int(time.time()), error=error)
-        return Result(tuple(self.outcomes), status, _publish(run, status))
+        problems = publish(run.root, status, run.desired.config)
+        return Result(tuple(self.outcomes), status, problems)
 
 
 def rollback(root: Path, desired: Desired, driver: str) -> Result:
@@ -352,14 +354,6 @@ def _remember_found(root: Path, observed: Observed) -> None:
                 store_state(layout, state)
 
 
-def _publish(run: Run, status: Status) -> tuple[str, ...]:
-    """Publish a status; note and return what could not be written."""
-    problems = publish(run.root, status, run.desired.config)
-    for problem in problems:
-        report(Note(problem))
-    return tuple(problems)
-
-
 @contextmanager
 def always_published(root: Path) -> Iterator[None]:
     """Publish the failure of a run and its reason; only SIGKILL is not reported.
@@ -386,4 +380,4 @@ def _publish_failure(root: Path, error: ProvisionError) -> None:
     with ExitStack() as lock:
         with suppress(ProvisionError, OSError):
             lock.enter_context(switching(root, limit=_PUBLISH_SECONDS))
-        _publish(Run(root, desired), status)
+        publish(root, status, desired.config)

@@ -24,6 +24,7 @@ from provision.config import Config, KubernetesConfig
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
+from provision.progress import Note, report
 from provision.store.other_installation import OtherInstallation
 from provision.store.state import IN_USE, Failure
 
@@ -42,6 +43,20 @@ State = Literal[
     "ready",
 ]
 _ORDER: tuple[State, ...] = get_args(State)
+_CODES: Mapping[State, ExitCode] = {
+    "failed": ExitCode.FAILED,
+    "missing": ExitCode.NOT_FOUND,
+    "reboot-required": ExitCode.IN_USE,
+}
+# The state of an artifact by the reason of its failure, and by what blocks it.
+_OF_REASONS: Mapping[str, State] = {
+    IN_USE: "reboot-required",
+    **dict.fromkeys(UNAVAILABLE, "missing"),
+}
+_OF_OBSTACLES: Mapping[str, State] = {
+    "reboot-required": "reboot-required",
+    "unserved": "failed",
+}
 
 NAME_A_DRIVER = (
     "Name a driver in /etc/provision/provision.toml, such as [drivers.nvidia] ('provision drivers'"
@@ -322,16 +337,10 @@ def _artifact(
     state: State = "ready"
     reason = resolution = None
     if failure is not None and not artifact.keeps_old:
-        states: dict[str, State] = {IN_USE: "reboot-required"}
-        states |= dict.fromkeys(UNAVAILABLE, "missing")
-        state = states.get(failure.reason, "failed")
+        state = _OF_REASONS.get(failure.reason, "failed")
         reason, resolution = failure.message, failure.resolution
     elif blocked is not None:
-        of_obstacles: dict[str, State] = {
-            "reboot-required": "reboot-required",
-            "unserved": "failed",
-        }
-        state = of_obstacles.get(blocked.obstacle, "pending")
+        state = _OF_OBSTACLES.get(blocked.obstacle, "pending")
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
         state, reason, resolution = _planned(driver, artifact, planned[0])
@@ -392,11 +401,7 @@ def _worst(states: Iterable[State]) -> State:
 
 def _exit_code(states: set[State]) -> ExitCode:
     """Return the exit code of the worst state."""
-    if "failed" in states:
-        return ExitCode.FAILED
-    if "missing" in states:
-        return ExitCode.NOT_FOUND
-    return ExitCode.IN_USE if "reboot-required" in states else ExitCode.DONE
+    return next((code for state, code in _CODES.items() if state in states), ExitCode.DONE)
 
 
 STATUS = Path("run/provision/status.json")
@@ -415,7 +420,7 @@ _LONGEST_LABEL = 63
 _FEATURES_EXPIRE_S = 3 * 3600
 
 
-def publish(root: Path, status: Status, config: Config) -> list[str]:
+def publish(root: Path, status: Status, config: Config) -> tuple[str, ...]:
     """Publish a host's status; the caller holds the host's lock.
 
     Returns:
@@ -442,7 +447,9 @@ def publish(root: Path, status: Status, config: Config) -> list[str]:
             write_atomic(path, text)
         except OSError as error:
             problems.append(f"'{path}' could not be written: {error.strerror or error}")
-    return problems
+    for problem in problems:
+        report(Note(problem))
+    return tuple(problems)
 
 
 Sample = tuple[Mapping[str, object], float]

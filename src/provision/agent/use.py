@@ -7,7 +7,7 @@ finds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from provision.agent.actions import activate
@@ -86,7 +86,8 @@ def link(
     entry: Path,
     manifest: Manifest,
     *,
-    state_of: Callable[[KernelState, str], KernelState],
+    inputs: str | None,
+    made: Callable[[KernelState], Mapping[str, object]] = lambda _known: {},
     force: bool = False,
 ) -> None:
     """Point a kernel's link to an artifact; the caller holds the driver's lock.
@@ -94,9 +95,9 @@ def link(
     Every artifact that a kernel begins to use comes by here.
 
     Args:
+        inputs: Fingerprint of what decided it; None: nobody asked for it.
+        made: Returns what else is new in the state of the kernel, given the one before.
         force: Whether to use it even where ``refuse_unsuitable`` refuses it.
-        state_of: Returns the state of the kernel afterwards, given the one before and the
-            fingerprint of the artifact's files.
     """
     if not force:
         refuse_unsuitable(layout.root, desired, manifest.pin)
@@ -111,8 +112,19 @@ def link(
     options: Options = setting.options if setting else {}
     try_write_loader(entry, options, root=layout.root)
     link_kernel(layout, kernel, entry.name)
-    made = state_of(known, files_fingerprint(entry, manifest))
-    store_state(layout, state.updated(kernel, made))
+    after = KernelState(
+        inputs=inputs,
+        wanted=setting_fingerprint(layout.driver, setting) if setting else None,
+        version=manifest.pin.driver.version,
+        previous=previous,
+        fingerprint=files_fingerprint(entry, manifest),
+        prepared=int(time.time()),
+        rejected=tuple(digest for digest in known.rejected if digest != entry.name),
+        announced=known.announced,
+        checked=known.checked,
+        **(known.model_extra or {}),
+    )
+    store_state(layout, state.updated(kernel, after.model_copy(update=made(known))))
 
 
 def use(
@@ -130,21 +142,6 @@ def use(
     layout = Layout(root, driver.name)
     setting = desired.drivers.get(driver.name)
     inputs = read_inputs(root, desired).of(driver.name, kernel) if setting else None
-
-    def state_of(known: KernelState, fingerprint: str) -> KernelState:
-        return KernelState(
-            inputs=inputs,
-            wanted=setting_fingerprint(driver.name, setting) if setting else None,
-            version=driver.version,
-            previous=known.previous,
-            fingerprint=fingerprint,
-            prepared=int(time.time()),
-            rejected=tuple(digest for digest in known.rejected if digest != entry.name),
-            announced=known.announced,
-            checked=known.checked,
-            **(known.model_extra or {}),
-        )
-
     changes: tuple[Change, ...] = ()
     # Of a root without a kernel, it is the one that will be there.
     is_running = kernel_release(root) in {None, kernel}
@@ -156,7 +153,7 @@ def use(
         with changing(layout):
             used = (linked_kernels(layout).get(kernel), load_state(layout).of(kernel).inputs)
             if used != (entry.name, inputs):
-                link(layout, desired, kernel, entry, manifest, state_of=state_of, force=force)
+                link(layout, desired, kernel, entry, manifest, inputs=inputs, force=force)
                 changes = (Change("switch", layout.kernel_link(kernel), entry.name),)
         if is_running:
             changes += activate(layout, entry, replace=replace)

@@ -275,8 +275,7 @@ def _planned(document: Mapping[str, Any]) -> Iterator[str]:
     notices = {
         (one["driver"], notice["message"]): notice
         for one in artifacts.values()
-        for notice in (one["left_out"], one["ended"], *one["old"])
-        if notice
+        for notice in one["notices"]
     }
     for (driver, message), notice in notices.items():
         yield f"Warning: {driver}: {message}"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -56,9 +56,12 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
     return pairs
 
 
-def _namespace(name: str) -> str:
-    check_name("namespace", name)
-    return name
+def _namespace(default: str) -> Any:  # noqa: ANN401 - as option
+    def checked(name: str) -> str:
+        check_name("namespace", name)
+        return name
+
+    return option("--namespace NAME", "Namespace of the objects.", checked, default=default)
 
 
 def _new_folder(folder: Path | None) -> Path | None:
@@ -116,9 +119,7 @@ def kmm(
             "--regexp EXPRESSION",
             "Regular expression in Go's syntax for the releases of other kernels.",
         ),
-        namespace=option(
-            "--namespace NAME", "Namespace of the objects.", _namespace, default="default"
-        ),
+        namespace=_namespace("default"),
         selector=_selectors,
         pull_secret=_pull_secret,
         sign_key=option("--sign-key NAME", "Secret with the key; KMM then signs the modules."),
@@ -223,9 +224,7 @@ def driver_pod(
     ),
     pod: PodOptions = options.group(
         PodOptions,
-        namespace=option(
-            "--namespace NAME", "Namespace of the DaemonSets.", _namespace, default="provision"
-        ),
+        namespace=_namespace("provision"),
         selector=_selectors,
         pull_secret=_pull_secret,
     ),
@@ -258,9 +257,7 @@ def daemonset(
         "--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True
     ),
     keys: Mapping[str, str] = _keys,
-    namespace: str = option(
-        "--namespace NAME", "Namespace of the objects.", _namespace, default="provision"
-    ),
+    namespace: str = _namespace("provision"),
     selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option(
         "--pull-secret NAME", "Secret for pulling the agent's image and the drivers."

@@ -236,7 +236,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("build demo --render {root}/etc", 2, _error(2)),
     ],
     "wanted, of an ended branch": [
-        _row("plan", 0, {"artifacts": [{"source": "registry", "ended": {}, "old": [{}]}]}),
+        _row("plan", 0, {"artifacts": [{"source": "registry", "notices": [{}, {}]}]}),
     ],
     # Without an engine, nothing is asked of a mirror, and no image is missed.
     "no engine, a mirror": [
@@ -778,7 +778,7 @@ _ROWS: dict[str, list[Row]] = {
         _row(
             "plan",
             0,
-            {"artifacts": [{"source": "registry", "version": "2.0", "left_out": {"message": ...}}]},
+            {"artifacts": [{"source": "registry", "version": "2.0", "notices": [{"message": ...}]}]},
         ),
     ],
     "device, of a generation": [
