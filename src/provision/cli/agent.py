@@ -5,7 +5,6 @@ This module imports nothing that takes long to load: most runs of 'apply' find n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -41,7 +40,6 @@ from provision.errors import ExitCode, NotFoundError, choices
 from provision.host.kernels import kernels_of_usr
 from provision.store.state import IN_USE
 
-_SECONDS = 2.0
 _LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other": "another build"}
 # Of 'status --check', by its exit code.
 _VERDICTS = {
@@ -55,7 +53,6 @@ _NOTHING_CONFIGURED = f"Nothing is configured. {NAME_A_DRIVER}"
 @command("status")
 def status_command(
     *,
-    watch: bool = option("--watch", "Show the status repeatedly, until interrupted."),
     check: bool = option(
         "--check",
         "Exit with 0 only if every driver works, and will after a reboot; with 4 if only that is"
@@ -70,19 +67,12 @@ def status_command(
     to look at.
     """
     root = root.resolve()
-    while True:
-        _observed, _plan, status = plan_host(root, load_desired(root, catalogues=catalogues))
-        if watch:
-            click.clear()
-        is_nothing = status.state in {"not-configured", "unknown"}
-        code = ExitCode.NOT_FOUND if is_nothing else ExitCode.DONE
-        is_judged = check and status.drivers
-        verdict = [_VERDICTS.get(status.check_code, _LOSS)] if is_judged else []
-        code = status.check_code if check else code
-        emit(status.document(), _overview, *verdict, code=code)
-        if not watch:
-            break
-        time.sleep(_SECONDS)
+    _observed, _plan, status = plan_host(root, load_desired(root, catalogues=catalogues))
+    is_nothing = status.state in {"not-configured", "unknown"}
+    code = ExitCode.NOT_FOUND if is_nothing else ExitCode.DONE
+    is_judged = check and status.drivers
+    verdict = [_VERDICTS.get(status.check_code, _LOSS)] if is_judged else []
+    emit(status.document(), _overview, *verdict, code=status.check_code if check else code)
 
 
 def _overview(status: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from provision.cli.job import (
     trial_lines,
 )
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, megabytes, size_of, table
+from provision.cli.output import emit, fields, megabytes, members, size_of, table
 from provision.files import write_atomic, write_output
 from provision.kmod.trial import Trial, require_loading
 from provision.registry.find import host_reference
@@ -194,24 +194,16 @@ def build_command(
     phases = built.phases()
     emit(
         {
-            "image": built.image,
-            "image_id": built.image_id,
+            **members(built, "image", "image_id", "built", "size", "log", "differing", "left_out"),
             "digest": pin.digest,
-            "built": built.built,
-            "size": built.size,
             "seconds": {name: round(taken, 3) for name, taken in phases.items()},
             "steps": [
                 {
-                    "number": step.number,
-                    "instruction": step.instruction,
+                    **members(step, "number", "instruction", "cached"),
                     "seconds": round(step.seconds, 3),
-                    "cached": step.cached,
                 }
                 for step in built.steps
             ],
-            "log": built.log,
-            "differing": built.differing,
-            "left_out": built.left_out,
             "pushed": pushed,
             "signed": signed,
             **({"boot": tried} if tried else {}),

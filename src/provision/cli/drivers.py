@@ -19,7 +19,16 @@ from provision.catalogue.cards import cards_of
 from provision.cli import options
 from provision.cli.job import job
 from provision.cli.options import argument, command, option
-from provision.cli.output import advice, each, emit, fields, remark, table, wants_json
+from provision.cli.output import (
+    advice,
+    each,
+    emit,
+    fields,
+    members,
+    remark,
+    table,
+    wants_json,
+)
 from provision.distros import all_distros
 from provision.errors import ExitCode
 from provision.files import write_output
@@ -107,15 +116,13 @@ def drivers(
 
 
 def _list_distros() -> None:
-    members = {"version", "codename", "end", "image"}
     found = [
         {
-            "id": distro.id,
-            "name": distro.name,
-            "family": distro.family,
-            "releases": [one.model_dump(mode="json", include=members) for one in distro.releases],
+            **members(distro, "id", "name", "family", "proven"),
+            "releases": [
+                members(one, "version", "codename", "end", "image") for one in distro.releases
+            ],
             "flavours": [rule.flavour for rule in distro.headers if rule.refusal is None],
-            "proven": distro.proven,
         }
         for distro in all_distros()
     ]
@@ -186,32 +193,21 @@ def _source(source: Mapping[str, Any]) -> str:
 def _document(entry: Entry, devices: Iterable[PciDevice]) -> dict[str, Any]:
     recipe = entry.recipe
     return {
-        "name": recipe.name,
-        "summary": recipe.summary,
-        "vendor": recipe.vendor,
-        "homepage": recipe.homepage,
-        "proven": recipe.proven,
+        **members(recipe, "name", "summary", "vendor", "homepage", "proven", "default_flavour"),
+        **members(recipe, "kernels", "patches"),
         "folder": entry.folder,
         "source": ", ".join(dict.fromkeys(source.kind for source in recipe.sources)),
         "sources": [
-            {
-                "name": label,
-                "kind": source.kind,
-                "distros": source.distros,
-                "versions": source.versions,
-            }
+            {"name": label, **members(source, "kind", "distros", "versions")}
             for label, source in zip(recipe.labels, recipe.sources, strict=True)
         ],
-        "default_flavour": recipe.default_flavour,
         "flavours": {
             name: {"licences": flavour.licences, "modules": _modules(recipe, name)}
             for name, flavour in recipe.flavours.items()
         },
-        "kernels": recipe.kernels,
         "generations": recipe.hardware.cards,
         "reviewed": recipe.hardware.reviewed,
         "cards": [card.name for card in cards_of(recipe, devices)],
-        "patches": recipe.patches,
         "activation_flag": recipe.container.activation_flag,
         "features": list(recipe.container.features),
     }
@@ -299,25 +295,17 @@ def versions(
 
 def _versions(offers: Offers) -> dict[str, Any]:
     return {
-        "driver": offers.driver,
-        "flavour": offers.flavour,
+        **members(offers, "driver", "flavour", "asked_for", "offered", "chosen"),
         "distro": offers.distro.name,
-        "asked_for": offers.asked_for,
         "installed": [
             {"kernel": one.kernel, "version": one.version, "running": one.is_running}
             for one in offers.installed
         ],
-        "offered": offers.offered,
-        "chosen": offers.chosen,
         "branches": [
             {
-                "name": branch.name,
+                **members(branch, "name", "kind_by", "newest", "released", "end_by"),
                 "kind": branch.maturity,
-                "kind_by": branch.kind_by,
-                "newest": branch.newest,
-                "released": branch.released,
                 "end_of_life": branch.last_day.isoformat() if branch.last_day else None,
-                "end_by": branch.end_by,
                 "ended": branch.has_ended(offers.day),
             }
             for branch in offers.branches.all
@@ -329,13 +317,6 @@ def _versions(offers: Offers) -> dict[str, Any]:
 
 def _vendor_source(reading: UpstreamResult) -> dict[str, Any]:
     answer, trouble = reading.answer, reading.trouble
-    error = None
-    if trouble is not None:
-        error = {
-            "message": trouble.message,
-            "details": trouble.details,
-            "resolution": trouble.resolution,
-        }
     return {
         "kind": reading.source.kind,
         "url": reading.url,
@@ -344,7 +325,7 @@ def _vendor_source(reading: UpstreamResult) -> dict[str, Any]:
             release.model_dump(mode="json", exclude_none=True)
             for release in newest_first(reading.releases)
         ],
-        "error": error,
+        "error": trouble and members(trouble, "message", "details", "resolution"),
     }
 
 
@@ -435,11 +416,9 @@ def import_recipe(
         file = None if output is None else write_recipe(draft, output)
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
     document = {
-        "name": draft.name,
-        "version": draft.version,
+        **members(draft, "name", "version", "unknown"),
         "file": file,
         "recipe": draft.text,
-        "unknown": draft.unknown,
     }
     if file is None:
         emit(document, draft.text.removesuffix("\n"))

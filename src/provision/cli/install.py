@@ -16,7 +16,7 @@ from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import examined, job, trial_lines, trust_options
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, remark, size_of, table
+from provision.cli.output import emit, fields, of_pin, remark, size_of, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import UsageError
@@ -91,10 +91,7 @@ def install_command(
             )
     emit(
         {
-            "driver": pin.driver.name,
-            "version": pin.driver.version,
-            "kernel": pin.kernel.release,
-            "digest": pin.digest,
+            **of_pin(pin),
             "root": root,
             "entry": entry,
             "changed": bool(changes) and not dry_run,

@@ -9,7 +9,17 @@ from typing import Any
 
 from provision.cli import options
 from provision.cli.options import argument, command, option
-from provision.cli.output import each, emit, progress, remark, table, text, wants_json
+from provision.cli.output import (
+    each,
+    emit,
+    members,
+    of_pin,
+    progress,
+    remark,
+    table,
+    text,
+    wants_json,
+)
 from provision.config import load
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
 from provision.host.devices.reading import read_facts_file, recorded
@@ -102,17 +112,10 @@ def _move(
             except ProvisionError as error:
                 failed[driver] = error
                 continue
-            pin = moved.manifest.pin
             results.append(
                 {
-                    "driver": pin.driver.name,
-                    "version": pin.driver.version,
-                    "kernel": pin.kernel.release,
-                    "digest": pin.digest,
-                    "entry": moved.entry,
-                    "modules": moved.modules,
-                    "conflicts": moved.conflicts,
-                    "problems": moved.problems,
+                    **of_pin(moved.manifest.pin),
+                    **members(moved, "entry", "modules", "conflicts", "problems"),
                     "changed": not dry_run and bool(moved.modules or moved.conflicts),
                 }
             )

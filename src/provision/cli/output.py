@@ -14,10 +14,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,6 +34,9 @@ from provision.progress import (
     listening,
     short,
 )
+
+if TYPE_CHECKING:
+    from provision.pin import Pin
 
 # A member of a document by its name, or what is made of the whole of it.
 Field = str | Callable[[Any], object]
@@ -111,6 +115,21 @@ def fail(error: ProvisionError, *, as_json: bool) -> int:
         if error.resolution:
             remark(f"{click.style('What to do:', bold=True)} {error.resolution}")
     return int(error.exit_code)
+
+
+def members(value: object, *names: str) -> dict[str, Any]:
+    """Return the members of a document that a value has under the same names."""
+    return {name: getattr(value, name) for name in names}
+
+
+def of_pin(pin: Pin) -> dict[str, Any]:
+    """Return what a document says of an artifact."""
+    return {
+        "driver": pin.driver.name,
+        "version": pin.driver.version,
+        "kernel": pin.kernel.release,
+        "digest": pin.digest,
+    }
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
@@ -286,22 +305,19 @@ def _is_journal() -> bool:
 def progress() -> Iterator[None]:
     """Show events until the block ends."""
     verbose = bool(click.get_current_context().find_root().params["verbose"])
-    opened: list[Any] = []
+    with ExitStack() as opened:
 
-    def show(event: Event) -> None:
-        if not opened:
+        @cache
+        def screen() -> Listener:
             from provision.cli.screen import on_screen  # noqa: PLC0415 - loads rich
 
-            screen = on_screen(verbose=verbose)
-            opened.extend([screen, screen.__enter__()])
-        opened[1](event)
+            return opened.enter_context(on_screen(verbose=verbose))
 
-    try:
+        def show(event: Event) -> None:
+            screen()(event)
+
         with listening(_redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))):
             yield
-    finally:
-        if opened:
-            opened[0].__exit__(*sys.exc_info())
 
 
 def _redacted(show: Listener) -> Listener:

@@ -24,7 +24,7 @@ from provision.cli.job import (
     trust_options,
 )
 from provision.cli.options import argument, command, option
-from provision.cli.output import emit, fields, table
+from provision.cli.output import emit, fields, of_pin, table
 from provision.engine.docker_api import names_registry
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError
@@ -148,10 +148,7 @@ def pull(
     emit(
         {
             "reference": str(trusted.reference),
-            "digest": pin.digest,
-            "driver": pin.driver.name,
-            "version": pin.driver.version,
-            "kernel": pin.kernel.release,
+            **of_pin(pin),
             "signed_by": trusted.verified.key if trusted.verified else None,
             "facts": trusted.facts,
             "size": trusted.manifest.size,

@@ -11,7 +11,7 @@ from provision.agent.garbage import collect
 from provision.agent.removal import uninstall
 from provision.cli import options
 from provision.cli.options import command, option
-from provision.cli.output import each, emit, lines, megabytes, progress
+from provision.cli.output import each, emit, lines, megabytes, members, progress
 from provision.errors import ExitCode
 
 
@@ -80,9 +80,7 @@ def uninstall_command(
     emit(
         {
             "changed": bool(changed) and not dry_run,
-            "paths": done.paths,
-            "images": done.images,
-            "kept": done.kept,
+            **members(done, "paths", "images", "kept"),
             "reboot_required": done.needs_reboot,
             "dry_run": dry_run,
         },

@@ -1,4 +1,4 @@
-"""What the commands of the agent do beside the table: the journal, `--watch`, the package store."""
+"""What the commands of the agent do beside the table: the journal, the package store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,22 +86,6 @@ def test_a_driver_is_for_all_to_read_whatever_the_umask(host_tree: HostTree, uma
     folders = [store, *store.parents[:2], *(path for path in store.rglob("*") if path.is_dir())]
     assert len(folders) > 10
     assert {oct(path.stat().st_mode & 0o777) for path in folders} == {"0o755"}
-
-
-def test_a_status_is_shown_again_and_again(ready: HostTree) -> None:
-    argv = [sys.executable, "-m", "provision", "status", "--watch", "--root", str(ready.root)]
-    reader, writer = os.openpty()
-    with subprocess.Popen(argv, stdout=writer, stderr=writer, stdin=writer) as child:
-        os.close(writer)
-        said = b""
-        deadline = time.monotonic() + 60
-        while b"pending" not in said and time.monotonic() < deadline:
-            said += os.read(reader, 4096)
-            if b"ready" in said:
-                ready.boot("6.1.0-47-amd64")
-        child.terminate()
-    os.close(reader)
-    assert b"pending" in said
 
 
 def test_the_timers_run_makes_room_in_the_package_store(

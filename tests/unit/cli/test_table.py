@@ -778,7 +778,7 @@ _ROWS: dict[str, list[Row]] = {
         _row(
             "plan",
             0,
-            {"artifacts": [{"source": "registry", "version": "2.0", "notices": [{"message": ...}]}]},
+            {"artifacts": [{"source": "registry", "version": "2.0", "notices": [{}]}]},
         ),
     ],
     "device, of a generation": [
