@@ -490,11 +490,7 @@ def metrics_text(status: Status) -> str:
         for artifact in driver.kernels
     ]
     waits = any(artifact.state == "reboot-required" for _where, artifact in found)
-    held = (
-        {"kernel": status.hold.kernel, "instead_of": status.hold.instead_of or ""}
-        if (status.hold and status.hold.kernel)
-        else None
-    )
+    held = status.hold if status.hold and status.hold.kernel else None
     metrics: list[tuple[str, str, list[Sample]]] = [
         (name, help_, [({**where, **of}, n) for where, one in found for of, n in samples(one)])
         for name, help_, samples in _OF_ARTIFACTS
@@ -504,7 +500,7 @@ def metrics_text(status: Status) -> str:
         (
             "kernel_held",
             "Whether a kernel is the boot loader's default, instead of one that lacks a driver.",
-            [(held, 1)] if held else [],
+            [({"kernel": held.kernel, "instead_of": held.instead_of or ""}, 1)] if held else [],
         ),
         ("ready", "Whether all drivers work.", [({}, status.is_ready)]),
         ("exit_code", "What the last run ended with.", [({}, status.exit_code)]),

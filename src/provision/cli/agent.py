@@ -451,19 +451,17 @@ def _error(status: Status) -> dict[str, Any] | None:
         error: dict[str, Any] = status.document()["error"]
         return error
     wrong = [
-        (
-            f"{driver.name} for {artifact.release} is {artifact.state}: {artifact.reason}",
-            artifact.resolution,
-            artifact.failure.details if artifact.failure else None,
-        )
+        {
+            "message": f"{driver.name} for {one.release} is {one.state}: {one.reason}",
+            "resolution": one.resolution,
+            "details": one.failure.details if one.failure else None,
+        }
         for driver in status.drivers
-        for artifact in driver.kernels
-        if artifact.state not in {"ready", "pending"}
+        for one in driver.kernels
+        if one.state not in {"ready", "pending"}
     ]
-    wrong += [(note, None, None) for note in status.kernels.notes]
-    members = ("message", "resolution", "details")
-    found = next((dict(zip(members, one, strict=True)) for one in wrong), None)
-    return found and {**found, "exit_code": status.exit_code}
+    wrong += [{"message": n, "resolution": None, "details": None} for n in status.kernels.notes]
+    return {**wrong[0], "exit_code": status.exit_code} if wrong else None
 
 
 def _after(document: Mapping[str, Any]) -> Iterator[str]:

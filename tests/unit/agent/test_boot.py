@@ -77,6 +77,16 @@ def test_a_boot_takes_up_an_entry_that_was_being_replaced(ready: Host) -> None:
     assert ready.layout.current.resolve() == entry
 
 
+def test_a_boot_goes_back_from_damage_to_what_is_whole(ready: Host) -> None:
+    for version in ("1.5", NEWEST):
+        ready.ask_for(version)
+        ready.apply()
+        ready.module().write_bytes(b"")
+    ready.boot()
+    boot(ready.root)
+    assert (ready.current(), list(ready.loaded())) == (OLDER, [DRIVER])
+
+
 def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
     ready.add_kernel(NEXT)
     ready.apply()

@@ -66,6 +66,17 @@ def test_what_serves_comes_before_every_build() -> None:
     assert (first.kind, first.driver) == ("load", "demo")
 
 
+def test_where_nothing_is_made_beforehand_a_kernel_that_is_named_is_made_ready_alone() -> None:
+    named = "6.1.0-60-amd64"
+    driver = ObservedDriver("demo", {RUNNING: WHOLE, NEXT: EMPTY, named: EMPTY}, loaded="no")
+    observed = Observed(Kernels(RUNNING, (NEXT, named)), is_live=False, drivers={"demo": driver})
+    policy = PolicyConfig(prebuild=False)
+    desired = Desired(Config(drivers={"demo": DriverConfig()}, policy=policy))
+    found = plan(desired, observed, Mode(extra_kernels=(named,)))
+    assert [one.kernel for one in found.actions if one.kind == "prepare"] == [named]
+    assert [one.kernel for one in found.blocked] == [NEXT]
+
+
 _NAMES = ("demo", "other")
 _failures = st.one_of(
     st.none(),
