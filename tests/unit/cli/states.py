@@ -391,6 +391,16 @@ def _rebooted_with_conflict(host: HostTree, run: Run) -> None:
     host.write("proc/modules", "nouveau 16384 1 - Live 0x0000000000000000\n")
 
 
+def _newer_with_conflict(host: HostTree, run: Run) -> None:
+    """Have it be loaded at a boot, at which a module that it can't be beside is in use."""
+    _ready(host, run)
+    host.offer("2.0", conflicts=("nouveau",))
+    host.want(version="2.0")
+    run("apply")
+    host.boot(KERNEL)
+    host.write("proc/modules", "nouveau 16384 1 - Live 0x0000000000000000\n")
+
+
 def _newest_offered(update: str) -> State:
     def state(host: HostTree, run: Run) -> None:
         host.want(f'update = "{update}"')
@@ -695,6 +705,7 @@ STATES: dict[str, State] = {
     "rebooted, entry gone": _entry_gone,
     "rebooted, the kernel refuses it": _then(_rebooted, lambda host: host.refuse()),
     "rebooted, conflict in use": _rebooted_with_conflict,
+    "rebooted, conflict of the newer in use": _newer_with_conflict,
     "newest, not followed": _newest_offered("never"),
     "newest, not followed, next kernel": _with_next_kernel(_newest_offered("never"), "1.2", "2.0"),
     "newest, offered no more": _then(

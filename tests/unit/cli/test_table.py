@@ -668,6 +668,10 @@ _ROWS: dict[str, list[Row]] = {
     "rebooted, conflict in use": [
         _row("apply --boot", 4, _applied("reboot-required", "load"), "state"),
     ],
+    # What a reboot ends is no reason to go back.
+    "rebooted, conflict of the newer in use": [
+        _row("apply --boot", 4, _applied("reboot-required", "load"), "state"),
+    ],
     # The timer follows new versions where the policy says so.
     # A new kernel gets the version that is in use; an older one that is offered replaces none.
     "newest, not followed, next kernel": [
