@@ -20,7 +20,6 @@ from provision.files import (
     is_writable,
     lock,
     remove_lock,
-    sha256_file,
     switch_symlink,
     write_atomic,
     write_output,
@@ -201,11 +200,6 @@ def test_a_folder_is_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="current"):
         switch_symlink(tmp_path / "current", "one")
     assert names(tmp_path) == ["current"]
-
-
-def test_a_files_checksum(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "f").startswith("ba7816bf8f01cfea")
 
 
 def test_a_wait_for_a_lock_has_an_end(tmp_path: Path) -> None:

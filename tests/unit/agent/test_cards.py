@@ -91,24 +91,6 @@ def test_a_card_that_the_driver_does_not_list_is_said_to_be_one(host: Host) -> N
     assert host.apply().status.is_ready
 
 
-def test_a_driver_that_lists_no_card_of_the_host_is_not_used(host: Host) -> None:
-    host.drives = (PciMatch(vendor="1234", devices=("0002",)),)
-    plug_in(host, device="0x0002")
-    bind(host, "demo-pci", "demo")
-    assert host.apply().status.is_ready
-    in_use = host.current()
-    # Of a card that the recipe does not know, the driver's list knows enough.
-    plug_in(host, device="0x1000")
-    (host.root / CARD / "driver").unlink()
-    status = host.apply().status
-    assert (status.state, host.current()) == ("failed", in_use)
-    host.drives = (PciMatch(vendor="1234", devices=("1000",)),)
-    host.newest = "3.0"
-    bind(host, "demo-pci", "demo")
-    assert host.apply(retry=True, update=True).status.is_ready
-    assert host.current() == "3.0"
-
-
 @pytest.mark.parametrize(
     ("flavour", "devices", "is_ready"),
     [

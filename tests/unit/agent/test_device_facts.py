@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.host_tree import DRIVER
 from provision.host.devices.device_facts import Facts
-from provision.host.devices.reading import recorded, write_facts
+from provision.host.devices.reading import write_facts
 from unit.agent.host import Host
 
 
@@ -15,11 +15,3 @@ def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
     status = host.apply().status
     assert status.drivers[0].notes == ("GPU 1: GPU is lost",)
     assert (status.state, status.exit_code) == ("ready", 0)
-
-
-def test_they_go_with_the_driver(host: Host) -> None:
-    host.apply()
-    write_facts(host.root, DRIVER, Facts(devices=()))
-    host.configure("# none\n")
-    host.apply()
-    assert recorded(host.root) == []

@@ -187,19 +187,6 @@ def test_another_recipe_is_refused(case: Case) -> None:
             read_pin(case.settings, case.file)
 
 
-def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
-    case.write(pin_document(case.pin))
-    found = read_pin(case.settings, case.file)
-    context = render_context(found)
-    case.keep(_PACKAGE, _SOURCE)
-    files = downloaded_files(case.settings, found, context)
-    assert {path.read_bytes() for path in files.values()} == {_PACKAGE, _SOURCE}
-    PackageStore(case.settings.state).path(sha256(_PACKAGE)).unlink()
-    with pytest.raises(NotFoundError) as caught:
-        downloaded_files(case.settings, found, context)
-    assert "gcc-11.4.1-3.el9.x86_64.rpm" in caught.value.message
-
-
 def test_downloads_are_counted_and_have_names_for_people(
     case: Case, tmp_path: Path, events: list[Event]
 ) -> None:

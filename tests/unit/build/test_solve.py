@@ -60,18 +60,6 @@ def test_a_compiler_that_no_repository_has_costs_no_further_container(tmp_path: 
     assert " gcc11\n" in container.scripts[1]
 
 
-def test_where_they_bring_none_the_compiler_is_solved_for_with_them(tmp_path: Path) -> None:
-    container = FakeContainer(list(GOOD))
-    found, _ = _solved(tmp_path, container)
-    assert found.compiler == _GCC
-    assert [header.name for header in found.headers] == ["kernel-devel"]
-    assert [tool.name for tool in found.tools] == ["make"]
-    assert len(found.packages) == 3
-    assert all(PackageStore(tmp_path).whole(package.sha256) for package in found.packages)
-    _first, second = container.scripts
-    assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second
-
-
 def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     engine = SolvingEngine(FakeContainer(list(GOOD)), FakeContainer(list(GOOD)))

@@ -1,6 +1,5 @@
 """Finding drivers and reading their folders."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -20,15 +19,6 @@ def driver(catalogue: Path, name: str, text: str = RECIPE) -> Path:
     (folder / "driver.toml").write_text(text.replace("made-up", name))
     (folder / "patches/fix.patch").write_bytes(b"--- a\n+++ b\n")
     return folder
-
-
-def test_a_driver_is_a_folder(tmp_path: Path) -> None:
-    folder = driver(tmp_path, "made-up")
-    entry = Catalogue([tmp_path]).entry("made-up")
-    assert entry.folder == folder
-    assert entry.recipe.name == "made-up"
-    assert entry.patches == {"fix.patch": b"--- a\n+++ b\n"}
-    assert entry.patch_sha256("fix.patch") == hashlib.sha256(b"--- a\n+++ b\n").hexdigest()
 
 
 def test_a_later_folder_masks_an_earlier_one(tmp_path: Path) -> None:

@@ -290,11 +290,6 @@ def test_each_mistake_is_named_with_its_place(changes: dict[str, Any], said: str
     assert "secret" not in found
 
 
-def test_several_mistakes_are_named_together() -> None:
-    found = mistakes(schema=2, name="UPPER", flavours={}, colour="blue").splitlines()
-    assert {line.partition(":")[0] for line in found} == {"schema", "name", "flavours", "colour"}
-
-
 def test_mistakes_between_tables_are_named() -> None:
     flavours = {
         name: {"default": True, "licences": ["MIT"], "build": BUILD} for name in ("plain", "second")

@@ -268,16 +268,6 @@ def test_a_version_that_fails_on_the_kernel_is_passed_over(
     assert (look("never"), look("fallback")) == ("2.3", "2.3")
 
 
-def test_a_kind_of_branch_is_looked_for_by_its_branches(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path
-) -> None:
-    for version in ("1.9", "1.10", "2.4", "3.1"):
-        have(registry, tmp_path, make_pin(version=version))
-    host = with_recipe(settings, "never")
-    wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "2.4"}
-    assert {wish: taken(host, registry, wish) for wish in wishes} == wishes
-
-
 def taken(host: Settings, registry: MemoryRegistry, version: str | None) -> str | None:
     try:
         found = look_for(host, replace(WANTED, version=version), options(registry))

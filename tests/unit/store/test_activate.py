@@ -76,19 +76,6 @@ def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None
     assert [change.kind for change in _install(layout)] == ["write"]
 
 
-def test_a_loader_config_that_is_needed_no_more_goes(layout: Layout) -> None:
-    _install(layout)
-    pin = make_pin(version="1.4")
-    made: list[Manifest] = []
-    add(
-        layout,
-        pin.short_digest,
-        lambda folder: made.append(make_artifact(folder, pin=pin, library=None)),
-    )
-    apply(layout, plan(layout, made[0]))
-    assert not layout.loader_config.exists()
-
-
 def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

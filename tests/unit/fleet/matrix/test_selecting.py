@@ -124,24 +124,6 @@ def test_forced_cells_are_built_where_there_is_a_source_for_them() -> None:
     assert built == {f"{DEBIAN} {kernel}" for kernel in KERNELS} | {f"{NEXT} 6.13.1-amd64"}
 
 
-@pytest.mark.parametrize(
-    ("versions", "found"),
-    [
-        (("latest",), ["3.0", "2.1"]),
-        (("latest-2",), ["3.0", "2.1", "1.9"]),
-        (("1",), ["1.9", "1.8"]),
-        (("1.8", "2.1"), ["2.1", "1.8"]),
-    ],
-)
-def test_versions_are_named_by_branch_number_or_age(
-    versions: tuple[str, ...], found: list[str]
-) -> None:
-    planned = plan_cells(
-        Selection(drivers=("made-up",), versions=versions, kernels=("latest",)), OFFERS
-    )
-    assert list(dict.fromkeys(one.cell.row.version for one in planned)) == found
-
-
 def test_a_driver_without_the_flavour_is_taken_in_its_default_one() -> None:
     more = Offer("small", "only", DEBIAN, ("1",), recipe=MADE_UP)
     no = Offer("small", "only", NEXT, ("1",), recipe=MADE_UP)
