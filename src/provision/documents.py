@@ -82,21 +82,18 @@ def default(model: type[ModelT]) -> ModelT:
 
 def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     """Read a TOML file."""
-    text = _read(path)
+    text, resolution = _read(path), how_to_correct(path, model)
     try:
         data = tomllib.loads(text)
         # JSON mode, because strict validation of Python values would refuse a list for a tuple.
         document = json.dumps(data, default=str)
     except (ValueError, RecursionError) as error:
         # Besides the library's own: numbers of thousands of digits, thousands of brackets.
-        raise ConfigError(
-            str(path),
-            [Mistake("", f"not valid TOML: {error}")],
-            resolution=how_to_correct(path, model),
-        ) from error
+        mistakes = [Mistake("", f"not valid TOML: {error}")]
+        raise ConfigError(str(path), mistakes, resolution=resolution) from error
     if mistakes := [Mistake(place, "has a NUL character in it") for place in _with_nul(data)]:
-        raise ConfigError(str(path), mistakes, resolution=how_to_correct(path, model))
-    return parse_json(document, model, name=str(path), resolution=how_to_correct(path, model))
+        raise ConfigError(str(path), mistakes, resolution=resolution)
+    return parse_json(document, model, name=str(path), resolution=resolution)
 
 
 def how_to_correct(path: Path, model: type[Frozen]) -> str | None:

@@ -336,27 +336,23 @@ def connect(host: str | None = None) -> Engine:
 
 def _problem_of(host: str) -> str | None:
     """Return why a host can't be reached; None if it can be, or if only the SDK can tell."""
+    address: str | tuple[str, int]
     try:
         parts = urlsplit(host)
         if parts.scheme == "unix":
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-                channel.settimeout(_CONNECT_SECONDS)
-                return _connect_problem(channel, parts.path)
-        if parts.scheme == "tcp":
-            with socket.socket() as channel:
-                channel.settimeout(_CONNECT_SECONDS)
-                return _connect_problem(channel, (parts.hostname or "", parts.port or 2375))
+            family, address = socket.AF_UNIX, parts.path
+        elif parts.scheme == "tcp":
+            family, address = socket.AF_INET, (parts.hostname or "", parts.port or 2375)
+        else:
+            return None
+        with socket.socket(family) as channel:
+            channel.settimeout(_CONNECT_SECONDS)
+            channel.connect(address)
+    except OSError as error:
+        return error.strerror or str(error)
     except ValueError as error:
         # A port that is no number, a name that is not valid, a NUL.
         return f"no address of an engine: {error}"
-    return None
-
-
-def _connect_problem(channel: socket.socket, address: str | tuple[str, int]) -> str | None:
-    try:
-        channel.connect(address)
-    except OSError as error:
-        return error.strerror or str(error)
     return None
 
 
@@ -385,6 +381,7 @@ def _tls() -> TLSConfig | bool:
 
 
 _LINES_KEPT = 400
+_LINES_SHOWN = 10
 _SEE = "Run the command again with --verbose: it shows all that ran in the container."
 # A container's first process gets only signals that it handles. All other processes end with it.
 # Its standard input is a connection to the process that started it, which sends nothing.
@@ -419,6 +416,12 @@ class Ran:
 
     status: int
     said: str
+
+    def require(self, message: str) -> None:
+        """Raise an error if the script failed."""
+        if self.status != 0:
+            details = "\n".join(self.said.splitlines()[-_LINES_SHOWN:]) or None
+            raise ProvisionError(message, resolution=_SEE, details=details)
 
 
 class Container:

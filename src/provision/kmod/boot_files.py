@@ -47,7 +47,6 @@ _WORK = "/provision/boot"
 _LOCK = "boot-files"
 # Seconds in which a container unpacks a kernel, on a slow machine.
 _LIMIT_S = 900.0
-_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +158,7 @@ def _unpack(
         f"cd {_WORK} && xargs -0 -a arguments sh kernel.sh {_WORK}/out.tar",
         on_line=lambda line: report(Output(line)),
     )
-    if ran.status != 0:
-        raise ProvisionError(
-            f"The packages of the kernel {words[0]} could not be unpacked.",
-            resolution="Run the command again with --verbose to see all that is printed.",
-            details="\n".join(ran.said.splitlines()[-_LINES:]) or None,
-        )
+    ran.require(f"The packages of the kernel {words[0]} could not be unpacked.")
 
 
 def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 from typing import IO, Literal, NamedTuple, Protocol
@@ -142,14 +143,10 @@ class Initramfs:
 
     def add(self, path: str, content: bytes | Path, *, mode: int = 0o644) -> None:
         """Add a file."""
-        if isinstance(content, bytes):
-            self._entry(path, 0o100000 | mode, len(content))
-            self._stream.write(content)
-        else:
-            with content.open("rb") as source:
-                self._entry(path, 0o100000 | mode, os.fstat(source.fileno()).st_size)
-                copyfileobj(source, self._stream, _MIB)
-        self._pad()
+        with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+            size = source.seek(0, os.SEEK_END)
+            source.seek(0)
+            self._file(path, mode, size, source)
 
     def add_link(self, path: str, target: str) -> None:
         """Add a symbolic link."""
@@ -181,9 +178,7 @@ class Initramfs:
             if member.issym():
                 self.add_link(path, member.linkname)
             elif content is not None:
-                self._entry(path, 0o100000 | member.mode, member.size)
-                copyfileobj(content, self._stream, _MIB)
-                self._pad()
+                self._file(path, member.mode, member.size, content)
 
     def close(self, script: str) -> None:
         """Add what the guest runs, and end the archive.
@@ -194,6 +189,11 @@ class Initramfs:
         self.add("init", (templates_dir() / "guest/init.sh").read_bytes(), mode=0o755)
         self.add("main", script.encode())
         self._head("TRAILER!!!", 0, 0)
+
+    def _file(self, path: str, mode: int, size: int, content: IO[bytes]) -> None:
+        self._entry(path, 0o100000 | mode, size)
+        copyfileobj(content, self._stream, _MIB)
+        self._pad()
 
     def _entry(self, path: str, mode: int, size: int) -> None:
         for folder in reversed(PurePosixPath(path).parents[:-1]):

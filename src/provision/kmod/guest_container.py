@@ -41,7 +41,7 @@ _UNPACK = f"dpkg --unpack --force-all --force-unsafe-io {_WORK}/packages/*.deb"
 # Seconds for all of it, and the exit status of timeout(1) when it has ended a program.
 _LIMIT_S = 900.0
 _TIMED_OUT = 124
-_LINES = 10
+_FAILED = "'{}' failed in a container."
 
 
 @contextmanager
@@ -112,8 +112,7 @@ class _InContainer:
         ran = self.container.run(shlex.join(words), on_line=on_line)
         if ran.status == _TIMED_OUT:
             raise TimeLimitError(f"QEMU did not end within {timeout:g} s.", resolution=None)
-        if ran.status != 0:
-            raise _failed(argv[0], ran.said)
+        ran.require(_FAILED.format(argv[0]))
 
     def said(self) -> bytes:
         return self.container.read(self.files.console)
@@ -121,14 +120,5 @@ class _InContainer:
 
 def _run(container: Container, script: str) -> str:
     ran = container.run(script, on_line=lambda line: report(Output(line)))
-    if ran.status != 0:
-        raise _failed(script.split(maxsplit=1)[0], ran.said)
+    ran.require(_FAILED.format(script.split(maxsplit=1)[0]))
     return ran.said
-
-
-def _failed(program: str, said: str) -> ProvisionError:
-    return ProvisionError(
-        f"'{program}' failed in a container.",
-        resolution="Run the command again with --verbose to see all that it prints.",
-        details="\n".join(said.splitlines()[-_LINES:]) or None,
-    )

@@ -57,7 +57,10 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, str]]:
             except ValueError:
                 return None, info
     except UNREADABLE as error:
-        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
+        raise ProvisionError(
+            f"'{path}' is no kernel module: {error}",
+            resolution="Have the artifact made again: provision apply",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,14 +118,8 @@ def _fault(module: Path, folder: Path) -> str | None:
         return "is not signed"
     (folder / "content").write_bytes(data[: appended.content_size])
     (folder / "message").write_bytes(appended.message)
-    what: list[str | Path] = [
-        "-in",
-        folder / "message",
-        "-inform",
-        "DER",
-        "-content",
-        folder / "content",
-    ]
+    what: list[str | Path] = ["-in", folder / "message", "-inform", "DER"]
+    what += ["-content", folder / "content"]
     who: list[str | Path] = ["-certfile", folder / "certificate.pem", "-nointern", "-noverify"]
     done = run(
         ["openssl", "cms", "-verify", "-binary", *what, *who, "-out", os.devnull],
