@@ -52,6 +52,8 @@ class VersionRequest:
     # All branches that are known, where a version of an unknown one is accepted too, after those of
     # ``branches`` that are supported; None: it is not.
     known: frozenset[str] | None = None
+    # The versions whose files the vendor has, for a source that takes any version.
+    published: tuple[str, ...] = ()
 
     @property
     def exact(self) -> str | None:
@@ -134,23 +136,19 @@ class DriverRequest(RequestOptions):
         return None if name == "latest" else name
 
     def version_request(
-        self,
-        branches: tuple[str, ...] | None,
-        ended: frozenset[str] = frozenset(),
-        cards: tuple[Card, ...] = (),
+        self, branches: tuple[str, ...] | None, ended: frozenset[str] = frozenset()
     ) -> VersionRequest:
         """Return the request for a version.
 
         Args:
             branches: Those of the kind that it names.
             ended: Branches that their vendor no longer supports.
-            cards: The cards that the version has to serve.
         """
         name = self.version_name
         # The default of a driver without kinds of branches is its newest version.
         has_no_kinds = name in NEWEST_WITHOUT_KINDS and branches is None
         named = None if has_no_kinds else name
-        return VersionRequest(named, branches, self.prefer, ended, cards)
+        return VersionRequest(named, branches, self.prefer, ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,19 +322,7 @@ def read_upstream(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedVersion:
-    """The versions that a request stands for, by the vendor's answers."""
-
-    # The branches of the requested kind (``lts``), in the order of preference; None: no kind is
-    # requested.
-    branches: tuple[str, ...] | None = None
-    # The versions whose files the vendor has, where a source takes any version.
-    published: tuple[str, ...] = ()
-    ended: frozenset[str] = frozenset()
-
-
-def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> ResolvedVersion:
+def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> VersionRequest:
     """Find out which versions a request stands for, as far as the vendor decides that.
 
     The vendor is asked only for a kind of branch, and for the newest version of a source that takes
@@ -349,7 +337,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
         version = None
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
-        return ResolvedVersion()
+        return request.version_request(None)
     readings = read_upstream(
         settings,
         recipe,
@@ -360,11 +348,10 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Res
     branches = known_branches(recipe.upstream, readings)
     # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
-    return ResolvedVersion(
-        branches.followed(version, today()) if version is not None else None,
-        published if takes_any else (),
-        frozenset(branch.name for branch in branches.all if branch.has_ended(today())),
-    )
+    followed = branches.followed(version, today()) if version is not None else None
+    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
+    asked = request.version_request(followed, ended)
+    return replace(asked, published=published) if takes_any else asked
 
 
 def _say_troubles(readings: Iterable[UpstreamResult]) -> None:
@@ -424,14 +411,13 @@ def version_context(
     A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
     is asked for its versions.
     """
-    followed = follow(settings, request, distro)
+    version = follow(settings, request, distro)
     context = SourceContext(
         f"{distro.id} {distro.version}",
         source_names(distro),
         architecture=settings.architecture,
         published_sum=vendor_sums(settings, again=request.refresh),
         commit_at=partial(commit_at, PackageStore(settings.state)),
-        published=followed.published,
+        published=version.published,
     )
-    cards = cards_for(settings, request)
-    return request.version_request(followed.branches, followed.ended, cards), context
+    return replace(version, cards=cards_for(settings, request)), context

@@ -123,7 +123,7 @@ def _version_request(
     if name is None or name not in CHANNELS:
         return request.version_request(None)
     if distro is not None and settings.config.policy.build != "never":
-        return request.version_request(follow(settings, request, distro).branches)
+        return follow(settings, request, distro)
     branches = known_branches(recipe.upstream, ())
     ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
     asked = request.version_request(branches.followed(name, today()), ended)

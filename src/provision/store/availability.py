@@ -145,7 +145,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     name = asked_for.version_name
     kinds = branches.followed(name, today()) if name is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    version = asked_for.version_request(kinds, ended, cards)
+    version = replace(asked_for.version_request(kinds, ended), cards=cards)
     untried = settings.config.policy.untried
     suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel or "", untried)
     return Offers(

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.request import DriverRequest, choose_distro, is_whole
+from provision.build.request import DriverRequest, VersionRequest, choose_distro, is_whole
 from provision.build.session import SolvingSession, required_components
-from provision.build.versions import ResolvedVersion, follow
+from provision.build.versions import follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.catalogue.cards import Card, flavour_for
@@ -152,7 +152,7 @@ def _cards_by_flavour(recipe: Recipe, ids: Iterable[str]) -> dict[str, list[Card
 
 def _followed(
     settings: Settings, recipe: Recipe, distro: DistroPin, names: Iterable[str]
-) -> dict[str, ResolvedVersion]:
+) -> dict[str, VersionRequest]:
     """Return the versions of a vendor's branches, as a build would resolve them."""
     return {
         name: follow(
@@ -170,7 +170,7 @@ def _versions(
     flavour: str,
     distro: DistroPin,
     archive: Archive | None,
-    requested: Mapping[str, ResolvedVersion],
+    requested: Mapping[str, VersionRequest],
     cards: Sequence[Card],
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return the versions of a flavour, and the versions of kinds of branches.
