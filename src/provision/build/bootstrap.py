@@ -7,10 +7,8 @@ passes the address of its mirror on to wget, and writes it into the image.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from provision.build.base_image import (
@@ -20,7 +18,6 @@ from provision.build.base_image import (
     image_of_tree,
     named_base,
 )
-from provision.build.network_access import netrc_home
 from provision.build.solve import repositories_of
 from provision.build.workspace import Settings
 from provision.distros import release_of, uses_archive
@@ -61,6 +58,8 @@ def copy_root(packed: Path, tree: Path) -> None:
     run(argv, why="copy the files of the developer container", timeout=_COPY_SECONDS)
 
 
+# Characters that a word of .netrc can't hold: wget reads quotes, but has no escape for one.
+_NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
 # debootstrap's own scripts, one for each release.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 # Copied from this machine; the engine replaces them in every container.
@@ -90,16 +89,6 @@ chroot "$1" sh -euc '
 chroot "$1" rpm --query rpm"""
 
 
-class _Maker(NamedTuple):
-    """How a base image is made."""
-
-    name: str
-    # The address that it is made from, for people.
-    origin: str
-    # Fills a new folder with the root filesystem; what is beside that folder is removed.
-    fill: Callable[[Path], None]
-
-
 def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
     """Return a base image; it is made if it is neither here nor in its registry.
 
@@ -115,29 +104,33 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
         if not request.can_be_made:
             raise
     report(Note(f"There is no image {request.name}; making it"))
-    if request.distro.id == _FLATCAR:
-        maker = _flatcar(settings, request)
-    elif uses_archive(request.distro):
-        maker = _debootstrap(settings, request)
-    else:
-        maker = _packages(settings, request)
     # Not in /tmp, which may forbid programs and device nodes.
     with scratch(settings.state, "base") as folder:
         if (made := engine.image(request.name)) is not None:
             # The process that this one waited for made it.
             return base_pin(request.name, made.id)
         tree = folder / "root"
-        report(Note(f"Making {request.name} with {maker.name} from {maker.origin}"))
-        maker.fill(tree)
+        # Each fills the tree, and says with what.
+        if request.distro.id == _FLATCAR:
+            maker = _flatcar(settings, request, tree)
+        elif uses_archive(request.distro):
+            maker = _debootstrap(settings, request, tree)
+        else:
+            maker = _packages(settings, request, tree)
         for foreign in _FOREIGN:
             (tree / foreign).unlink(missing_ok=True)
         report(Note(f"Importing {request.name}"))
         # Without the address, which may hold a password.
-        return image_of_tree(engine, tree, request, maker.name)
+        return image_of_tree(engine, tree, request, maker)
 
 
-def _flatcar(settings: Settings, request: BaseRequest) -> _Maker:
-    """Return what makes the image of the developer container of a release of Flatcar."""
+def _began(request: BaseRequest, maker: str, origin: str) -> str:
+    report(Note(f"Making {request.name} with {maker} from {origin}"))
+    return maker
+
+
+def _flatcar(settings: Settings, request: BaseRequest, tree: Path) -> str:
+    """Unpack the developer container of a release of Flatcar."""
     version = request.distro.version
     if not _VERSION.fullmatch(version):
         raise UsageError(
@@ -147,22 +140,21 @@ def _flatcar(settings: Settings, request: BaseRequest) -> _Maker:
     archive = settings.config.distro(_FLATCAR).archive
     url = release_address(_FLATCAR, version, request.architecture, mirror=archive.mirror)
 
-    def fill(tree: Path) -> None:
-        key = settled_path(settings.root, archive.keyring or _KEYRING)
-        if not key.is_file():
-            raise NotFoundError(
-                f"The key that signs Flatcar's releases is not there: '{key}'.",
-                resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
-                f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
-                f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
-                " [distros.flatcar.archive] in /etc/provision/provision.toml.",
-            )
-        keyring = _binary_keyring(tree.parent, {str(key): key.read_bytes()})
-        packed = tree.parent / _DISK
-        download_signed(f"{url}/{_DISK}", keyring=keyring, destination=packed)
-        copy_root(packed, tree)
-
-    return _Maker("Flatcar's developer container", url, fill)
+    key = settled_path(settings.root, archive.keyring or _KEYRING)
+    if not key.is_file():
+        raise NotFoundError(
+            f"The key that signs Flatcar's releases is not there: '{key}'.",
+            resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
+            f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
+            f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
+            " [distros.flatcar.archive] in /etc/provision/provision.toml.",
+        )
+    maker = _began(request, "Flatcar's developer container", url)
+    keyring = _binary_keyring(tree.parent, {str(key): key.read_bytes()})
+    packed = tree.parent / _DISK
+    download_signed(f"{url}/{_DISK}", keyring=keyring, destination=packed)
+    copy_root(packed, tree)
+    return maker
 
 
 def _binary_keyring(folder: Path, keys: Mapping[str, bytes]) -> Path:
@@ -175,7 +167,7 @@ def _binary_keyring(folder: Path, keys: Mapping[str, bytes]) -> Path:
     return path
 
 
-def _debootstrap(settings: Settings, request: BaseRequest) -> _Maker:
+def _debootstrap(settings: Settings, request: BaseRequest, tree: Path) -> str:
     suites = repositories_of(settings, request.distro)
     # Rather not one that may be another's archive.
     suite = min(
@@ -183,52 +175,56 @@ def _debootstrap(settings: Settings, request: BaseRequest) -> _Maker:
         key=lambda one: one.origin is not None,
     )
     mirror = suite.urls[0]
-
-    def fill(tree: Path) -> None:
-        # Without any, those that debootstrap knows.
-        keyring = _binary_keyring(tree.parent, suite.keys) if suite.keys else None
-        with _logged_in(mirror, tree.parent) as (address, environment):
-            _run(
-                "debootstrap",
-                "--variant=minbase",
-                "--force-check-gpg",
-                f"--arch={names_of(request.architecture).debian}",
-                *([f"--keyring={keyring}"] if keyring else []),
-                # apt in the image can't read an https mirror without these.
-                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-                request.distro.codename,
-                tree,
-                address,
-                *([_SCRIPTS / request.script] if request.script else []),
-                environment=environment,
-            )
-        _tidy(tree)
-
-    return _Maker("debootstrap --variant=minbase", mirror, fill)
+    maker = _began(request, "debootstrap --variant=minbase", mirror)
+    # Without any, those that debootstrap knows.
+    keyring = _binary_keyring(tree.parent, suite.keys) if suite.keys else None
+    address, environment = log_in(mirror, tree.parent)
+    _run(
+        *maker.split(),
+        "--force-check-gpg",
+        f"--arch={names_of(request.architecture).debian}",
+        *([f"--keyring={keyring}"] if keyring else []),
+        # apt in the image can't read an https mirror without these.
+        *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+        request.distro.codename,
+        tree,
+        address,
+        *([_SCRIPTS / request.script] if request.script else []),
+        environment=environment,
+    )
+    _tidy(tree)
+    return maker
 
 
-@contextmanager
-def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Let wget log in to a mirror, with no password in the arguments of a program.
+def log_in(mirror: str, folder: Path) -> tuple[str, Mapping[str, str]]:
+    """Let wget log in to a mirror by a ``.netrc``, with no password in the arguments of a program.
+
+    Source: https://www.gnu.org/software/inetutils/manual/html_node/The-_002enetrc-file.html
 
     Args:
         mirror: Its address; user and password in it are percent-encoded where they have to be.
 
-    Yields:
+    Returns:
         The address without user and password, and variables for debootstrap's environment.
     """
     parts = urlsplit(mirror)
     if parts.username is None or parts.hostname is None:
-        yield mirror, {}
-        return
-    login = (unquote(parts.username), unquote(parts.password or ""))
-    host = parts.netloc.rpartition("@")[2]
-    with netrc_home(parts.hostname, login, folder) as home:
-        yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
+        return mirror, {}
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    if not user or _NO_WORD.search(user + password):
+        raise UsageError(
+            f"No program can log in to '{parts.hostname}' as is asked: the user is empty, or a"
+            " blank, a quote or a backslash is in the user or password.",
+            resolution="Have another password or token made for it, and give that in its place.",
+        )
+    login = f"machine {parts.hostname} login {user} password {password}\n"
+    write_atomic(folder / "home/.netrc", login, mode=0o600)
+    address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return address, {"HOME": str(folder / "home")}
 
 
-def _packages(settings: Settings, request: BaseRequest) -> _Maker:
-    """Return what makes a base image with this machine's dnf or zypper.
+def _packages(settings: Settings, request: BaseRequest, tree: Path) -> str:
+    """Install a base image's packages with this machine's dnf or zypper.
 
     Their repositories are those of provision.toml, or of such a host.
     """
@@ -250,39 +246,40 @@ def _packages(settings: Settings, request: BaseRequest) -> _Maker:
             f" where that is possible ({release.image}) and docker load it here.",
         )
 
-    def fill(tree: Path) -> None:
-        folder = tree.parent
-        home = folder / "home"
-        write_atomic(home / ".rpmmacros", f"%_dbpath /{_DATABASE}\n")
-        for name, content in rpm.repository_files(own, str(folder)).items():
-            write_atomic(folder / name, content)
-        (tree / _REPOSITORIES[distro.family]).mkdir(parents=True)
-        # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
-        environment = {"HOME": str(home), "TMPDIR": ""}
-        place = folder / "repos" if own else configured
-        if distro.family == "dnf":
-            options = [f"reposdir={place}", "install_weak_deps=False", "tsflags=nodocs"]
-            words = [f"--installroot={tree}", f"--releasever={version}"]
-            words += [*(f"--setopt={one}" for one in options), "--assumeyes", "install"]
-            _run("dnf", *words, *distro.base_packages, environment=environment)
-        else:
-            # zypper trusts the keys in the tree's database and refuses all others.
-            for key in sorted(folder.glob("keys/*")):
-                _run("rpm", "--root", tree, "--import", key, environment=environment)
-            zypper = ("zypper", "--root", tree, "--non-interactive", "--reposd-dir", place)
-            _run(*zypper, "refresh", environment=environment)
-            how = ("--no-recommends", "--auto-agree-with-licenses", "--capability")
-            install = ("--no-refresh", "install", *how, *distro.base_packages)
-            _run(*zypper, *install, environment=environment)
-        report(Note(f"Writing the package database of {request.name}"))
-        run(
-            ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
-            why="have the distro's own rpm keep the package database",
-        )
-        _tidy(tree)
-
     addresses = ", ".join(url for repository in own for url in repository.urls)
-    return _Maker(distro.family, addresses or f"this machine's repositories ({configured})", fill)
+    maker = _began(
+        request, distro.family, addresses or f"this machine's repositories ({configured})"
+    )
+    folder = tree.parent
+    home = folder / "home"
+    write_atomic(home / ".rpmmacros", f"%_dbpath /{_DATABASE}\n")
+    for name, content in rpm.repository_files(own, str(folder)).items():
+        write_atomic(folder / name, content)
+    (tree / _REPOSITORIES[distro.family]).mkdir(parents=True)
+    # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
+    environment = {"HOME": str(home), "TMPDIR": ""}
+    place = folder / "repos" if own else configured
+    if distro.family == "dnf":
+        options = [f"reposdir={place}", "install_weak_deps=False", "tsflags=nodocs"]
+        words = [f"--installroot={tree}", f"--releasever={version}"]
+        words += [*(f"--setopt={one}" for one in options), "--assumeyes", "install"]
+        _run("dnf", *words, *distro.base_packages, environment=environment)
+    else:
+        # zypper trusts the keys in the tree's database and refuses all others.
+        for key in sorted(folder.glob("keys/*")):
+            _run("rpm", "--root", tree, "--import", key, environment=environment)
+        zypper = ("zypper", "--root", tree, "--non-interactive", "--reposd-dir", place)
+        _run(*zypper, "refresh", environment=environment)
+        how = ("--no-recommends", "--auto-agree-with-licenses", "--capability")
+        install = ("--no-refresh", "install", *how, *distro.base_packages)
+        _run(*zypper, *install, environment=environment)
+    report(Note(f"Writing the package database of {request.name}"))
+    run(
+        ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
+        why="have the distro's own rpm keep the package database",
+    )
+    _tidy(tree)
+    return maker
 
 
 def _run(*argv: str | Path, environment: Mapping[str, str]) -> None:

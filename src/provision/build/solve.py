@@ -19,9 +19,8 @@ from pathlib import Path
 
 from provision import distros
 from provision.build.base_image import ensure_base, require_architecture
-from provision.build.network_access import proxies
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.workspace import Settings
+from provision.build.workspace import Settings, proxies
 from provision.distros import (
     WORK,
     Distro,

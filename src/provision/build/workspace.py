@@ -11,14 +11,41 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.build.network_access import proxies_used
 from provision.catalogue import Catalogue
-from provision.config import Config, catalogue_folders, load
+from provision.config import Config, NetworkConfig, catalogue_folders, load
 from provision.host.facts import Facts, PciDevice, pci_devices, read_facts
 from provision.host.kernels import machine
 
 if TYPE_CHECKING:
     from provision.engine.docker_api import Engine
+
+
+# Source: https://docs.docker.com/reference/dockerfile/#predefined-args
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+@contextmanager
+def proxies_used(network: NetworkConfig) -> Iterator[None]:
+    """Let this process, its programs and its containers use the proxy that provision.toml names.
+
+    It replaces all proxies of the environment: a shell then does what the units do. requests, the
+    Docker SDK, skopeo, dnf, zypper and wget all take the proxy from there.
+    """
+    variables = network.variables()
+    names = (*_PROXIES, "all_proxy", "ALL_PROXY") if variables else ()
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def proxies() -> dict[str, str]:
+    """Return the variables of this process's environment that name proxies."""
+    return {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 
 def default_cache() -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import network_access
+from provision.build import workspace
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings, load_settings
 from provision.engine.docker_api import Engine
@@ -23,7 +23,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Debian 12 host on x86_64 with a provision.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    for name in network_access._PROXIES:  # noqa: SLF001 - this machine's must not show
+    for name in workspace._PROXIES:  # noqa: SLF001 - this machine's must not show
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "host"
     (root / "etc/provision").mkdir(parents=True)

@@ -1,18 +1,16 @@
-"""What containers are given of this machine's logins and proxies."""
+"""What programs and containers are given of this machine's logins and proxies."""
 
 from __future__ import annotations
 
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from provision.build.network_access import (
-    netrc_home,
-    proxies,
-)
-from provision.build.workspace import load_settings
+from provision.build.bootstrap import log_in
+from provision.build.workspace import load_settings, proxies
 from provision.errors import ConfigError, UsageError
 
 
@@ -29,9 +27,12 @@ from provision.errors import ConfigError, UsageError
     ],
 )
 def test_which_logins_the_file_holds(login: tuple[str, str], holds: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a column of the table
+    user, password = (quote(word, safe="") for word in login)
     with nullcontext() if holds else pytest.raises(UsageError):
-        with netrc_home("h.example", login, tmp_path) as home:
-            words = (home / ".netrc").read_text()
+        assert (
+            log_in(f"https://{user}:{password}@h.example/x", tmp_path)[0] == "https://h.example/x"
+        )
+        words = (tmp_path / "home/.netrc").read_text()
         assert words == f"machine h.example login {login[0]} password {login[1]}\n"
 
 
