@@ -28,7 +28,6 @@ from provision.build.dockerfile import (
     template_family,
     variant_of,
 )
-from provision.build.provenance import is_built_here
 from provision.build.request import (
     DriverRequest,
     TreeChoice,
@@ -68,7 +67,6 @@ from provision.errors import (
 from provision.manifest import HostNeeds
 from provision.pin import (
     FORMAT,
-    PIN_LABEL,
     Architecture,
     BasePin,
     DistroPin,
@@ -83,9 +81,6 @@ from provision.pin import (
 )
 from provision.progress import Note, report
 from provision.sources.candidates import PinnedSources, SourceContext, tools_of
-
-# Of a Pin, what a solver decides.
-_UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (), "closure": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +127,10 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         inputs, sources = decide(request, entry, distro, version, context, tree, untried=untried)
         if session is None:
             base = _complete_image(settings, distro, request.base, choice.image if choice else None)
-            pin = Pin(**inputs, **_UNSOLVED, base=base)
+            pin = Pin(**inputs, base=base, compiler=None, headers=(), packages=())
             return Resolved(pin, entry, sources.urls)
         base = session.base()
-        try:
-            closure = session.closure(kernel, sources.needs, toolchain)
-        except NotFoundError:
-            # A host that loaded only the artifact image has no base image to solve in, and needs
-            # none.
-            unsolved = Pin(**inputs, **_UNSOLVED, base=base)
-            made = None if request.refresh else _made_before(settings, unsolved)
-            if made is None:
-                raise
-            return Resolved(made, entry, sources.urls)
+        closure = session.closure(kernel, sources.needs, toolchain)
     pin = Pin(
         **inputs,
         base=base,
@@ -296,23 +282,6 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
         parts["check"] = recipe.check.model_dump(mode="json")
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _made_before(settings: Settings, unsolved: Pin) -> Pin | None:
-    """Return the Pin of an artifact image that was built here and differs only in its packages.
-
-    Nobody else may choose them.
-    """
-    for image in settings.engine().images_with_label(PIN_LABEL):
-        if not is_built_here(settings.state, image):
-            continue
-        try:
-            pin = Pin.model_validate_json(image.labels[PIN_LABEL])
-        except ValidationError:
-            continue
-        if pin.closure and pin.model_copy(update=_UNSOLVED) == unsolved:
-            return pin
-    return None
 
 
 def render_context(resolved: Resolved) -> RenderedContext:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +18,13 @@ from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
 from provision.build.package_store import PackageStore
-from provision.build.provenance import record_built
 from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
 from provision.config import ArchiveConfig, DistroConfig
 from provision.distros import find_distro
 from provision.engine.docker_api import Image
-from provision.errors import NotFoundError, ProvisionError, UnreachableError
-from provision.pin import PIN_LABEL, Pin
+from provision.errors import ProvisionError, UnreachableError
 from unit.build.debian_host import KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -150,55 +148,3 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
             using(settings, FakeEngine), base_request(settings, find_distro("debian:12"))
         )
     assert (tmp_path / "keyring").read_bytes() == b"\x99site"
-
-
-@pytest.fixture
-def made(settings: Settings, engine: AptEngine) -> Callable[..., Pin]:
-    """Resolve where nothing can be solved for, with an image of these names and labels here."""
-    pin = resolve_pin(using(settings, engine), REQUEST).pin
-
-    def resolved(*tags: str, label: str = "", update: bool = False, is_own: bool = True) -> Pin:
-        labels = {PIN_LABEL: label or pin.canonical_json()}
-        engine.images = {name: i for name, i in engine.images.items() if PIN_LABEL not in i.labels}
-        image = Image(f"sha256:{'12'[is_own] * 64}", tags or (pin.image,), labels=labels)
-        engine.have(image)
-        if is_own:
-            record_built(settings.state, image.id, pin.image)
-        wanted = replace(REQUEST, refresh=update)
-        found = resolve_pin(using(settings, engine), wanted).pin
-        assert found == pin
-        return found
-
-    engine.trouble = NotFoundError("no solver answers")
-    for path in (settings.state / "packages/closures").iterdir():
-        path.unlink()
-    return resolved
-
-
-def test_the_packages_of_an_image_that_was_made_before_are_taken(
-    made: Callable[..., Pin],
-) -> None:
-    assert made().closure
-    assert made("localhost/provision/v4l2loopback:1")
-    assert made("registry.example:5000/v4l2loopback:1")
-
-
-@pytest.mark.parametrize("change", ["", '"0.12.7"', '"6.1.0-47-amd64"', '"closure"'])
-def test_an_image_of_another_decision_or_with_a_damaged_label_does_not_count(
-    made: Callable[..., Pin], change: str
-) -> None:
-    pin = made()
-    text = pin.canonical_json()
-    label = text.replace(change, f'{change[:-1]}x"') if change else "{"
-    assert label != text
-    with pytest.raises(NotFoundError):
-        made(label=label)
-
-
-@pytest.mark.parametrize("how", [{"is_own": False}, {"update": True}])
-def test_an_image_of_others_or_before_an_update_says_nothing_about_packages(
-    made: Callable[..., Pin], how: dict[str, bool]
-) -> None:
-    assert made()
-    with pytest.raises(NotFoundError):
-        made(**how)
