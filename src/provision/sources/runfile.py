@@ -112,19 +112,25 @@ def require(head: Head, *, version: str, architecture: str, name: str) -> None:
 
 def unpack_payload(path: Path, head: Head, target: Path, *, limit: int = MAX_PAYLOAD) -> None:
     """Write the tar file inside a self-extracting file."""
-    with path.open("rb") as stream:
-        stream.seek(head.offset)
-        magic = stream.read(6)
-        stream.seek(head.offset)
-        if magic.startswith(b"\x28\xb5\x2f\xfd"):
-            _unzstd(stream, target, path.name, limit)
-            return
-        try:
-            _copy(_plain(stream, magic, path.name), target, path.name, limit)
-        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-            raise ProvisionError(
-                f"'{path.name}' is damaged or cut off: {error}.", resolution=_AGAIN
-            ) from error
+    cut = target.with_name(f"{target.name}.zst")
+    try:
+        with path.open("rb") as stream:
+            stream.seek(head.offset)
+            magic = stream.read(6)
+            stream.seek(head.offset)
+            if magic.startswith(b"\x28\xb5\x2f\xfd"):
+                _copy(stream, cut, path.name, limit)
+                decompress(cut, target, limit=limit, why=f"unpack {path.name}")
+            else:
+                _copy(_plain(stream, magic, path.name), target, path.name, limit)
+    except (EOFError, ValueError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise ProvisionError(
+            f"'{path.name}' is damaged or cut off: {error}.", resolution=_AGAIN
+        ) from error
+    except OSError as error:
+        raise _too_large(path.name, limit) if error.errno == errno.EFBIG else error from error
+    finally:
+        cut.unlink(missing_ok=True)
 
 
 def _plain(stream: IO[bytes], magic: bytes, name: str) -> IO[bytes] | gzip.GzipFile:
@@ -146,21 +152,6 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, name: str, limit: int
             if done > limit:
                 raise _too_large(name, limit)
             stream.write(chunk)
-
-
-def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
-    cut = target.with_name(f"{target.name}.zst")
-    try:
-        _copy(stream, cut, name, limit)
-        decompress(cut, target, limit=limit, why=f"unpack {name}")
-    except ValueError as error:
-        raise ProvisionError(
-            f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=str(error)
-        ) from error
-    except OSError as error:
-        raise _too_large(name, limit) if error.errno == errno.EFBIG else error from error
-    finally:
-        cut.unlink(missing_ok=True)
 
 
 def _too_large(name: str, limit: int) -> ProvisionError:

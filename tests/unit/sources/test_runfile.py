@@ -119,7 +119,7 @@ def test_zstd_is_left_to_its_own_program(
     assert zstd.called[0] == 8 << 30
     zstd.end(1, "zstd: premature end")
     error = refused(other, tmp_path)
-    assert error.details == "zstd: premature end"
+    assert "zstd: premature end" in error.message
     zstd.end(-signal.SIGXFSZ)
     refused(other, tmp_path)
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [

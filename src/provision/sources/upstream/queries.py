@@ -160,7 +160,8 @@ def _file(source: UpstreamSource, machine: str, folder: Path) -> Path:
 def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]:
     match source:
         case NvidiaReleases():
-            return formats.nvidia_releases(_page(url), url=url, machine=machine)
+            page = get_small(url, limit=_MAX_ANSWER, patient=False)
+            return formats.nvidia_releases(page, url=url, machine=machine)
         case GitTags():
             return _git_tags(source, url)
 
@@ -180,10 +181,6 @@ def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
             details=done.stderr.strip(),
         )
     return formats.git_tags(done.stdout, url=url, pattern=source.pattern)
-
-
-def _page(url: str) -> bytes:
-    return get_small(url, limit=_MAX_ANSWER, patient=False)
 
 
 @dataclass(frozen=True, slots=True)
