@@ -200,7 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_cdi_has_every_option() {
+    fn the_help_of_cdi_has_every_option_and_mode() {
+        for word in crate::apply::cdi::nvidia::SpecMode::words().split(", ") {
+            assert!(word == "management" || cdi::HELP.contains(word), "{word}");
+        }
         for option in [cdi::GENERATE, cdi::LIST].into_iter().flatten() {
             let name = option.name();
             let is_global = ["debug", "quiet"].contains(&name);

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use rustix::io::Errno;
 
+use crate::config::cdi::{is_device, is_kind};
 use crate::config::folder::{self, join, Reader, Unusable};
 use crate::error::{Error, Result};
 use crate::log::Level;
@@ -213,10 +214,7 @@ pub fn is_flag(text: &str) -> bool {
 
 /// Checks a feature's name, which ends the name of a CDI device too.
 fn check_feature(name: &str) -> Option<String> {
-    let wellformed = name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if !wellformed {
+    if !is_device(name) || name.contains(':') {
         Some(format!(
             "{name:?} is not a feature name: letters, digits, and '.', '_' and '-' between them"
         ))
@@ -231,15 +229,9 @@ fn check_feature(name: &str) -> Option<String> {
 /// (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md#kind>). Names of one
 /// letter make some readers panic, and a dot in the class is new in CDI 0.6.
 pub fn check_kind(kind: &str) -> Option<String> {
-    let is_name = |name: &str, others: &str| {
-        name.len() > 1
-            && name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
-    };
-    let parts = kind.split_once('/');
-    let wellformed =
-        parts.is_some_and(|(vendor, class)| is_name(vendor, "._-") && is_name(class, "_-"));
+    let parts = kind.split_once('/').filter(|_| is_kind(kind));
+    let wellformed = parts
+        .is_some_and(|(vendor, class)| vendor.len() > 1 && class.len() > 1 && !class.contains('.'));
     (!wellformed).then(|| format!("{kind:?} is not a kind of CDI, like vendor.com/class"))
 }
 

@@ -243,33 +243,3 @@ fn rootfs_to_look_at(spec: &Spec) -> Result<Option<Rootfs>> {
         _ => Ok(None),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn runtimes_are_tried_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |name: &str, mode| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, "").unwrap();
-            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-            path
-        };
-        make("notexec", 0o644);
-        let second = make("second", 0o755);
-        std::os::unix::fs::symlink("/proc/self/exe", dir.path().join("self")).unwrap();
-        let list = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
-        let path = dir.path().as_os_str();
-        assert_eq!(
-            find(&list(&["absent", "notexec", "self", "second"]), path),
-            Some(second.clone())
-        );
-        let absolute = second.display().to_string();
-        assert_eq!(find(&list(&[&absolute]), OsStr::new("")), Some(second));
-        assert_eq!(find(&list(&["absent"]), path), None);
-    }
-}

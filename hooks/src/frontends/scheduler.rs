@@ -246,9 +246,9 @@ pub fn without_hooks(request: &ContainerRequest, notes: &mut Vec<Note>) -> Edits
         Note::new(Level::Notice, message)
     };
     notes.extend(hooks(request).map(reason));
-    let is_replaced = has_hook(request);
-    let replaced_hooks = is_replaced.then(|| HOOKS.map(str::to_owned).to_vec());
-    Edits { replaced_hooks: replaced_hooks.unwrap_or_default(), ..Edits::default() }
+    let replaced: &[&str] = if has_hook(request) { &HOOKS } else { &[] };
+    let replaced_hooks = replaced.iter().map(|&hook| hook.to_owned()).collect();
+    Edits { replaced_hooks, ..Edits::default() }
 }
 
 // The nodes of GPUs that only a scheduler gives. They are known by the host's nodes of these

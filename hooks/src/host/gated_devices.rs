@@ -4,7 +4,7 @@
 //! Source:
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
-use crate::host::resolve::groups;
+use crate::host::inventory::groups;
 use crate::host::Host;
 use crate::log::{Level, Note};
 use crate::model::edits::{Device, Edits, Mount};

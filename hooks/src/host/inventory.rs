@@ -1,5 +1,6 @@
 //! Turns a choice into edits: looks every device and file up on the host.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 
 use rustc_hash::FxHashMap;
@@ -8,20 +9,22 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::host::elf::{self, Elf};
+use crate::host::facts::Facts;
 use crate::host::libraries::is_library;
 use crate::host::nodes::{Class, Nodes};
-use crate::host::resolve::compat;
 use crate::host::tree::whole_folders;
 use crate::host::{DeviceFound, Host, Tree, TreeEntry};
 use crate::log::{Level, Note};
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
 use crate::model::edits::paths::{lies_in, split};
-use crate::model::edits::{Edits, Library, Mount};
-use crate::model::vendor::Inventory;
+use crate::model::edits::{Compat, Device, Edits, Library, Mount};
+use crate::model::vendor::{Inventory, Vendor};
 
 /// The library with which an image's newer user-space parts of the driver come first.
-pub(super) const CUDA: &str = "libcuda.so.1";
+const CUDA: &str = "libcuda.so.1";
+/// Where images of CUDA have newer user space parts of the driver.
+const COMPAT: &str = "/usr/local/cuda/compat";
 /// Folders of the daemons' sockets, which run on the host, wherever the driver's files lie.
 const DAEMONS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
@@ -145,6 +148,33 @@ pub(super) fn summary(choice: &Choice, edits: &Edits) -> Note {
     );
     let note = Note::new(Level::Info, message).vendor(&choice.file.name);
     note.limit(choice.vendor.log_level)
+}
+
+/// The variable with which NVIDIA's toolkit says where libcuda lies.
+pub fn cuda_folder(libraries: &[Library]) -> Option<String> {
+    let library = libraries.iter().find(|library| library.soname == CUDA)?;
+    let (folder, _) = split(&library.path)?;
+    Some(format!("NVIDIA_CTK_LIBCUDA_DIR={}", folder.trim_end_matches('/')))
+}
+
+/// Where an image may have newer parts of the driver, and the versions of the host's.
+pub fn compat(vendor: &Vendor, facts: Option<&Facts>) -> Compat {
+    let driver = facts.and_then(|facts| facts.driver_version.clone());
+    Compat {
+        folder: COMPAT.to_owned(),
+        driver: driver.or_else(|| vendor.version.clone()),
+        cuda: facts.and_then(|facts| facts.cuda_version.clone()),
+    }
+}
+
+/// Groups that a process must join to use nodes that are not open to everyone.
+pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
+    let needed = |device: &&Device| {
+        let (group, others) = ((device.mode >> 3) & 0o6, device.mode & 0o6);
+        device.gid != Some(0) && group & !others != 0
+    };
+    let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
+    groups.into_iter().collect()
 }
 
 /// Looks each line up once, however many features have it.

@@ -1,25 +1,20 @@
 //! Turns a request into edits: the files of its features, and the chosen devices.
 
-use std::collections::BTreeSet;
-
 use crate::error::{Error, Result};
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
-use crate::host::inventory::{collect_one, missing, summary, Report, CUDA};
+use crate::host::inventory::{collect_one, compat, cuda_folder, groups, missing, summary, Report};
 use crate::host::nodes::{add, channels, is_drm, number, right_node, Nodes};
 use crate::host::Host;
 use crate::log::{brief, Level, Note};
 use crate::model::decide::units::{choose, Chosen};
 use crate::model::decide::Choice;
-use crate::model::edits::paths::split;
-use crate::model::edits::{Compat, Device, Edits, Library};
+use crate::model::edits::{Device, Edits};
 use crate::model::request::{
     is_version, DeviceList, DeviceRequest, ExtraKind, Features, Interface, Known, Outcome,
     Requirement, Subject,
 };
 use crate::model::vendor::Vendor;
 
-/// Where images of CUDA have newer user space parts of the driver.
-const COMPAT: &str = "/usr/local/cuda/compat";
 /// The control node of AMD's compute driver. A host without it has no such driver.
 const AMD_CONTROL: &str = "/dev/kfd";
 
@@ -189,23 +184,6 @@ impl Resolved<'_> {
     }
 }
 
-/// The variable with which NVIDIA's toolkit says where libcuda lies.
-pub fn cuda_folder(libraries: &[Library]) -> Option<String> {
-    let library = libraries.iter().find(|library| library.soname == CUDA)?;
-    let (folder, _) = split(&library.path)?;
-    Some(format!("NVIDIA_CTK_LIBCUDA_DIR={}", folder.trim_end_matches('/')))
-}
-
-/// Where an image may have newer parts of the driver, and the versions of the host's.
-pub fn compat(vendor: &Vendor, facts: Option<&Facts>) -> Compat {
-    let driver = facts.and_then(|facts| facts.driver_version.clone());
-    Compat {
-        folder: COMPAT.to_owned(),
-        driver: driver.or_else(|| vendor.version.clone()),
-        cuda: facts.and_then(|facts| facts.cuda_version.clone()),
-    }
-}
-
 /// The host's nodes of devices that can be chosen, whether or not a feature lists them.
 fn nodes_of_units(host: &Host, vendor: &Vendor) -> Vec<Device> {
     vendor.units.iter().flat_map(|units| host.nodes(units)).collect()
@@ -237,16 +215,6 @@ fn without_nodes(request: &DeviceRequest, choice: &Choice) -> Option<Note> {
         request.by, choice.file.path
     );
     Some(Note::new(Level::Notice, message).vendor(&choice.file.name))
-}
-
-/// Groups that a process must join to use nodes that are not open to everyone.
-pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
-    let needed = |device: &&Device| {
-        let (group, others) = ((device.mode >> 3) & 0o6, device.mode & 0o6);
-        device.gid != Some(0) && group & !others != 0
-    };
-    let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
-    groups.into_iter().collect()
 }
 
 /// Checks every requirement against the host, whose driver has this version unless the device facts

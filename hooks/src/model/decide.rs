@@ -464,12 +464,22 @@ fn lacks_feature(file: &VendorFile, by: &str, word: &str, by_name: bool) -> Note
     Note::new(level, message).vendor(&file.name)
 }
 
-/// Notes about annotations whose flag no vendor file has.
+/// Notes about annotations whose flag no vendor file has. A variable may belong to another program, but
+/// an annotation with our prefix does not. A container can have any number of these, and all containers
+/// share the log.
 fn unknown_flags(files: &[VendorFile], request: &ContainerRequest) -> Vec<Note> {
     let known = |flag: &&str| files.iter().any(|file| file.flags().iter().any(|f| f == flag));
     let mut unknown = request.annotations.asking().filter(|flag| !known(flag));
-    let mut notes: Vec<Note> = unknown.by_ref().take(SAID).map(no_such_flag).collect();
-    notes.extend(more_unknown(unknown.count()));
+    let note = |message: String| Note::new(Level::Notice, message);
+    let said = unknown.by_ref().take(SAID).map(|flag| {
+        let flag = brief(flag);
+        note(format!("the annotation {ANNOTATION_PREFIX}{flag} asks for nothing: no vendor file has this flag"))
+    });
+    let mut notes: Vec<Note> = said.collect();
+    let more = unknown.count();
+    if more > 0 {
+        notes.push(note(format!("{more} more annotations {ANNOTATION_PREFIX}… ask for nothing")));
+    }
     notes
 }
 
@@ -504,21 +514,6 @@ fn refuse_broken(file: &VendorFile, broken: &Broken, flag: &str) -> Error {
         summary(&broken.mistakes)
     ))
     .resolve("correct the file; `oci-decorator check` lists every mistake")
-}
-
-/// A variable may belong to another program, but an annotation with our prefix does not.
-fn no_such_flag(flag: &str) -> Note {
-    let flag = brief(flag);
-    let message = format!(
-        "the annotation {ANNOTATION_PREFIX}{flag} asks for nothing: no vendor file has this flag"
-    );
-    Note::new(Level::Notice, message)
-}
-
-/// A container can have any number of annotations, and all containers share the log.
-fn more_unknown(count: usize) -> Option<Note> {
-    let message = format!("{count} more annotations {ANNOTATION_PREFIX}… ask for nothing");
-    (count > 0).then(|| Note::new(Level::Notice, message))
 }
 
 fn ignored(file: &VendorFile, broken: &Broken) -> Note {

@@ -49,10 +49,13 @@ pub fn setup() -> Tree {
             tree.shown()
         ),
     );
+    // The first that can be run, and is not this program itself.
+    tree.file("bin/unable", "");
+    tree.link("bin/self", env!("CARGO_BIN_EXE_oci-decorator"));
     tree.file(
         "config.toml",
         format!(
-            "root = \"{0}/host\"\nruntimes = [\"absent\", \"low\"]\nlog-file = \"{0}/log\"\nlog-level = \"debug\"\n",
+            "root = \"{0}/host\"\nruntimes = [\"absent\", \"unable\", \"self\", \"{0}/bin/low\"]\nlog-file = \"{0}/log\"\nlog-level = \"debug\"\n",
             tree.shown()
         ),
     );

@@ -173,10 +173,13 @@ const STAGE: &str = "createContainer";
 
 /// Adds what the hook would do, or else the hook.
 pub fn translate(hook: &Hook, host: &Host, edits: &mut Edits) -> Result<()> {
-    if let Some(verb) = known(hook) {
-        if add(&verb, host, edits)? {
+    match known(hook) {
+        Some(Verb::DisableDeviceNodeModification) => {
+            edits.hooks.extend(params_edit(host)?);
             return Ok(());
         }
+        Some(verb) if add(&verb, edits).is_some() => return Ok(()),
+        _ => {}
     }
     let mut hook = hook.clone();
     if hook.env.is_empty() {
@@ -203,52 +206,27 @@ fn known(hook: &Hook) -> Option<Verb> {
     parse(&words).ok().map(|(verb, _)| verb)
 }
 
-/// Adds the edits of a command. False: the hook has to stay.
-fn add(verb: &Verb, host: &Host, edits: &mut Edits) -> Result<bool> {
+/// Adds the edits of a command. `None`: the hook has to stay, as another path than a plain one is in
+/// it, or because NVIDIA's own program, which the specification may name, does more.
+fn add(verb: &Verb, edits: &mut Edits) -> Option<()> {
+    let plain = |path: &str| Some(clean(path).into_owned()).filter(|path| is_plain(path));
     match verb {
-        Verb::CreateSymlinks(links) => Ok(add_links(links, edits)),
-        Verb::UpdateLdcache(folders) => Ok(add_folders(folders, edits)),
+        Verb::CreateSymlinks(links) => {
+            let link = |link: &Link| Some(Link { path: plain(&link.path)?, ..link.clone() });
+            edits.links.extend(links.iter().map(link).collect::<Option<Vec<_>>>()?);
+        }
+        Verb::UpdateLdcache(folders) => {
+            let folders = folders.iter().map(|folder| plain(folder));
+            edits.library_folders.extend(folders.collect::<Option<Vec<_>>>()?);
+            edits.library_folders.sort();
+            edits.library_folders.dedup();
+        }
         Verb::EnableCudaCompat(compat) => {
-            let folder = clean(&compat.folder).into_owned();
-            let fit = is_plain(&folder);
-            if fit {
-                edits.compat.push(Compat { folder, ..compat.clone() });
-            }
-            Ok(fit)
+            edits.compat.push(Compat { folder: plain(&compat.folder)?, ..compat.clone() });
         }
-        Verb::DisableDeviceNodeModification => {
-            edits.hooks.extend(params_edit(host)?);
-            Ok(true)
-        }
-        // The specification may name NVIDIA's own program, which does more.
-        Verb::CreateDirectories(_)
-        | Verb::Chmod { .. }
-        | Verb::UpdateApplicationProfile
-        | Verb::Unsupported(_) => Ok(false),
+        _ => return None,
     }
-}
-
-/// False: a path has no plain form.
-fn add_links(links: &[Link], edits: &mut Edits) -> bool {
-    let plain = |link: &Link| Link { path: clean(&link.path).into_owned(), ..link.clone() };
-    let links: Vec<_> = links.iter().map(plain).collect();
-    let fit = links.iter().all(|link| is_plain(&link.path));
-    if fit {
-        edits.links.extend(links);
-    }
-    fit
-}
-
-/// False: a path has no plain form.
-fn add_folders(folders: &[String], edits: &mut Edits) -> bool {
-    let folders: Vec<String> = folders.iter().map(|f| clean(f).into_owned()).collect();
-    let fit = folders.iter().all(|folder| is_plain(folder));
-    if fit {
-        edits.library_folders.extend(folders);
-        edits.library_folders.sort();
-        edits.library_folders.dedup();
-    }
-    fit
+    Some(())
 }
 
 /// The hook for the driver's settings, if a container of this host needs it. `None`: there is no
