@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 THIRD = "6.1.0-60-amd64"
 _ID = "0b3c7e0e-0000-4000-8000-000000000000"
-_EFI = "sys/firmware/efi/efivars/LoaderEntryDefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
 
 def _entry(release: str) -> str:

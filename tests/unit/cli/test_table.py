@@ -527,6 +527,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply", 1, _applied("next-kernel-not-ready", "try", kernel=NEXT), "state, kernels"),
     ],
     "next kernel, can't be tried": [
+        _row("status", 0, {"drivers": [{"kernels": [{}, {"resolution": "…verify --boot"}]}]}),
         _row("apply", 0, _applied("ready")),
         _row("apply --retry", 0, _applied("ready", "try", kernel=NEXT), "state"),
         _row("doctor", 0, {"states": {"warn": 2}}),
