@@ -147,6 +147,7 @@ def _said(call: Call, host: HostTree, words: str) -> str:
 def _settled(text: str) -> str:
     """A text without what differs from checkout to checkout, or with each change of a format."""
     text = text.replace(str(REPOSITORY), "{repository}")
+    text = re.sub(r"\b[0-9.]+ kB\b", "N kB", text)
     return re.sub(r"\b([0-9a-f]{64}|[0-9a-f]{12})\b", "DIGEST", text)
 
 
