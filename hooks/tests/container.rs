@@ -167,7 +167,7 @@ fn nothing_is_mounted_into_proc_or_sys() {
             let container = match create(&tree, spec) {
                 Ok(container) => container,
                 Err(message) => {
-                    assert_eq!(message.trim().lines().count(), 1, "{front_end}: {message}");
+                    assert_eq!(runtime::errors_in(&message).len(), 1, "{front_end}: {message}");
                     continue;
                 }
             };

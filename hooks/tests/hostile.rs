@@ -165,7 +165,7 @@ fn try_everything(start: fn(&Tree, Value) -> std::process::Output) {
         if code(&output) == 0 {
             started += 1;
         } else {
-            assert_eq!(stderr(&output).trim().lines().count(), 1, "{case}");
+            assert_eq!(runtime::errors_in(&stderr(&output)).len(), 1, "{case}");
         }
     }
     let all = cases.len();

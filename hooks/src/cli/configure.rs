@@ -400,7 +400,6 @@ pub fn run_links(args: &ParsedArgs) -> Result<u8> {
     let folder = std::path::absolute(folder)
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
     let program = files::own_program()?;
-    let program = program.canonicalize().unwrap_or(program);
     let links = links::Links::new(&folder, &program);
     let (changed, verb) = if args.is_set("remove") {
         (links.remove()?, "removed")

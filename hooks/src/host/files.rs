@@ -170,7 +170,7 @@ pub fn candidates(name: &str, search: &OsStr) -> Vec<PathBuf> {
     folders.map(|folder| folder.join(name)).collect()
 }
 
-/// The path of this program's file, as it was started.
+/// The real path of this program's file.
 pub fn own_program() -> Result<PathBuf> {
     let path = std::env::current_exe();
     path.map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))

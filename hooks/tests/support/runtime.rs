@@ -11,6 +11,11 @@ use super::{install_copy, need, Tree};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The lines with which a start was refused: a runtime may warn of something else before.
+pub fn errors_in(stderr: &str) -> Vec<&str> {
+    stderr.trim().lines().filter(|line| !line.contains("level=warning")).collect()
+}
+
 /// The runtime, where it can be used.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

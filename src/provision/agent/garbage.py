@@ -283,9 +283,9 @@ _DIGITS = 12
 def remove_images(
     settings: Settings, removed: Iterable[Removed], *, dry_run: bool = False
 ) -> list[str]:
-    """Remove artifact images whose artifacts are not in the store, and old ones without a name.
+    """Remove artifact images whose artifacts are not in the store, and those without a name.
 
-    Those without a name were replaced by another build of their Pin.
+    The latter were replaced by another build of their Pin.
 
     Images stay if they also have another name, or if a container uses them. Old records of images
     that are gone go too.
@@ -301,8 +301,7 @@ def remove_images(
             digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
             is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)
             is_replaced = not image.tags and is_built_here(settings.state, image)
-            is_old = is_replaced and days_unused(settings.state, image) > UNUSED_DAYS
-            if not (is_old or (is_ours and digest not in kept)):
+            if not (is_replaced or (is_ours and digest not in kept)):
                 continue
             remove = partial(engine.remove, image.id, with_parents=True)
             if dry_run or _is_removed(image, remove):

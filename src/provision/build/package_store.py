@@ -184,7 +184,7 @@ class PackageStore:
         write_atomic(self._closure_path(key), f"{text}\n", mode=0o600)
 
     def answer(self, key: str, *, max_age: float) -> bytes | None:
-        """Return what apt said of an archive; None: nothing, or before ``max_age`` seconds."""
+        """Return what was said of an archive; None: nothing, or before ``max_age`` seconds."""
         path = self._answers / key
         try:
             if 0 <= time.time() - path.stat().st_mtime < max_age:
@@ -202,7 +202,7 @@ class PackageStore:
         return kept
 
     def keep_answer(self, key: str, answer: bytes) -> None:
-        """Keep what apt said of an archive, and that it said so now."""
+        """Keep what was said of an archive, and that it was said now."""
         path = self._answers / key
         write_atomic(path, answer, mode=0o600)
         # A file that already has this content is not written again.

@@ -1,7 +1,7 @@
 """What a person or the agent asks for: a driver for a kernel, and what that kernel is built in.
 
 A ``DriverRequest`` may leave everything but the driver open. With what the host and the driver's
-vendor say, it becomes a ``KernelRequest``, from which a build is decided, or an ``ArtifactQuery``,
+vendor say, it becomes a ``VersionRequest``, from which a build is decided, or an ``ArtifactQuery``,
 with which registries and the store are searched. A ``TreeChoice`` is a kernel whose headers are not
 packages. This module loads nothing that builds.
 """

@@ -186,14 +186,10 @@ def _published(
     Raises:
         PinTagConflictError: It has another image of this Pin.
     """
-    named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-    try:
-        found = find(named, pin.kernel.architecture)
-    except NotFoundError:
+    digest = find_digest(client, pin_tag(pin.digest))
+    if digest is None or (signer is not None and not _has_signature(client, digest)):
         return None
-    digest = str(found.reference.digest)
-    if signer is not None and not _has_signature(client, digest):
-        return None
+    found = find(client.at(client.reference.with_digest(digest)), pin.kernel.architecture)
     is_trusted = signer is None or _is_trusted(settings, client, pin, digest, signer)
     if found.labels == labels and is_trusted:
         return digest

@@ -235,11 +235,9 @@ def test_images_go_whose_artifact_is_not_in_the_store(layout: Layout, notes: lis
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
-    for name, days in (("replaced", 31), ("new", 0)):
-        have(name, here.digest)
-        record_built(settings.state, f"sha256:{name}", here.image)
-        then = time.time() - days * 86400
-        os.utime(settings.state / "built" / f"sha256:{name}", (then, then))
+    have("replaced", here.digest)
+    record_built(settings.state, "sha256:replaced", here.image)
+    have("theirs-too", here.digest)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
     planned = remove_images(settings, removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1", "sha256:replaced"]

@@ -148,11 +148,17 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
     assert waits == [2.0] * rounds
 
 
+@pytest.mark.parametrize("is_artifact", [True, False])
 def test_an_unsigned_build_of_the_same_pin_gives_way(
-    settings: Settings, registry: MemoryRegistry
+    settings: Settings, registry: MemoryRegistry, *, is_artifact: bool
 ) -> None:
-    """Its builder ended between the tag of the Pin and the signature."""
-    theirs = another_build(registry)
+    """Its builder ended between the tag of the Pin and the signature; or it is of someone else."""
+    if is_artifact:
+        theirs = another_build(registry)
+    else:
+        theirs = registry.have_image(
+            PIN, [b"theirs"], pin_tag(PIN.digest), labels={PIN_LABEL: "none"}
+        )
     image, copied = engine_image(settings), slow_push(registry)
     pushed, signed = publish(settings, image, NAME, connected=connected(registry), copied=copied)
     assert signed is not None

@@ -268,11 +268,7 @@ class _Run:
         )
         if document["built"] and not is_own:
             with suppress(ProvisionError):
-                engine = self._settings.engine()
-                if pushed:
-                    # The second name would keep the image in the engine.
-                    engine.remove(pushed["reference"], with_parents=False)
-                engine.remove(document["image_id"], with_parents=True)
+                self._settings.engine().remove(document["image_id"], with_parents=True)
         self._done(cell, "pushed" if pushed else "built")
 
     def _failed(self, cell: Cell, error: Trouble, pin: Pin | None) -> None:
