@@ -222,6 +222,8 @@ mkdir -p .machine
 pivot_root . .machine
 umount -l /.machine
 cd "$repository/hooks"
+# Its /tmp is in memory, and has no folder of the machine that started this.
+unset TMPDIR
 exec "$@"
 '
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
+# As every command of ours begins: what a test calls in this process is not told by a shell's umask.
+os.umask(0o022)
 # A slow machine is no failure of a property; and each run tries other cases than the one before.
 hypothesis.settings.register_profile("each run", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("each run")
