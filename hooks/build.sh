@@ -20,6 +20,8 @@
 # debootstrap (`msrv` always takes that). With musl, which starts faster, where the toolchain has
 # that target or rustup can add it; else with glibc. Both are static: docs/decisions/02-static-binary.md.
 set -euo pipefail
+# The program is for all users to run, and images of tests are for all to read.
+umask 022
 cd "$(dirname "$0")"
 # cargo would look for the job server of a make, which hands it to other makes only.
 unset MAKEFLAGS MFLAGS
