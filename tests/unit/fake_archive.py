@@ -71,6 +71,7 @@ class AptEngine(FakeEngine):
         texts: What the archive has.
         asked: The names of each question; their beginnings with ``*``.
         solved: The files of each solve, which finds GCC; all else is in the image.
+        unpacked: What each container had that unpacked a kernel.
         requests: The containers.
         trouble: What a container fails with.
     """
@@ -80,6 +81,7 @@ class AptEngine(FakeEngine):
         self.texts = texts
         self.asked: list[tuple[str, ...]] = []
         self.solved: list[dict[str, bytes]] = []
+        self.unpacked: list[dict[str, Any]] = []
         self.requests: list[ContainerRequest] = []
         self.trouble: ProvisionError | None = None
         self.have(image)
@@ -95,15 +97,18 @@ class AptEngine(FakeEngine):
 class _AptContainer:
     def __init__(self, engine: AptEngine) -> None:
         self._engine = engine
-        self._files: dict[str, bytes] = {}
+        self._files: dict[str, Any] = {}
         self._output = b""
 
-    def put(self, files: dict[str, bytes], folder: str) -> None:
-        assert folder == "/provision/solve"
-        self._files = files
+    def put(self, files: dict[str, Any], folder: str) -> None:
+        assert folder in {"/provision/solve", "/provision/boot", "/provision/boot/packages"}
+        self._files |= files
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
-        del script, on_line
+        del on_line
+        if "kernel.sh" in script:
+            self._engine.unpacked.append(self._files)
+            return Ran(0, "")
         text = self._files["script.sh"].decode()
         line = next(line for line in text.splitlines() if line.startswith("set -- "))
         if "--print-uris" in text:
@@ -123,6 +128,9 @@ class _AptContainer:
         return _CONFIG if path.endswith("/config") else self._output
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        if path == "/provision/boot/out.tar":
+            yield "out.tar", io.BytesIO(self._files["arguments"])
+            return
         assert path == "/provision/solve/packages"
         yield _GCC, io.BytesIO(_GCC.encode())
 

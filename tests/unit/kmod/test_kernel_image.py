@@ -1,4 +1,4 @@
-"""The program within a kernel's image, which a virtual machine starts sooner than the image."""
+"""What a virtual machine boots: a kernel's packages, and the program within its image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import subprocess
 import pytest
 
 from kit.probe import installed_program
-from provision.kmod.boot_files import program_of
+from provision.build.resolve import resolve_pin
+from provision.build.workspace import Settings
+from provision.kmod.boot_files import boot_files, distro_packages, program_of
+from unit.build.debian_host import KERNEL, REQUEST
+from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
+from unit.engine.fake_engine import using
+from unit.fake_archive import AptEngine, samples
 
 # A program with the ELF note of PVH's entry.
 _PROGRAM = b"\x7fELF" + bytes(60) + struct.pack("<III4s", 4, 8, 18, b"Xen") + bytes(3000)
@@ -59,3 +65,24 @@ def test_the_program_in_an_image_is_found(payload: bytes, sectors: int) -> None:
 )
 def test_without_one_the_image_is_started(image: bytes) -> None:
     assert program_of(image) is None
+
+
+def test_a_kernel_that_is_not_installed_comes_from_its_packages(settings: Settings) -> None:
+    engine = AptEngine(samples())
+    host = using(settings, engine)
+    pin = resolve_pin(host, REQUEST).pin
+    engine.solved.clear()
+    for _ in range(2):
+        with boot_files(host, pin, KERNEL, ["videodev", "mc"]) as files:
+            words = files.archive.read().decode().split("\0")
+        assert words[:3] == [KERNEL, "videodev mc", "sh"]
+    # What is unpacked is kept, and needs no network.
+    (given,) = engine.unpacked
+    assert [request.network for request in engine.requests].count("none") == 1
+    asked = engine.solved[0]["script.sh"].decode()
+    assert f"linux-image-{KERNEL}" in asked
+    (package,) = [name for name in given if name.endswith(".deb")]
+    assert given[package].read_bytes() == package.encode()
+    # Other programs of the same distro: one that runs the guest.
+    assert list(distro_packages(host, pin, ("qemu-system-x86",))) == [package]
+    assert "qemu-system-x86" in engine.solved[-1]["script.sh"].decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings
-from provision.config import TrustConfig
+from provision.config import RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine, Image
 from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
@@ -53,12 +54,23 @@ def _no_engine() -> Engine:
 def test_an_image_that_is_there_is_taken(
     settings: Settings, engine: FakeEngine, resolved: Resolved
 ) -> None:
+    begun = time.monotonic()
     found = obtain(using(settings, engine), resolved)
     assert found.origin == "engine"
+    assert found.seconds["total"] <= time.monotonic() - begun
     assert [call for call in engine.calls if not call.startswith("tag")] == []
     assert verify_artifact(found.entry).findings == ()
     # The store has it now.
     assert obtain(using(settings, _no_engine), resolved).origin == "store"
+
+
+def test_an_image_that_is_there_is_sought_in_no_registry(
+    settings: Settings, engine: FakeEngine, resolved: Resolved
+) -> None:
+    registry = RegistryConfig(address="registry.example/drivers")
+    config = settings.config.model_copy(update={"registry": registry})
+    assert config.asks_registries
+    assert obtain(using(replace(settings, config=config), engine), resolved).origin == "engine"
 
 
 @pytest.mark.parametrize(("insecure", "origin"), [(False, "engine"), (True, "store")])

@@ -28,6 +28,7 @@ from provision.kmod.verify import verify_artifact
 from provision.progress import listening
 from provision.registry.artifact_images import find
 from provision.registry.find import TrustOverride
+from provision.store.activate import activate_entry
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.obtain import Stored, store_pulled
@@ -205,9 +206,18 @@ def test_a_file_system_without_links_has_copies(
     def refuse(*_: object) -> None:
         raise OSError("none here")
 
-    site.pull(OLD)
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    second = site.pull(NEW)
+    first = site.pull(OLD)
+    with monkeypatch.context() as without_links:
+        without_links.setattr(Path, "hardlink_to", refuse)
+        second = site.pull(NEW)
     assert site.blobs() == 1
     assert verify_artifact(second.entry).findings == ()
-    assert (second.entry / f"driver{LIBRARY}").stat().st_nlink == 1
+    library = f"driver{LIBRARY}"
+    assert (second.entry / library).stat().st_nlink == 1
+    # Of two that have a file, the one that is in use gives it.
+    layout = Layout(site.settings.root, "demo")
+    for kernel, used in (("6.1.0-51-amd64", first.entry), ("6.1.0-52-amd64", second.entry)):
+        activate_entry(layout, used)
+        site.have(kernel)
+        given = site.pull(kernel).entry / library
+        assert given.stat().st_ino == (used / library).stat().st_ino
