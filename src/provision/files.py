@@ -30,6 +30,7 @@ from provision.progress import Note, report
 from provision.trust import MOST_LINKS, is_own, open_folder, path_parts, require_trusted
 
 _POLL_SECONDS = 0.05
+_SCRATCH = "scratch"
 # The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
 # Where SELinux keeps a file's label, see xattr(7).
@@ -438,6 +439,41 @@ def remove_lock(path: Path) -> bool:
     except InUseError:
         return False
     return True
+
+
+@contextmanager
+def scratch(state: Path, name: str) -> Iterator[Path]:
+    """Yield an empty folder of this user alone, removed afterwards or by the next run of any.
+
+    What killed runs left, which may be gigabytes, goes when the next one is made.
+
+    Args:
+        name: Another for what runs inside the block: a second process waits for the first.
+    """
+    folder = state / _SCRATCH / name
+    waiting = f"Another process is at work in {folder}; waiting for it"
+    with lock(_scratch_lock(folder), waiting=waiting):
+        # What a run mounts in it lies in a mount namespace of its own, which ends with the run.
+        remove_tree(folder)
+        remove_scratch(state)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # What is unpacked in it may have any owner and mode until it is looked at.
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+
+
+def remove_scratch(state: Path) -> None:
+    """Remove the scratch folders that no process is at work in."""
+    for folder in (state / _SCRATCH).glob("*"):
+        with suppress(InUseError), lock(_scratch_lock(folder), limit=0):
+            remove_tree(folder)
+
+
+def _scratch_lock(folder: Path) -> Path:
+    return folder.parents[1] / "locks" / folder.name
 
 
 def _wait_for(stream: IO[bytes], path: Path, kind: int, limit: float) -> None:

@@ -30,9 +30,8 @@ from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
 from provision.cli.entry import run as run_command
 from provision.cli.options import OUTPUT_FILE
-from provision.engine.scratch import scratch
 from provision.errors import ConfigError, ExitCode, Mistake, ProvisionError
-from provision.files import lock, remove_drafts, write_atomic, write_output
+from provision.files import lock, remove_drafts, scratch, write_atomic, write_output
 from provision.pin import DistroPin
 from provision.registry.keys import open_key, settled_keys
 from provision.run import find_program

@@ -24,10 +24,9 @@ from provision.distros import release_of, uses_archive
 from provision.distros.debian.sources import binary_key
 from provision.distros.kernel_tree import release_address
 from provision.distros.rpm_based import rpm
-from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
-from provision.files import in_root, settled_path, write_atomic
+from provision.files import in_root, scratch, settled_path, write_atomic
 from provision.pin import BasePin, names_of
 from provision.progress import Note, Output, report
 from provision.run import run, stream

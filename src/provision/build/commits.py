@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provision.build.package_store import PackageStore, closure_key
-from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError, redact
 from provision.explain import explain
-from provision.files import lock, mark_used, sha256_file
+from provision.files import lock, mark_used, scratch, sha256_file
 from provision.pin import GitCommit, GitSource, Source
 from provision.progress import Note, report
 from provision.run import Completed, find_program, run

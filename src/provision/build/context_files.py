@@ -18,9 +18,8 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
-from provision.engine.scratch import scratch
 from provision.errors import ProvisionError
-from provision.files import lock, mark_used, write_atomic
+from provision.files import lock, mark_used, scratch, write_atomic
 from provision.pin import RunfileSource, Sha256
 from provision.progress import Event, Note, Tally, current_listener, listening, report
 from provision.sources.runfile import repack

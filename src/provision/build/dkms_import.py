@@ -23,10 +23,9 @@ from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive
 from provision.documents import parse_json
-from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
-from provision.files import local_path, sha256_file, write_atomic
+from provision.files import local_path, scratch, sha256_file, write_atomic
 from provision.pin import ArchiveSource, GitSource, is_address, is_repository
 from provision.progress import Note, report
 from provision.run import find_program, run

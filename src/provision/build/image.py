@@ -33,10 +33,10 @@ from provision.engine.docker_api import (
     Engine,
     EngineLostError,
     Image,
+    read_file,
 )
 from provision.engine.stream import BuildStream, StepRecord, layers_of
 from provision.engine.tar_streams import pack
-from provision.engine.transfer import read_file
 from provision.errors import ProvisionError, redact
 from provision.files import lock
 from provision.manifest import EXTRAS, MANIFEST

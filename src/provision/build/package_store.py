@@ -20,12 +20,12 @@ from typing import IO, Literal
 from pydantic import Field
 
 from provision.documents import Frozen, load_if_readable
-from provision.engine.scratch import clean
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, WrongContentError
 from provision.fetch import download
 from provision.files import (
     lock,
     mark_used,
+    remove_scratch,
     sha256_file,
     sync_directory,
     write_atomic,
@@ -252,7 +252,7 @@ class PackageStore:
                 if path.name not in needed and used < limit:
                     gone.append((path, size))
         if not dry_run:
-            clean(self.state)
+            remove_scratch(self.state)
             for path, _size in gone:
                 path.unlink(missing_ok=True)
         return [(path.name, size) for path, size in gone]

@@ -52,8 +52,7 @@ from provision.distros.rpm_based.dnf import (
 )
 from provision.distros.rpm_based.rpm import parse_keys
 from provision.documents import refusing
-from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
-from provision.engine.scratch import container_owner
+from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran, container_owner
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
 from provision.fetch import download_any
 from provision.fetch.http import authorities_of

@@ -17,8 +17,7 @@ from provision.cli import options
 from provision.cli.job import examined, job, trial_lines, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, of_pin, remark, size_of, table
-from provision.engine.docker_api import names_registry
-from provision.engine.transfer import find_image
+from provision.engine.docker_api import find_image, names_registry
 from provision.errors import UsageError
 from provision.kmod.check import why_unchecked
 from provision.kmod.trial import require_loading

@@ -25,8 +25,7 @@ from provision.cli.job import (
 )
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, of_pin, table
-from provision.engine.docker_api import names_registry
-from provision.engine.transfer import find_image
+from provision.engine.docker_api import find_image, names_registry
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.registry.artifact_images import ArtifactImage

@@ -12,10 +12,9 @@ from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.catalogue.cards import AUTO
-from provision.engine.docker_api import names_registry
-from provision.engine.scratch import scratch
-from provision.engine.transfer import extract, find_image
+from provision.engine.docker_api import extract, find_image, names_registry
 from provision.errors import NotFoundError, UsageError
+from provision.files import scratch
 from provision.kmod.loader import remove_host_files
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest, load_manifest

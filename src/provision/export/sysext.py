@@ -15,10 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from provision.build.dockerfile import shell_word
 from provision.build.request import DriverRequest
-from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
-from provision.files import copy_output
+from provision.files import copy_output, scratch
 from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.loader_script import Place
 from provision.manifest import Manifest

@@ -25,8 +25,7 @@ from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve import packages_request, solve
 from provision.build.workspace import Settings
 from provision.distros import family_of
-from provision.engine.docker_api import Container, ContainerRequest
-from provision.engine.scratch import container_owner
+from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path
 from provision.kmod.guest import Initramfs, NotTriedError

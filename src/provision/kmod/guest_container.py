@@ -17,8 +17,7 @@ from typing import IO
 from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Container, ContainerRequest
-from provision.engine.scratch import container_owner
+from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import ProvisionError
 from provision.files import lock, shared_path
 from provision.kmod.boot_files import distro_packages

@@ -16,8 +16,7 @@ from typing import cast
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.provenance import require_built_here
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Engine
-from provision.engine.transfer import find_image
+from provision.engine.docker_api import Engine, find_image
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Self, cast
 
 from provision.engine.docker_api import Engine
-from provision.engine.scratch import scratch
 from provision.errors import ProvisionError, WrongContentError
 from provision.explain import Kind, explain
+from provision.files import scratch
 from provision.progress import Transfer, current_listener
 from provision.registry.image_layout import ImageLayout, writable_layout
 from provision.registry.manifests import (

@@ -20,11 +20,10 @@ from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Image
-from provision.engine.scratch import scratch
+from provision.engine.docker_api import Image, disk_error, extract, find_image
 from provision.engine.tar_streams import Unpacker
-from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
+from provision.files import scratch
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import Manifest, load_manifest

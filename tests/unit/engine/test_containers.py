@@ -14,8 +14,7 @@ from docker.errors import APIError
 from requests import Response
 
 from provision.engine import docker_api as containers
-from provision.engine.docker_api import Container, ContainerRequest, Engine
-from provision.engine.scratch import container_owner
+from provision.engine.docker_api import Container, ContainerRequest, Engine, container_owner
 from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
 

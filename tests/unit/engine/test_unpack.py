@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.engine.docker_api import Image
+from provision.engine.docker_api import Image, extract, find_image, read_file
 from provision.engine.tar_streams import Unpacker
-from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import NotFoundError, ProvisionError
 from unit.engine.fake_engine import FakeEngine
 
@@ -172,7 +171,7 @@ def test_a_damaged_stream_is_unpacked_or_an_error_of_ours(
 def test_a_file_that_is_too_large_is_not_cut_off(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provision.engine.transfer._FILE_MAX", 1)
+    monkeypatch.setattr("provision.engine.docker_api._FILE_MAX", 1)
     with pytest.raises(ProvisionError):
         read_file(engine, engine.images["demo:1"], "driver/manifest.json", state=tmp_path)
 

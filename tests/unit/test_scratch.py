@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.engine.scratch import scratch
+from provision.files import scratch
 
 
 def test_a_folder_is_empty_at_first_and_gone_afterwards(tmp_path: Path) -> None:
