@@ -11,8 +11,7 @@ from kit.files import write
 from provision.manifest import Container, ContainerFeature, DriverFile, Manifest, Module
 from provision.pin import FORMAT, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.store.entries import adopt, drafted
-from provision.store.layout import Layout
-from provision.store.locks import changing
+from provision.store.layout import Layout, changing
 
 __all__ = [
     "KERNEL", "LIBRARY", "MODULE", "VERMAGIC", "add", "make_artifact", "make_module", "make_pin",

@@ -36,7 +36,7 @@ from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.signatures import verify_signature
-from provision.store.admission import Admission, distrust, record_admission, unsigned_image
+from provision.store.entries import Admission, distrust, record_admission, unsigned_image
 from provision.store.layout import Layout
 from provision.store.obtain import store_image, store_pulled
 from unit.agent.conftest import host as host  # noqa: PLC0414 - a fixture

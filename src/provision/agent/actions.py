@@ -30,8 +30,7 @@ from provision.manifest import MANIFEST, load_manifest
 from provision.progress import Note, report
 from provision.run import beside, find_program
 from provision.store.activate import activate_entry, deactivate
-from provision.store.layout import Layout
-from provision.store.locks import changing
+from provision.store.layout import Layout, changing
 from provision.store.managed_files import Change
 from provision.store.state import (
     DOES_NOT_LOAD,

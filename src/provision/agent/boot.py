@@ -20,8 +20,7 @@ from provision.config import Config, DriverConfig
 from provision.errors import ConfigError, NotFoundError
 from provision.progress import Note, report
 from provision.store.entries import link_kernel
-from provision.store.layout import Layout
-from provision.store.locks import changing, switching
+from provision.store.layout import Layout, changing, switching
 from provision.store.state import NewerStateError, load_state, store_state
 
 

@@ -38,8 +38,7 @@ from provision.host.kernels import Kernels, find_kernels, kernel_order
 from provision.kmod.verify import stored_manifest
 from provision.progress import Note, report
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
-from provision.store.layout import Layout
-from provision.store.locks import building, changing, switching
+from provision.store.layout import Layout, building, changing, switching
 from provision.store.state import DriverState, NewerStateError, load_state, store_state
 
 

@@ -13,7 +13,7 @@ from provision.documents import Frozen
 from provision.errors import ProvisionError
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.host.kernels import Kernels
-from provision.store.other_installation import OtherInstallation
+from provision.store.foreign import OtherInstallation
 from provision.store.state import Failure, KernelState
 
 # Whether the modules of the running kernel's artifact are loaded: all, none or some of them, or

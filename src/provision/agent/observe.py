@@ -31,10 +31,9 @@ from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, u
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.manifest import Manifest
 from provision.store.activate import HostFiles, host_files, initramfs_problem
-from provision.store.admission import distrust, unsigned_image
-from provision.store.entries import linked_kernels
+from provision.store.entries import distrust, linked_kernels, unsigned_image
+from provision.store.foreign import other_installation
 from provision.store.layout import Layout
-from provision.store.other_installation import other_installation
 from provision.store.state import (
     CHECK,
     DOES_NOT_LOAD,

@@ -55,8 +55,7 @@ from provision.sources.upstream.queries import (
 )
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import linked_kernels, unlink_kernel
-from provision.store.layout import Layout
-from provision.store.locks import changing
+from provision.store.layout import Layout, changing
 from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
     NOT_TRIED,

@@ -27,8 +27,7 @@ from provision.progress import Note, report
 from provision.run import find_program, run
 from provision.store.activate import deactivate, plan_removal
 from provision.store.entries import entries, leftovers
-from provision.store.layout import UNITS, VENDOR_CONFIGS, Layout
-from provision.store.locks import switching
+from provision.store.layout import UNITS, VENDOR_CONFIGS, Layout, switching
 from provision.store.state import copies_of, refuse_newer
 from provision.store.units import KERNEL_HOOKS, UNITS_STORE, change_units, plan_units
 

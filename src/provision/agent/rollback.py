@@ -5,8 +5,7 @@ from __future__ import annotations
 from provision.config import Config
 from provision.errors import NotFoundError
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
-from provision.store.admission import distrust
-from provision.store.entries import entries, link_kernel, linked_kernels
+from provision.store.entries import distrust, entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import Failure, load_state, refuse_newer, store_state
 

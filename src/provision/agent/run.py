@@ -40,8 +40,7 @@ from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader
 from provision.progress import Note, report
 from provision.store.entries import linked_kernels, remove_leftovers
-from provision.store.layout import Layout
-from provision.store.locks import building, changing, switching
+from provision.store.layout import Layout, building, changing, switching
 from provision.store.state import (
     DriverState,
     NewerStateError,

@@ -25,7 +25,7 @@ from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
 from provision.progress import Note, report
-from provision.store.other_installation import OtherInstallation
+from provision.store.foreign import OtherInstallation
 from provision.store.state import IN_USE, Failure
 
 SCHEMA = 1

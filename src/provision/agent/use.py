@@ -26,8 +26,7 @@ from provision.manifest import Manifest
 from provision.pin import DriverPin, Pin
 from provision.store.activate import plan
 from provision.store.entries import link_kernel, linked_kernels
-from provision.store.layout import Layout
-from provision.store.locks import changing, switching
+from provision.store.layout import Layout, changing, switching
 from provision.store.managed_files import Change
 from provision.store.state import KernelState, load_state, refuse_newer, store_state
 

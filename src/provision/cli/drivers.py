@@ -36,7 +36,7 @@ from provision.host.facts import PciDevice, pci_devices
 from provision.sources.upstream.formats import newest_first
 from provision.sources.upstream.queries import UpstreamResult
 from provision.store.availability import Offers, list_kernels, list_offers
-from provision.store.foreign_driver import foreign_vendor_file
+from provision.store.foreign import foreign_vendor_file
 
 
 class _Catalogue(options.Group):

@@ -20,10 +20,8 @@ from provision.host.facts import find_engines, read_facts
 from provision.progress import Note, report
 from provision.shipped import documentation_url, templates_dir
 from provision.store.activate import activate_entry
-from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
-from provision.store.layout import Layout
-from provision.store.locks import switching
+from provision.store.layout import Layout, switching
 from provision.store.units import (
     PACKAGED_UNITS,
     UnitFile,
@@ -32,6 +30,8 @@ from provision.store.units import (
     kernel_hooks,
     own_program,
     plan_units,
+    require_label,
+    require_visible,
     unit_files,
 )
 from provision.trust import require_trusted

@@ -29,9 +29,8 @@ from provision.kmod.loader import (
 )
 from provision.kmod.module_signatures import is_signed
 from provision.manifest import Manifest
-from provision.store.confinement import unlabelled
 from provision.store.layout import UNITS
-from provision.store.units import PACKAGED_UNITS
+from provision.store.units import PACKAGED_UNITS, unlabelled
 
 _MODULE_TYPE = "modules_object_t"
 _STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)

@@ -22,11 +22,10 @@ from provision.progress import Note, report
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.sources.candidates import newest_first
-from provision.store.admission import distrust, record_admission
 from provision.store.artifact_lookup import look_for
+from provision.store.entries import distrust, record_admission
 from provision.store.layout import Layout
-from provision.store.obtain import unpack_pulled
-from provision.store.staging import verify_and_sign
+from provision.store.obtain import unpack_pulled, verify_and_sign
 
 
 @dataclass(frozen=True, slots=True)

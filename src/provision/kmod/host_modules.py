@@ -30,8 +30,7 @@ from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
 from provision.store.entries import linked_kernels, not_installed, stored_drivers
-from provision.store.layout import VENDOR_CONFIGS, Layout
-from provision.store.locks import changing, switching
+from provision.store.layout import VENDOR_CONFIGS, Layout, changing, switching
 
 _NVIDIA = "nvidia"
 # The prefix of the vendor files that are shipped with oci-decorator.

@@ -20,8 +20,15 @@ from provision.manifest import FileKind, ForeignRoot, Manifest, load_manifest
 from provision.progress import Note, report
 from provision.run import run
 from provision.store.entries import linked_kernels, remove_leftovers, unlink_kernel
-from provision.store.layout import DRACUT_CONFIGS, ENGINES, PROGRAMS, UNITS, Layout
-from provision.store.locks import changing, switching
+from provision.store.layout import (
+    DRACUT_CONFIGS,
+    ENGINES,
+    PROGRAMS,
+    UNITS,
+    Layout,
+    changing,
+    switching,
+)
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 from provision.store.state import refuse_newer
 

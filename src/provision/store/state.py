@@ -19,8 +19,7 @@ from provision import __version__
 from provision.documents import Frozen, mistakes_of
 from provision.errors import ProvisionError
 from provision.files import sync_directory, write_atomic
-from provision.store.layout import Layout
-from provision.store.locks import changing
+from provision.store.layout import Layout, changing
 
 # It grows when an existing key changes its meaning, not when a key is added.
 SCHEMA = 1

@@ -30,8 +30,7 @@ from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import listening
 from provision.store.entries import link_kernel, linked_kernels
-from provision.store.layout import Layout
-from provision.store.locks import switching
+from provision.store.layout import Layout, switching
 from provision.store.state import DriverState, KernelState, load_state, store_state
 from unit.agent.host import dpkg_at_work
 from unit.engine.fake_engine import FakeEngine, using

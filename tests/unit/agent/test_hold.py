@@ -23,7 +23,7 @@ from provision.agent.removal import uninstall
 from provision.agent.run import plan_host
 from provision.agent.status import MOTD, metrics_text
 from provision.errors import ExitCode, ProvisionError
-from provision.store.locks import switching
+from provision.store.layout import switching
 from unit.agent.host import Host
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kit.artifact import KERNEL, MODULE, make_module, write
 from provision.config import catalogue_folders
 from provision.manifest import DeviceNode
-from provision.store.admission import Admission, record_admission
+from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]

@@ -28,7 +28,7 @@ from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, Fo
 from provision.progress import Note, listening
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
-from provision.store.admission import Admission, record_admission
+from provision.store.entries import Admission, record_admission
 from provision.store.layout import Layout
 from unit.engine.fake_engine import using
 from unit.registry.trusting_host import connected, have

@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import write
 from provision.errors import UsageError
-from provision.store.confinement import require_label, require_visible
+from provision.store.units import require_label, require_visible
 
 PROGRAM = "/opt/provision/bin/provision"
 LONG = f"/root/{'x' * 200}/bin/python3"

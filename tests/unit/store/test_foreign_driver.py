@@ -13,7 +13,7 @@ from kit.artifact import write
 from provision.catalogue import Catalogue, Recipe
 from provision.config import catalogue_folders
 from provision.errors import NotFoundError
-from provision.store.foreign_driver import foreign_vendor_file
+from provision.store.foreign import foreign_vendor_file
 from unit.cli.outcome import Outcome
 
 _ELF = {32: b"\x7fELF\x01rest", 64: b"\x7fELF\x02rest"}

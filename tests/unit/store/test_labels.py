@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import make_artifact
 from provision.store.layout import Layout
-from provision.store.staging import label_entry
+from provision.store.obtain import label_entry
 
 if TYPE_CHECKING:
     from pathlib import Path

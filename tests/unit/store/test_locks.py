@@ -13,9 +13,8 @@ import pytest
 
 from provision.errors import ExitCode, InUseError
 from provision.progress import listening
-from provision.store import locks as locks_of_host
-from provision.store.layout import Layout
-from provision.store.locks import building, changing, switching
+from provision.store import layout as locks_of_host
+from provision.store.layout import Layout, building, changing, switching
 
 Lock = Callable[[], AbstractContextManager[object]]
 

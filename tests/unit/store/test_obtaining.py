@@ -19,7 +19,7 @@ from provision.engine.docker_api import Engine, Image
 from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
 from provision.store.activate import activate_entry, deactivate
-from provision.store.admission import Admission, record_admission, unsigned_image
+from provision.store.entries import Admission, record_admission, unsigned_image
 from provision.store.layout import Layout
 from provision.store.obtain import obtain
 from unit.build.debian_host import REQUEST

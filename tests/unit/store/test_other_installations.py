@@ -9,7 +9,7 @@ import pytest
 from kit.artifact import KERNEL, write
 from provision.catalogue import Catalogue
 from provision.config import catalogue_folders
-from provision.store.other_installation import OtherInstallation, other_installation
+from provision.store.foreign import OtherInstallation, other_installation
 
 _UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"
 _EXTRA = f"lib/modules/{KERNEL}/extra/nvidia/nvidia-uvm.ko"
