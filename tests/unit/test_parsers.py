@@ -35,9 +35,8 @@ from provision.host.devices.reading import parse_unique_id
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.registry.names import parse_reference
-from provision.sources.nvidia_layout import parse_file_list
-from provision.sources.runfile import read_head
-from provision.sources.upstream.vendor_sums import parse_sums
+from provision.sources.runfile import parse_file_list, read_head
+from provision.sources.vendor_sums import parse_sums
 from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
 from unit.fake_archive import answer, stanza

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue, Recipe
-from provision.catalogue.cards import AUTO, Card, cards_of, chosen_flavour, deciding
+from provision.catalogue.suitability import AUTO, Card, cards_of, chosen_flavour, deciding
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import find_distro

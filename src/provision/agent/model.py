@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from provision.catalogue.cards import Card
+from provision.catalogue.suitability import Card
 from provision.config import Config, DriverConfig
 from provision.documents import Frozen
 from provision.errors import ProvisionError

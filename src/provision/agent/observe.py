@@ -17,7 +17,7 @@ from provision.agent.model import (
     ObservedDriver,
     Unnamed,
 )
-from provision.catalogue.cards import Card, deciding, undriven, unserved
+from provision.catalogue.suitability import Card, deciding, undriven, unserved
 from provision.errors import ProvisionError
 from provision.files import glob_in_root
 from provision.host import STORE

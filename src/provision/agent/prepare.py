@@ -26,8 +26,8 @@ from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.cards import advice, cards_of
 from provision.catalogue.recipe import Known, Recipe
+from provision.catalogue.suitability import advice, cards_of
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
@@ -45,7 +45,7 @@ from provision.pin import DriverPin, Pin
 from provision.progress import Event, Note, listening, report
 from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import SearchOptions, TrustOverride
-from provision.sources.upstream.queries import (
+from provision.sources.upstream import (
     Notice,
     ended_branch,
     kept,

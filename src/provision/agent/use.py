@@ -14,8 +14,7 @@ from provision.agent.actions import activate
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue
-from provision.catalogue.cards import AUTO, cards_of
-from provision.catalogue.suitability import require_suitable
+from provision.catalogue.suitability import AUTO, cards_of, require_suitable
 from provision.catalogue.upstream import CHANNELS, is_of
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import pci_devices

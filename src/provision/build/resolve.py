@@ -46,7 +46,7 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
-from provision.catalogue.cards import chosen_flavour
+from provision.catalogue.suitability import chosen_flavour
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.kernel_tree import (

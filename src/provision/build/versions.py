@@ -14,9 +14,15 @@ from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import Card, cards_of, deciding, no_common_driver
 from provision.catalogue.recipe import Standing
-from provision.catalogue.suitability import is_refused, require_kernel
+from provision.catalogue.suitability import (
+    Card,
+    cards_of,
+    deciding,
+    is_refused,
+    no_common_driver,
+    require_kernel,
+)
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
@@ -38,8 +44,8 @@ from provision.sources.candidates import (
     unlisted,
     versions_of,
 )
-from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, known_branches, today
-from provision.sources.upstream.vendor_sums import SumRecord, UnpublishedError
+from provision.sources.upstream import MAX_AGE, UpstreamResult, ask, known_branches, today
+from provision.sources.vendor_sums import SumRecord, UnpublishedError
 
 
 def suitable_versions(

@@ -15,7 +15,7 @@ from provision.build.dkms_import import import_dkms, write_recipe
 from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
 from provision.catalogue import Entry, Recipe
-from provision.catalogue.cards import cards_of
+from provision.catalogue.suitability import cards_of
 from provision.cli import options
 from provision.cli.job import job
 from provision.cli.options import argument, command, option
@@ -33,8 +33,7 @@ from provision.distros import all_distros
 from provision.errors import ExitCode
 from provision.files import write_output
 from provision.host.facts import PciDevice, pci_devices
-from provision.sources.upstream.formats import newest_first
-from provision.sources.upstream.queries import UpstreamResult
+from provision.sources.upstream import UpstreamResult, newest_first
 from provision.store.availability import Offers, list_kernels, list_offers
 from provision.store.foreign import foreign_vendor_file
 

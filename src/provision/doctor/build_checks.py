@@ -19,7 +19,7 @@ from provision.doctor.observation import (
 )
 from provision.errors import NotFoundError
 from provision.host.facts import BUILD_SOCKETS
-from provision.sources.upstream.queries import (
+from provision.sources.upstream import (
     ended_branch,
     kept,
     known_branches,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue.cards import Card, advice, cards_of
+from provision.catalogue.suitability import Card, advice, cards_of
 from provision.doctor.observation import (
     Driver,
     Finding,

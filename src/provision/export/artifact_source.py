@@ -11,7 +11,7 @@ from provision.build.provenance import is_built_here, require_built_here
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.catalogue.cards import AUTO
+from provision.catalogue.suitability import AUTO
 from provision.engine.docker_api import extract, find_image, names_registry
 from provision.errors import NotFoundError, UsageError
 from provision.files import scratch

@@ -20,8 +20,7 @@ from provision.build.request import (
 from provision.build.versions import cards_for, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import chosen_flavour
-from provision.catalogue.suitability import is_refused, require_kernel
+from provision.catalogue.suitability import chosen_flavour, is_refused, require_kernel
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import write_atomic
@@ -35,7 +34,7 @@ from provision.registry.find import (
     TrustOverride,
     find_in_registries,
 )
-from provision.sources.upstream.queries import known_branches, today
+from provision.sources.upstream import known_branches, today
 from provision.store.layout import Layout
 
 

@@ -21,8 +21,8 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.cards import chosen_flavour
 from provision.catalogue.recipe import Known
+from provision.catalogue.suitability import chosen_flavour
 from provision.config import DriverConfig
 from provision.distros import source_names
 from provision.distros.debian.relations import compare_versions
@@ -30,7 +30,7 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
-from provision.sources.upstream.queries import (
+from provision.sources.upstream import (
     Branches,
     Notice,
     UpstreamResult,

@@ -16,7 +16,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import ProvisionError
 from provision.pin import RunfileSource
-from provision.sources.upstream.vendor_sums import SumRecord
+from provision.sources.vendor_sums import SumRecord
 
 VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)

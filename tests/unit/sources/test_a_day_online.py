@@ -41,14 +41,14 @@ from provision.build.versions import (
     version_context,
 )
 from provision.build.workspace import Settings, load_settings
-from provision.catalogue.cards import chosen_flavour
+from provision.catalogue.suitability import chosen_flavour
 from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import Selection, choose_rows
 from provision.fleet.matrix.offers import find_offers
 from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
-from provision.sources.upstream.queries import kept, known_branches, outdated_tables
+from provision.sources.upstream import kept, known_branches, outdated_tables
 from unit.engine.fake_engine import using
 from unit.fake_archive import BASE_IMAGE, AptEngine, stanza, write_apt_sources
 

@@ -12,8 +12,14 @@ import pytest
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.sources.upstream.formats import Release, nvidia_releases
-from provision.sources.upstream.queries import Answer, Branches, UpstreamResult, known_branches
+from provision.sources.upstream import (
+    Answer,
+    Branches,
+    Release,
+    UpstreamResult,
+    known_branches,
+    nvidia_releases,
+)
 
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)

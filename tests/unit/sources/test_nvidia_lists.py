@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kit.runfile import manifest, write_runfile
 from provision.errors import ProvisionError
-from provision.sources.nvidia_layout import Listed, parse_manifest, place
+from provision.sources.runfile import Listed, parse_manifest, place
 from unit.sources.runfiles import (
     CUDA,
     ROWS,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import ProvisionError
-from provision.sources.upstream import formats
+from provision.sources import upstream
 
 _WITHIN_S = 2.0
 
@@ -23,12 +23,12 @@ def data(name: str) -> bytes:
     return (DATA / name).read_bytes()
 
 
-def versions(releases: tuple[formats.Release, ...]) -> list[str]:
+def versions(releases: tuple[upstream.Release, ...]) -> list[str]:
     return [release.version for release in releases]
 
 
-def nvidia(content: bytes, machine: str = "x86_64") -> tuple[formats.Release, ...]:
-    return formats.nvidia_releases(content, url=URL, machine=machine)
+def nvidia(content: bytes, machine: str = "x86_64") -> tuple[upstream.Release, ...]:
+    return upstream.nvidia_releases(content, url=URL, machine=machine)
 
 
 def test_releases_json_has_branches_with_what_they_are() -> None:
@@ -60,7 +60,7 @@ def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "releases.json": nvidia,
-    "tags": lambda content: formats.git_tags(
+    "tags": lambda content: upstream.git_tags(
         content.decode("utf-8", "replace"), url=URL, pattern="(.*)"
     ),
 }
@@ -156,12 +156,12 @@ def test_tags_are_versions_where_the_pattern_says_so() -> None:
             ("5", "nightly"),
         ]
     )
-    found = formats.git_tags(text, url=URL, pattern="v([0-9.]+)")
+    found = upstream.git_tags(text, url=URL, pattern="v([0-9.]+)")
     # An annotated tag is about the commit of its second line.
     assert [(r.version, r.commit) for r in found] == [("9.0.1", "1" * 40), ("9.0.2", "3" * 40)]
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "_MOST", 4)
+    monkeypatch.setattr(upstream, "_MOST", 4)
     with pytest.raises(ProvisionError):
         nvidia(data("releases.json"))

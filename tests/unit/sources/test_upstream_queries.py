@@ -19,13 +19,13 @@ from kit.process import run
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.fetch import sessions
-from provision.sources.upstream.queries import UpstreamResult, ask, kept
+from provision.sources.upstream import UpstreamResult, ask, kept
 
 _LIST = {"kind": "nvidia-releases-json"}
 _ANSWER = {"595": {"type": "Production Branch", "driver_info": [{"release_version": "595.84"}]}}
 DATA = Path(__file__).parents[2] / "data/releases"
 # The package's member of that name is the function.
-ask_module = sys.modules["provision.sources.upstream.queries"]
+ask_module = sys.modules["provision.sources.upstream"]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from provision.errors import (
     UsageError,
     WrongContentError,
 )
-from provision.sources.upstream.vendor_sums import SumRecord, parse_sums, published_sum
+from provision.sources.vendor_sums import SumRecord, parse_sums, published_sum
 
 DATA = Path(__file__).parents[2] / "data/releases"
 NAME = "NVIDIA-Linux-x86_64-580.159.03.run"

@@ -13,7 +13,7 @@ from provision.build.session import SolvingSession, required_components
 from provision.build.versions import follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
-from provision.catalogue.cards import Card, flavour_for
+from provision.catalogue.suitability import Card, flavour_for
 from provision.catalogue.upstream import is_of
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.debian.archive import Archive
