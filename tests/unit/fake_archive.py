@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from provision.distros import Repository
-from provision.distros.debian.archive import Archive
+from provision.distros.archive import Archive
 from provision.engine.docker_api import Container, ContainerRequest, Image, Ran
 from provision.errors import ProvisionError
 from unit.engine.fake_engine import FakeEngine

@@ -24,12 +24,12 @@ from kit.local_user import UID, as_user, attacking, public_folder
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
 from provision.build.image import BuildLog
-from provision.build.solve import repositories_of
 from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
 from provision.cli.entry import run as run_command
 from provision.cli.options import OUTPUT_FILE
+from provision.distros.repositories import repositories_of
 from provision.errors import ConfigError, ExitCode, Mistake, ProvisionError
 from provision.files import lock, remove_drafts, scratch, write_atomic, write_output
 from provision.pin import DistroPin
@@ -217,13 +217,15 @@ def _signing_key(root: Path) -> object:
 
 
 def _archive_of(root: Path) -> object:
-    distro = DistroPin(id="debian", version="12", codename="bookworm")
-    return repositories_of(_settings(root), distro)
+    return _repositories(root, DistroPin(id="debian", version="12", codename="bookworm"))
 
 
 def _repositories_of(root: Path) -> object:
-    distro = DistroPin(id="fedora", version="42", codename="fedora42")
-    return repositories_of(_settings(root), distro)
+    return _repositories(root, DistroPin(id="fedora", version="42", codename="fedora42"))
+
+
+def _repositories(root: Path, distro: DistroPin) -> object:
+    return repositories_of(distro, _settings(root).config.distro(distro.id), root)
 
 
 def _tree_of(root: Path) -> object:

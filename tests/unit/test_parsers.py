@@ -22,10 +22,9 @@ from kit.artifact import make_artifact, make_pin
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
-from provision.distros.debian.archive import parse_packages
-from provision.distros.debian.relations import parse_depends
-from provision.distros.debian.sources import binary_key, parse_lines, parse_paragraphs
+from provision.distros.archive import parse_depends, parse_packages
 from provision.distros.prepare_tree import major_of, parse_config
+from provision.distros.repositories import binary_key, parse_lines, parse_paragraphs
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
 from provision.errors import ProvisionError

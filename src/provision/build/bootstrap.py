@@ -18,12 +18,10 @@ from provision.build.base_image import (
     image_of_tree,
     named_base,
 )
-from provision.build.solve import repositories_of
 from provision.build.workspace import Settings
-from provision.distros import release_of, uses_archive
-from provision.distros.debian.sources import binary_key
-from provision.distros.kernel_tree import release_address
-from provision.distros.rpm_based import rpm
+from provision.distros import release_of, rpm, uses_archive
+from provision.distros.distro import release_address
+from provision.distros.repositories import binary_key, repositories_of
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, scratch, settled_path, write_atomic
@@ -167,7 +165,9 @@ def _binary_keyring(folder: Path, keys: Mapping[str, bytes]) -> Path:
 
 
 def _debootstrap(settings: Settings, request: BaseRequest, tree: Path) -> str:
-    suites = repositories_of(settings, request.distro)
+    suites = repositories_of(
+        request.distro, settings.config.distro(request.distro.id), settings.root
+    )
     # Rather not one that may be another's archive.
     suite = min(
         (one for one in suites if one.id == request.distro.codename),
@@ -228,7 +228,7 @@ def _packages(settings: Settings, request: BaseRequest, tree: Path) -> str:
     Their repositories are those of provision.toml, or of such a host.
     """
     distro, release = release_of(request.distro)
-    own = repositories_of(settings, request.distro)
+    own = repositories_of(request.distro, settings.config.distro(request.distro.id), settings.root)
     facts = settings.facts.distro
     is_such_a_host = facts.id == distro.id and distro.release(facts.version or "") == release
     # The release's name in its repositories ($releasever).

@@ -19,12 +19,13 @@ from provision.catalogue.suitability import Card
 from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
-from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import Facts
 from provision.pin import DistroPin
 
 _IMAGE = "image"
+# Source: https://docs.fedoraproject.org/en-US/packaging-guidelines/DistTag/
+_FEDORA = re.compile(r"\.fc([1-9][0-9]+)(?=\.|$)")
 _FLATCAR = "flatcar"
 _COS = "cos"
 # Flatcar's hosts have the build folder of their kernel here, since the first release with Linux 6.
@@ -182,7 +183,9 @@ def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str:
     """
     named = name or settings.config.kernel_distro
     if named is None and settings.facts.distro.id == "fedora":
-        named = fedora_of_kernel(kernel)
+        # The deployment that boots next may be of another release than the one that runs.
+        match = _FEDORA.search(kernel)
+        named = f"fedora:{match[1]}" if match else None
     return named or _hosts_distro(settings, kernel)
 
 

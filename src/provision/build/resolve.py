@@ -38,7 +38,15 @@ from provision.build.request import (
     packaged_distro,
 )
 from provision.build.session import SolvingSession
-from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
+from provision.build.trees import (
+    Toolchain,
+    Tree,
+    build_packages,
+    compiler_beside,
+    compiler_package,
+    ensure_cos_tree,
+    ensure_tree,
+)
 from provision.build.versions import (
     cards_for,
     choose_available,
@@ -49,12 +57,6 @@ from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.catalogue.suitability import chosen_flavour
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.kernel_tree import (
-    Toolchain,
-    build_packages,
-    compiler_beside,
-    compiler_package,
-)
 from provision.documents import load_json, mistakes_of, refusing
 from provision.errors import (
     ConfigError,

@@ -11,13 +11,14 @@ from provision import distros
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.solve import Solver, SolveRequest, repositories_of, solve, solve_request
+from provision.build.solve import Solver, SolveRequest, solve, solve_request
+from provision.build.trees import Toolchain
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import Script, Supply, archive_of, uses_archive
-from provision.distros.debian.apt import Apt
-from provision.distros.debian.archive import Archive
-from provision.distros.kernel_tree import Toolchain
+from provision.distros.apt import Apt
+from provision.distros.archive import Archive
+from provision.distros.repositories import repositories_of
 from provision.engine.docker_api import Container
 from provision.errors import NotFoundError, UnreachableError
 from provision.pin import BasePin, DistroPin
@@ -57,7 +58,9 @@ class SolvingSession:
         self._started = ExitStack()
         self._container: Container | None = None
         self._base: BasePin | None = None
-        self._repositories = repositories_of(settings, distro)
+        self._repositories = repositories_of(
+            distro, settings.config.distro(distro.id), settings.root
+        )
         self._readable = self._repositories
         # What apt says of packages; None: the distro has no archive that apt reads.
         self.archive: Archive | None = None

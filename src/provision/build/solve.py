@@ -20,6 +20,7 @@ from pathlib import Path
 from provision import distros
 from provision.build.base_image import ensure_base, require_architecture
 from provision.build.package_store import Closure, PackageStore, closure_key
+from provision.build.trees import Toolchain
 from provision.build.workspace import Settings, proxies
 from provision.distros import (
     WORK,
@@ -34,8 +35,12 @@ from provision.distros import (
     Supply,
     family_of,
 )
-from provision.distros.debian.sources import suite_addresses
-from provision.distros.entitlements import entitlements_of, lacking_entitlements
+from provision.distros.dnf import (
+    archive_of_headers,
+    archived_files,
+    header_addresses,
+    keys_script,
+)
 from provision.distros.family import (
     AUTHORITIES,
     NOTE,
@@ -43,20 +48,13 @@ from provision.distros.family import (
     cc_version_text,
     missing_entitlement,
 )
-from provision.distros.kernel_tree import Toolchain
-from provision.distros.rpm_based.dnf import (
-    archive_of_headers,
-    archived_files,
-    header_addresses,
-    keys_script,
-)
-from provision.distros.rpm_based.rpm import parse_keys
+from provision.distros.repositories import entitlements_of, lacking_entitlements, repositories_of
+from provision.distros.rpm import parse_keys
 from provision.documents import refusing
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran, container_owner
-from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.fetch import download_any
 from provision.fetch.http import authorities_of
-from provision.files import in_root, settled_path
 from provision.pin import BasePin, DistroPin, PackagePin, is_address
 from provision.progress import Note, Output, report
 
@@ -484,9 +482,6 @@ def _pins(names: Iterable[str], versions: Mapping[str, str]) -> tuple[PackagePin
     )
 
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
-
-
 def solve_request(
     settings: Settings,
     distro: DistroPin,
@@ -527,66 +522,7 @@ def packages_request(
         settings,
         distro,
         base,
-        repositories=repositories_of(settings, distro),
+        repositories=repositories_of(distro, settings.config.distro(distro.id), settings.root),
         toolchain=Toolchain(cc_version_text=None, packages=()),
     )
     return replace(request, tools=packages)
-
-
-def repositories_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
-    """Return the repositories that are read; none: those that the base image names.
-
-    For the family of apt, each is a suite.
-    """
-    if not distros.uses_archive(distro):
-        return configured_repositories(settings, distro)
-    if named := settings.config.distro(distro.id).repositories:
-        path = in_root(settings.root, "etc/provision/provision.toml")
-        raise UsageError(
-            f"{path}: distros.{distro.id}.repositories: packages of {distro.id} come from an"
-            " archive with suites, and such repositories are of dnf and zypper.",
-            resolution=f"Remove 'repositories' of [distros.{distro.id}], and name the archive"
-            f' instead: [distros.{distro.id}.archive] mirror = "{named[0].urls[0]}",'
-            ' keyring = "/path/of/its/key".',
-            details="\n".join(f"repository '{one.id}'" for one in named),
-        )
-    suites = suite_addresses(
-        distro,
-        config=settings.config.distro(distro.id).archive,
-        root=settings.root,
-    )
-    return tuple(suites)
-
-
-def configured_repositories(
-    settings: Settings, distro: DistroPin
-) -> tuple[distros.Repository, ...]:
-    """Return the repositories that provision.toml names for a release, with their keys."""
-    data, release = distros.release_of(distro)
-    found = []
-    for one in settings.config.distro(distro.id).repositories:
-        # 9.4 is a release of 9, as everywhere.
-        if one.version is not None and data.release(one.version) != release:
-            continue
-        keys: dict[str, bytes] = {}
-        for name in one.keys:
-            path = settled_path(settings.root, name)
-            if not path.is_file():
-                raise NotFoundError(
-                    f"There is no key '{path}', which the repository '{one.id}' names.",
-                    resolution=f"Put it there, or correct [distros.{distro.id}] repositories in"
-                    " /etc/provision/provision.toml.",
-                )
-            keys[_key_name(path, keys)] = path.read_bytes()
-        signed = data.signed_index if one.signed is None else one.signed
-        found.append(distros.Repository(one.id, one.urls, keys, is_signed=signed))
-    return tuple(found)
-
-
-def _key_name(path: Path, others: Collection[str]) -> str:
-    """Return a name for a key that is unique in its repository, and that the container can read.
-
-    Its programs read lists of keys, in which a blank or comma ends a name.
-    """
-    name = _NO_NAME.sub("_", path.name)
-    return f"{closure_key({'key': str(path)})[:12]}-{name}" if name in others else name

@@ -26,7 +26,7 @@ from provision.catalogue.suitability import (
 from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.relations import compare_versions
+from provision.distros.archive import compare_versions
 from provision.errors import NotFoundError, choices
 from provision.files import in_root, is_writable
 from provision.host import STORE

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-from provision.distros.distro import Distro, Entitlement, Proof, Release
+from provision.distros.distro import (
+    Distro,
+    Entitlement,
+    Proof,
+    Release,
+    all_distros,
+    archive_of,
+    distro_named,
+    distro_on,
+    find_distro,
+    known_distros,
+    release_of,
+    source_names,
+    uses_archive,
+)
 from provision.distros.family import (
     WORK,
     Failure,
@@ -15,17 +29,6 @@ from provision.distros.family import (
     Script,
     Spec,
     Supply,
-)
-from provision.distros.known import (
-    all_distros,
-    archive_of,
-    distro_named,
-    distro_on,
-    find_distro,
-    known_distros,
-    release_of,
-    source_names,
-    uses_archive,
 )
 
 __all__ = [
@@ -68,15 +71,15 @@ def family_of(distro: Distro) -> Family:
 def _family(name: str) -> Family:
     match name:
         case "apt":
-            from provision.distros.debian.apt import Apt  # noqa: PLC0415 - most runs build nothing
+            from provision.distros.apt import Apt  # noqa: PLC0415 - most runs build nothing
 
             return Apt()
         case "dnf":
-            from provision.distros.rpm_based.dnf import Dnf  # noqa: PLC0415 - as above
+            from provision.distros.dnf import Dnf  # noqa: PLC0415 - as above
 
             return Dnf()
         case "zypper":
-            from provision.distros.rpm_based.zypper import Zypper  # noqa: PLC0415 - as above
+            from provision.distros.zypper import Zypper  # noqa: PLC0415 - as above
 
             return Zypper()
     raise KeyError(name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
-from provision.distros.entitlements import lacking_entitlements
+from provision.distros.repositories import lacking_entitlements
 from provision.doctor.observation import (
     Finding,
     Observation,

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.catalogue.fields import DraDriver
-from provision.distros.debian.settings import apt_settings, is_true
+from provision.distros.repositories import apt_settings, is_true
 from provision.doctor.observation import (
     Driver,
     Finding,

@@ -23,8 +23,13 @@ from provision.catalogue.source_models import (
     RunfileReleases,
     no_commit_at,
 )
-from provision.distros.debian.archive import Archive, ArchivePackage
-from provision.distros.debian.relations import parse_depends, upstream_version, version_key
+from provision.distros.archive import (
+    Archive,
+    ArchivePackage,
+    parse_depends,
+    upstream_version,
+    version_key,
+)
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.explain import fill

@@ -35,7 +35,7 @@ from provision.catalogue.upstream import (
     Upstream,
     UpstreamSource,
 )
-from provision.distros.debian.relations import compare_versions, version_key
+from provision.distros.archive import compare_versions, version_key
 from provision.documents import Foreign, Frozen, load_if_readable, refusing
 from provision.errors import ProvisionError
 from provision.fetch import get_small

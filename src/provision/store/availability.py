@@ -25,7 +25,7 @@ from provision.catalogue.recipe import Known
 from provision.catalogue.suitability import chosen_flavour
 from provision.config import DriverConfig
 from provision.distros import source_names
-from provision.distros.debian.relations import compare_versions
+from provision.distros.archive import compare_versions
 from provision.errors import ProvisionError
 from provision.kmod.verify import stored_manifest
 from provision.pin import DistroPin

@@ -12,7 +12,7 @@ from provision.build.resolve import decide, recipe_digest
 from provision.catalogue import Entry, Recipe
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.archive import Archive
+from provision.distros.archive import Archive
 from provision.errors import ExitCode, NotFoundError
 from provision.pin import (
     BasePin,

@@ -9,8 +9,8 @@ import pytest
 
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
+from provision.build.trees import Toolchain
 from provision.distros.family import HeadersGoneError
-from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import PackagePin
 from unit.build.solving_engine import (

@@ -12,8 +12,8 @@ import pytest
 from kit.fileserver import Mirror
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
+from provision.build.trees import Toolchain
 from provision.distros import Repository
-from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.pin import BasePin
 from unit.build.solving_engine import (

@@ -10,10 +10,12 @@ from kit.files import write
 from kit.probe import is_root, need
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.solve import configured_repositories, repositories_of
+from provision.build.request import packaged_distro
 from provision.build.workspace import Settings, load_settings
-from provision.distros import find_distro
+from provision.distros import Repository, find_distro
+from provision.distros.repositories import repositories_of
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.pin import DistroPin
 from unit.engine.fake_engine import FakeEngine, using
 
 _REPOSITORY = """
@@ -35,6 +37,10 @@ def _host(
     return load_settings(root)
 
 
+def own_repositories(settings: Settings, distro: DistroPin) -> tuple[Repository, ...]:
+    return repositories_of(distro, settings.config.distro(distro.id), settings.root)
+
+
 @pytest.mark.parametrize(
     ("name", "more", "signed"),
     [
@@ -50,7 +56,7 @@ def test_an_index_has_to_be_signed_as_the_distro_does_it_or_as_is_said(
 ) -> None:
     distro = find_distro(name)
     settings = _host(tmp_path, f"{_REPOSITORY.format(id=distro.id)}{_KEYS}{more}")
-    (found,) = configured_repositories(settings, distro)
+    (found,) = own_repositories(settings, distro)
     assert found.is_signed == signed
     assert dict(found.keys) == {"own.asc": b"KEY"}
 
@@ -62,11 +68,11 @@ def test_a_minor_release_is_one_of_its_release(tmp_path: Path) -> None:
     )
     images = '[distros.rocky.base_images]\n"9.4" = "mine:9.4"\n"8.10" = "mine:8.10"\n'
     settings = _host(tmp_path, tables + images)
-    (found,) = configured_repositories(settings, find_distro("rocky:9.4"))
+    (found,) = own_repositories(settings, find_distro("rocky:9.4"))
     assert found.id == "own"
     assert base_request(settings, find_distro("rocky:9")).name == "mine:9.4"
     assert base_request(settings, find_distro("rocky:10")).name == "rockylinux/rockylinux:10"
-    assert not configured_repositories(settings, find_distro("rocky:10"))
+    assert not own_repositories(settings, find_distro("rocky:10"))
 
 
 def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
     (tmp_path / "etc/pki/other").mkdir()
     for name in names[1:]:
         (tmp_path / name.lstrip("/")).write_bytes(name.encode())
-    (found,) = configured_repositories(settings, find_distro("rocky:9"))
+    (found,) = own_repositories(settings, find_distro("rocky:9"))
     assert sorted(found.keys.values()) == [
         b"/etc/pki/my own.asc",
         b"/etc/pki/other/own.asc",
@@ -151,7 +157,25 @@ def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path
     """They were passed over in silence: packages came from elsewhere than was said."""
     settings = _host(tmp_path, _REPOSITORY.format(id="debian"))
     with pytest.raises(UsageError) as caught:
-        repositories_of(settings, find_distro("debian:12"))
+        own_repositories(settings, find_distro("debian:12"))
     assert '[distros.debian.archive] mirror = "https://m.example/os"' in str(
         caught.value.resolution
     )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "release"),
+    [
+        ("6.11.4-301.fc41.x86_64", "fedora:41"),
+        ("6.17.1-300.fc43.aarch64", "fedora:43"),
+        ("6.12.0-65.fc42", "fedora:42"),
+        ("5.14.0-427.el9.x86_64", "fedora:40"),
+        ("6.6.74-flatcar", "fedora:40"),
+        ("6.1.0-fc41custom", "fedora:40"),
+    ],
+)
+def test_the_release_of_fedora_is_that_of_the_kernel(
+    tmp_path: Path, kernel: str, release: str
+) -> None:
+    settings = _host(tmp_path, os_release="ID=fedora\nVERSION_ID=40\n")
+    assert packaged_distro(settings, None, kernel) == release

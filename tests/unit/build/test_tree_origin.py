@@ -20,7 +20,7 @@ from provision.build.package_store import PackageStore
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, default_cache, load_settings
 from provision.config import TreeConfig
-from provision.distros.kernel_tree import release_address
+from provision.distros.distro import release_address
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import state_of
 

@@ -19,6 +19,7 @@ from provision.build.context_files import downloaded_files
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
+from provision.build.trees import build_packages, compiler_beside
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
@@ -335,3 +336,15 @@ def test_one_process_at_a_time_downloads_a_developer_container(settings: Setting
         engine.have(replace(BASE_IMAGE, tags=(wanted.name,)))
     thread.join(10)
     assert found == [BasePin(image=wanted.name, digest=BASE_IMAGE.id)]
+
+
+def test_type_information_takes_a_tool_of_its_own() -> None:
+    assert "dwarves" in build_packages("source", {"CONFIG_DEBUG_INFO_BTF": "y"})
+    assert "dwarves" not in build_packages("source", {})
+    assert "flex" not in build_packages("prepared", {})
+
+
+def test_clang_is_known_by_the_configuration() -> None:
+    clang = {"CONFIG_CC_IS_CLANG": "y", "CONFIG_CC_VERSION_TEXT": '"clang version 17.0.0"'}
+    assert compiler_beside(clang).llvm == "1"
+    assert compiler_beside(None).llvm is None

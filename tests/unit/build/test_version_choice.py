@@ -10,7 +10,7 @@ from provision.build.request import VersionRequest
 from provision.build.versions import choose_version
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.debian.archive import Archive
+from provision.distros.archive import Archive
 from provision.errors import NotFoundError, UsageError
 from provision.sources.candidates import SourceContext
 from unit.build.made_up_driver import (

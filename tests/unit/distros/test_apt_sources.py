@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian.sources import AptSource, binary_key, read_sources
+from provision.distros.repositories import AptSource, binary_key, read_sources
 from provision.errors import ProvisionError
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.distros import Repository
-from provision.distros.debian.archive import Archive, parse_packages
+from provision.distros.archive import Archive, parse_packages
 from provision.errors import ProvisionError
 from unit.fake_archive import MIRROR, answer, archive_of, stanza
 

@@ -12,6 +12,7 @@ from provision.distros import (
     known_distros,
     release_of,
 )
+from provision.distros.distro import release_address
 from provision.errors import NotFoundError
 
 IDS = sorted({name.partition(":")[0] for name in known_distros()})
@@ -135,3 +136,14 @@ def test_packages_of_headers_are_told_from_those_that_only_name_them(
     line = f"{name.format(kernel=named)} | 1-1 | http://m bookworm/main amd64 Packages\n"
     found = family_of(data).parse_kernels(data, line.encode())
     assert found == ((named,) if is_kernel else ())
+
+
+def test_where_releases_and_builds_are() -> None:
+    place = release_address("flatcar", "4081.2.0", "x86_64", mirror=None)
+    assert place == "https://stable.release.flatcar-linux.net/amd64-usr/4081.2.0"
+    place = release_address("flatcar", "4081.2.0", "aarch64", mirror=None)
+    assert place.endswith("/arm64-usr/4081.2.0")
+    assert release_address("cos", "18613.164.68", "x86_64", mirror=None).endswith("/18613.164.68")
+    assert release_address("cos", "b1", "x86_64", mirror="http://m/") == "http://m/b1"
+    with pytest.raises(NotFoundError):
+        release_address("debian", "12", "x86_64", mirror=None)

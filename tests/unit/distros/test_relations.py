@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from debian import debian_support
-from provision.distros.debian.relations import (
+from provision.distros.archive import (
     compare_versions,
     parse_depends,
     upstream_version,

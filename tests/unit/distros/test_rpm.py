@@ -15,16 +15,16 @@ from provision.distros import (
     distro_named,
     find_distro,
     release_of,
+    rpm,
 )
 from provision.distros.distro import Archive
-from provision.distros.rpm_based import rpm
-from provision.distros.rpm_based.dnf import (
+from provision.distros.dnf import (
     Dnf,
     archive_of_headers,
     archived_files,
     header_addresses,
 )
-from provision.distros.rpm_based.zypper import Zypper
+from provision.distros.zypper import Zypper
 from provision.errors import ProvisionError
 
 _SHA = "a" * 64

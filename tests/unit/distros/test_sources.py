@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.config import ArchiveConfig
+from provision.config import ArchiveConfig, DistroConfig
 from provision.distros import Repository, find_distro
-from provision.distros.debian.sources import suite_addresses
+from provision.distros.repositories import repositories_of
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
@@ -49,7 +49,7 @@ def suites(root: Path, distro: str, sources: str, config: ArchiveConfig) -> list
     apt = root / "etc/apt/sources.list"
     apt.parent.mkdir(parents=True, exist_ok=True)
     apt.write_text(sources)
-    return suite_addresses(find_distro(distro), config=config, root=root)
+    return [*repositories_of(find_distro(distro), DistroConfig(archive=config), root)]
 
 
 def shown(found: list[Repository]) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.files import HostFiles
-from provision.distros.debian.relations import version_key
+from provision.distros.archive import version_key
 from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from provision.catalogue import Recipe
-from provision.distros.debian.archive import Archive
+from provision.distros.archive import Archive
 from provision.errors import ConfigError, NotFoundError
 from provision.sources.candidates import (
     SourceContext,

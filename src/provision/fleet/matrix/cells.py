@@ -19,7 +19,7 @@ from provision.build.request import VersionRequest
 from provision.build.versions import suitable_versions
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
-from provision.distros.debian.relations import version_key
+from provision.distros.archive import version_key
 from provision.documents import Frozen, like
 from provision.errors import NotFoundError, UsageError
 from provision.host.kernels import kernel_series

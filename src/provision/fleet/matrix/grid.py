@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import provision
-from provision.distros.debian.relations import version_key
+from provision.distros.archive import version_key
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Result, read_result

@@ -16,7 +16,7 @@ from provision.catalogue import Entry, Recipe, version_matches
 from provision.catalogue.suitability import Card, flavour_for
 from provision.catalogue.upstream import is_of
 from provision.distros import distro_named, source_names, uses_archive
-from provision.distros.debian.archive import Archive
+from provision.distros.archive import Archive
 from provision.errors import NotFoundError, UsageError
 from provision.fleet.matrix.cells import (
     Offer,

@@ -17,9 +17,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+from provision.distros import rpm
 from provision.distros.distro import Archive, Distro
 from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply
-from provision.distros.rpm_based import rpm
 from provision.explain import fill
 from provision.host.kernels import kernel_order
 

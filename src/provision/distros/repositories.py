@@ -1,26 +1,30 @@
-"""Where apt takes a release's packages from: provision.toml's mirror, or the host's own sources.
+"""Where packages come from on a host: provision.toml's repositories, or those of the host itself.
 
-apt reads them in the solving container, and is the judge of what they hold.
+apt's own sources and settings: sources.list(5) of apt 2.6 and 3.0, apt.conf(5). apt reads them in
+the solving container, and is the judge of what they hold.
 
-Source: sources.list(5) of apt 2.6 and 3.0.
+Subscriptions: a subscription's files lie at known paths, which the distro's data name. Clouds sell
+RHEL without one: the repository files of their update infrastructure (RHUI) name certificates of
+their own. Those that ask for an instance's identity too, by a plugin of dnf (AWS, Google), refuse
+the container. Source: dnf.conf(5), ``sslclientcert`` and its like.
 """
 
 from __future__ import annotations
 
 import base64
+import configparser
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.config import PATH as CONFIG_PATH
-from provision.config import ArchiveConfig
-from provision.distros.distro import AptArchive
+from provision.config import ArchiveConfig, DistroConfig
+from provision.distros.distro import AptArchive, Distro, Entitlement, release_of
 from provision.distros.family import Repository
-from provision.distros.known import archive_of, release_of
-from provision.errors import NotFoundError, ProvisionError
-from provision.files import glob_in_root, in_root, settled_path
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import glob_in_root, holds_something, in_root, settled_path
 from provision.pin import DistroPin
 
 log = logging.getLogger(__name__)
@@ -156,14 +160,56 @@ def binary_key(content: bytes, *, name: str) -> bytes:
     return keys
 
 
-def suite_addresses(pin: DistroPin, *, config: ArchiveConfig, root: Path) -> list[Repository]:
-    """Return the suites of a distro's archive as repositories.
+def repositories_of(pin: DistroPin, config: DistroConfig, root: Path) -> tuple[Repository, ...]:
+    """Return the repositories that are read; none: those that the base image names.
 
-    A mirror in ``provision.toml`` takes precedence. Otherwise, the machine's own apt configuration
-    names the addresses. If it is for another release of the same distro, the suites of this release
-    are read at the same addresses.
+    For the family of apt, each is a suite: at the mirror of provision.toml, else where the
+    machine's own apt configuration says. If that is for another release of the same distro, the
+    suites of this release are read at the same addresses.
     """
-    archive = archive_of(pin)
+    distro, _ = release_of(pin)
+    if distro.apt is None:
+        return _of_provision_toml(pin, config, root)
+    if config.repositories:
+        raise UsageError(
+            f"{in_root(root, CONFIG_PATH)}: distros.{pin.id}.repositories: packages of {pin.id}"
+            " come from an archive with suites, and such repositories are of dnf and zypper.",
+            resolution=f"Remove 'repositories' of [distros.{pin.id}], and name the archive"
+            f' instead: [distros.{pin.id}.archive] mirror = "{config.repositories[0].urls[0]}",'
+            ' keyring = "/path/of/its/key".',
+            details="\n".join(f"repository '{one.id}'" for one in config.repositories),
+        )
+    return tuple(_suites(pin, distro.apt, config.archive, root))
+
+
+def _of_provision_toml(pin: DistroPin, config: DistroConfig, root: Path) -> tuple[Repository, ...]:
+    """Return the repositories that provision.toml names for a release, with their keys."""
+    data, release = release_of(pin)
+    found = []
+    for one in config.repositories:
+        # 9.4 is a release of 9, as everywhere.
+        if one.version is not None and data.release(one.version) != release:
+            continue
+        keys: dict[str, bytes] = {}
+        for name in one.keys:
+            path = settled_path(root, name)
+            if not path.is_file():
+                raise NotFoundError(
+                    f"There is no key '{path}', which the repository '{one.id}' names.",
+                    resolution=f"Put it there, or correct [distros.{pin.id}] repositories in"
+                    f" /{CONFIG_PATH}.",
+                )
+            # The container's programs read lists of keys, in which a blank or comma ends a name.
+            plain = re.sub(r"[^A-Za-z0-9+._-]", "_", path.name)
+            keys[f"{len(keys)}-{plain}" if plain in keys else plain] = path.read_bytes()
+        signed = data.signed_index if one.signed is None else one.signed
+        found.append(Repository(one.id, one.urls, keys, is_signed=signed))
+    return tuple(found)
+
+
+def _suites(
+    pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path
+) -> list[Repository]:
     sources = _configured(pin, archive, config, root) or _of_apt(pin, archive, config, root)
     found: list[Repository] = []
     for source in sources:
@@ -197,7 +243,7 @@ def _keys(
                 resolution=f"Put it there, or correct [distros.….archive] keyring in"
                 f" /{CONFIG_PATH}.",
             )
-        return _named([path]), False
+        return _key_files([path]), False
     if "BEGIN PGP" in source.signed_by:
         # An indented field, whose empty line is a dot.
         lines = [line.strip() for line in source.signed_by.splitlines()]
@@ -210,10 +256,10 @@ def _keys(
     own = {in_root(root, name).resolve() for name in archive.keyrings}
     if {file.resolve() for file in files} <= own:
         return {}, False
-    return _named(file for file in files if file.is_file()), is_foreign
+    return _key_files(file for file in files if file.is_file()), is_foreign
 
 
-def _named(paths: Iterable[Path]) -> dict[str, bytes]:
+def _key_files(paths: Iterable[Path]) -> dict[str, bytes]:
     keys = {}
     for path in paths:
         content = path.read_bytes()
@@ -282,3 +328,114 @@ def _derived(sources: Iterable[AptSource], pin: DistroPin) -> list[AptSource]:
     return [
         replace(source, suite=suite) for source in sources for suite in suites.get(source.suite, ())
     ]
+
+
+# In the order in which apt reads them; of a folder only these names.
+_SETTINGS = ("apt.conf.d/*", "apt.conf")
+_SETTINGS_NAME = re.compile(r"[\w-]+|[\w.-]+\.conf")
+_TOKEN = re.compile(
+    r"//[^\n]*|\#[^\n]*|/\*(?s:.*?)\*/"
+    r'|"(?P<value>[^"]*)"|(?P<sign>[{};])|(?P<word>[^\s"{};]+)'
+)
+_TRUE = frozenset({"yes", "true", "with", "on", "enable"})
+
+
+def is_true(value: str) -> bool:
+    """Return whether apt reads a value as true, where false is what it is without one."""
+    return value.lower() in _TRUE or (value.isdigit() and int(value) != 0)
+
+
+def apt_settings(root: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the file and the value of each setting of a name, in lower case; the last one counts.
+
+    ``A::B "x";`` and ``A { B "x"; };`` are the same.
+    """
+    for pattern in _SETTINGS:
+        for path in glob_in_root(root, f"etc/apt/{pattern}"):
+            if _SETTINGS_NAME.fullmatch(path.name) and in_root(root, path).is_file():
+                for key, value in _settings(in_root(root, path).read_text(errors="replace")):
+                    if key.lower() == name:
+                        yield str(path), value
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    outer: list[str] = []
+    words: list[str] = []
+    for token in _TOKEN.finditer(text):
+        match token["sign"]:
+            case "{":
+                outer.append(words[0] if words else "")
+                words = []
+            case "}":
+                outer = outer[:-1]
+                words = []
+            case ";":
+                if len(words) > 1:
+                    yield "::".join([*outer, words[0]]), words[1]
+                words = []
+            case _:
+                word = token["word"] if token["value"] is None else token["value"]
+                words += [] if word is None else [word]
+
+
+_CERTIFICATES = ("sslclientcert", "sslclientkey", "sslcacert")
+_OFF = {"0", "no", "false", "off"}
+
+
+def entitlements_of(distro: Distro, root: Path) -> dict[str, str]:
+    """Return what a host has: path on the host by path in the container."""
+    paths = {one.container: in_root(root, one.host) for one in distro.entitlement}
+    found = {inside: str(path) for inside, path in paths.items() if holds_something(path)}
+    if distro.family == "dnf" and _lacking(distro, found):
+        found |= _of_a_cloud(root)
+    return found
+
+
+def lacking_entitlements(distro: Distro, root: Path) -> list[Entitlement]:
+    """Return what nothing can be solved without, and the host has not."""
+    lacking = _lacking(distro, entitlements_of(distro, root))
+    return [] if distro.family == "dnf" and _of_a_cloud(root) else lacking
+
+
+def _lacking(distro: Distro, found: dict[str, str]) -> list[Entitlement]:
+    return [one for one in distro.entitlement if one.required and one.container not in found]
+
+
+def _of_a_cloud(root: Path) -> dict[str, str]:
+    """Return repository files that name a client's certificate, and what they name, if enabled."""
+    found: dict[str, str] = {}
+    for name in glob_in_root(root, "etc/yum.repos.d/*.repo"):
+        named = {
+            PurePosixPath(path): in_root(root, path)
+            for path in _named_by(in_root(root, name), root)
+        }
+        files = {str(path): str(place) for path, place in named.items() if place.is_file()}
+        if files:
+            found |= {f"/{name}": str(in_root(root, name)), **files}
+    return found
+
+
+def _named_by(file: Path, root: Path) -> Iterator[str]:
+    """Yield the files that the enabled repositories of a file name; none without a certificate."""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        text = file.read_text(errors="replace")
+        parser.read_string(text)
+    except (OSError, configparser.Error):
+        # dnf leaves it out too.
+        return
+    is_used = False
+    for name in parser.sections():
+        section = parser[name]
+        if section.get("sslclientcert") and section.get("enabled", "1").lower() not in _OFF:
+            is_used = True
+            yield from (
+                path for key in _CERTIFICATES if (path := section.get(key, "")).startswith("/")
+            )
+            for address in section.get("gpgkey", "").replace(",", " ").split():
+                if address.startswith("file:///"):
+                    yield address.removeprefix("file://")
+    # What stands for $NAME in addresses, such as the minor release that a host stays at.
+    for variable in glob_in_root(root, "etc/dnf/vars/*") if is_used else ():
+        if f"${variable.name}" in text:
+            yield f"/{variable}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 
+from provision.distros import rpm
 from provision.distros.distro import Distro
 from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
-from provision.distros.rpm_based import rpm
 from provision.host.kernels import kernel_order
 
 # zypper has no option for authorities: it trusts those of the image, and those that are added so.

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote, urlsplit
 
-from provision.distros.debian.archive import packages_script
+from provision.distros.archive import packages_script
 from provision.distros.distro import Distro
 from provision.distros.family import (
     AUTHORITIES,

@@ -1,1 +1,0 @@
-"""The families of dnf and zypper: distros whose packages are RPM's."""
