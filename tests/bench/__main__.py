@@ -13,16 +13,11 @@ from rich.console import Console
 from bench import (
     agent,
     beside,
-    demo,
-    distros,
     fleet,
     hook,
-    matrix,
     nvidia,
-    playbook,
     product,
     registry,
-    runfile,
     starts,
     trial,
 )
@@ -47,12 +42,7 @@ _GROUPS: tuple[Group, ...] = (
     *agent.GROUPS,
     *beside.GROUPS,
     *trial.GROUPS,
-    *runfile.GROUPS,
     *registry.GROUPS,
-    *matrix.GROUPS,
-    *distros.GROUPS,
-    *playbook.GROUPS,
-    *demo.GROUPS,
 )
 
 

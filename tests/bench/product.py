@@ -20,7 +20,7 @@ from kit.product import Provision
 if TYPE_CHECKING:
     from bench.scene import Scene
 
-__all__ = ["BUILD", "FIRST", "GROUPS", "before_make", "make_outside"]
+__all__ = ["BUILD", "FIRST", "GROUPS"]
 
 _ROUNDS = 15
 _BUILDS = 2
@@ -109,26 +109,22 @@ def _make_inside(scene: Scene) -> tuple[float, float]:
 
 def _make_outside(scene: Scene) -> float:
     """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
-    tree, command = before_make(scene, scene.provision, *_UPGRADE)
-    taken = seconds_of(partial(make_outside, tree, command))
+    tree, command = _before_make(scene)
+    words = ["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command]
+    taken = seconds_of(partial(run, words))
     shutil.rmtree(tree, ignore_errors=True)
     return taken
 
 
-def make_outside(tree: Path, command: str) -> None:
-    """Run a recipe's make in a folder with the files of its build."""
-    run(["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
-
-
-def before_make(scene: Scene, provision: Provision, *words: str | Path) -> tuple[Path, str]:
+def _before_make(scene: Scene) -> tuple[Path, str]:
     """The build stage's files as they are when make starts, and the command that starts it."""
     folder = Path(tempfile.mkdtemp(dir=scene.folder))
     context = folder / "context"
-    provision("build", *words, "--render", context)
+    scene.provision("build", *_UPGRADE, "--render", context)
     before, _, build = (context / "Dockerfile").read_text().rpartition(_JOBS)
     (context / "Dockerfile").write_text(before)
     image = "provision-bench:before-make"
-    base = provision.json("resolve", *words)["base"]["image"]
+    base = scene.provision.json("resolve", *_UPGRADE)["base"]["image"]
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
     scene.engine.docker("build", "--tag", image, *arguments, context)
     tree = scene.engine.unpack(image, folder / "outside")

@@ -140,11 +140,6 @@ class Ansible:
         inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": everywhere}}))
         return [_PROGRAMS / "ansible-playbook", "-i", inventory, playbook, *words]
 
-    def ping_words(self) -> list[str | Path]:
-        """The command line of the least that Ansible does, with the inventory of the last run."""
-        inventory = self.folder / "inventory.yml"
-        return [_PROGRAMS / "ansible", "-i", inventory, "all", "-m", "ansible.builtin.ping"]
-
     def environment(self) -> dict[str, str]:
         """Variables that keep the caller's own Ansible configuration out of it."""
         settings = self.folder / "ansible.cfg"
