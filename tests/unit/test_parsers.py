@@ -29,8 +29,12 @@ from provision.documents import load_json, load_toml
 from provision.elf import read_elf
 from provision.errors import ProvisionError
 from provision.fleet.fleet_file import Fleet
-from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
-from provision.host.devices.reading import parse_unique_id
+from provision.host.devices import (
+    parse_capability,
+    parse_information,
+    parse_unique_id,
+    parse_version,
+)
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.registry.names import parse_reference

@@ -22,7 +22,7 @@ from provision.errors import ProvisionError
 from provision.files import glob_in_root
 from provision.host import STORE
 from provision.host.boot_entries import Ask
-from provision.host.devices.reading import recorded_problems
+from provision.host.devices import recorded_problems
 from provision.host.kernels import boot_id, find_kernels, is_running_host, machine
 from provision.kmod.check import why_unchecked
 from provision.kmod.guest import find_qemu

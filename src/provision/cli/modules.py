@@ -22,7 +22,7 @@ from provision.cli.output import (
 )
 from provision.config import load
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
-from provision.host.devices.reading import read_facts_file, recorded
+from provision.host.devices import read_facts_file, recorded
 from provision.kmod.host_modules import (
     LoadResult,
     load_driver,

@@ -14,8 +14,16 @@ from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, text_in_root
 from provision.host import STORE
-from provision.host.devices.nvidia import LIBRARY, PROGRAM, Smi
-from provision.host.devices.reading import VENDORS, Recorded, record_facts, recording, remove_facts
+from provision.host.devices import (
+    LIBRARY,
+    PROGRAM,
+    VENDORS,
+    Recorded,
+    Smi,
+    record_facts,
+    recording,
+    remove_facts,
+)
 from provision.kmod.load import (
     load,
     loadable,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kit.host_tree import DRIVER
-from provision.host.devices.device_facts import Facts
-from provision.host.devices.reading import write_facts
+from provision.host.devices import Facts, write_facts
 from unit.agent.host import Host
 
 

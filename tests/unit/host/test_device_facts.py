@@ -13,9 +13,14 @@ from pydantic import ValidationError
 
 from kit.gpus import report
 from provision.errors import ProvisionError
-from provision.host.devices.device_facts import Facts, Mig
-from provision.host.devices.nvidia import parse_information, parse_reports, parse_version
-from provision.host.devices.reading import parse_unique_id
+from provision.host.devices import (
+    Facts,
+    Mig,
+    parse_information,
+    parse_reports,
+    parse_unique_id,
+    parse_version,
+)
 from provision.host.facts import pci_address, pci_order
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"

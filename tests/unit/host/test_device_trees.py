@@ -15,11 +15,12 @@ from kit.host_tree import HostTree
 from provision.build.workspace import load_settings
 from provision.config import Config
 from provision.errors import InUseError, ProvisionError, UsageError
-from provision.host.devices import nvidia
-from provision.host.devices.device_facts import Facts, minor_number
-from provision.host.devices.reading import (
+from provision.host import devices
+from provision.host.devices import (
     AMD,
+    Facts,
     drm_facts,
+    minor_number,
     read_facts_file,
     record_facts,
     recorded,
@@ -179,7 +180,7 @@ def test_who_unloads_waits_for_who_collects(
 ) -> None:
     _store(host_tree.root)
     load_driver(host_tree.root, Config(), "gpu")
-    monkeypatch.setattr("provision.host.devices.reading._WAIT_S", 0.1)
+    monkeypatch.setattr("provision.host.devices._WAIT_S", 0.1)
     with recording(host_tree.root), pytest.raises(InUseError, match=r"devices\.lock"):
         unload_driver(host_tree.root, Config(), "gpu")
     assert "demo" in host_tree.loaded()
@@ -258,14 +259,14 @@ def test_what_is_no_text_of_the_kernel_is_left_out(tmp_path: Path) -> None:
     os.mkfifo(first)
     with second.open("ab") as stream:
         stream.truncate(1 << 40)
-    facts = nvidia.nvidia_facts(tmp_path)
+    facts = devices.nvidia_facts(tmp_path)
     assert facts is not None
     assert facts.devices == ()
     assert len(facts.problems) == 2
     version = tmp_path / "proc/driver/nvidia/version"
     version.unlink()
     os.mkfifo(version)
-    assert nvidia.nvidia_facts(tmp_path) is None
+    assert devices.nvidia_facts(tmp_path) is None
 
 
 def test_sysfs_is_read_as_carefully(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_two_gpus_of_one_minor_number_are_left_out_by_name(tmp_path: Path) -> No
     _nvidia(tmp_path)
     text = b"Bus Location: 0000:d1:00.0\nDevice Minor: 1\n"
     write(tmp_path / "proc/driver/nvidia/gpus/0000:d1:00.0/information", text)
-    facts = nvidia.nvidia_facts(tmp_path)
+    facts = devices.nvidia_facts(tmp_path)
     assert facts is not None
     assert [device.minor for device in facts.devices] == [0]
     [problem] = facts.problems
@@ -308,5 +309,5 @@ def test_two_gpus_of_one_minor_number_are_left_out_by_name(tmp_path: Path) -> No
 def test_minor_numbers(text: str, expected: int | None) -> None:
     assert minor_number(text) == expected
     line = f"Bus Location: 0000:01:00.0\nDevice Minor: {text}\n"
-    assert nvidia.parse_information(line).minor == expected
-    assert nvidia.parse_capability(f"DeviceFileMinor: {text.strip()}\n") == expected
+    assert devices.parse_information(line).minor == expected
+    assert devices.parse_capability(f"DeviceFileMinor: {text.strip()}\n") == expected

@@ -12,8 +12,7 @@ import pytest
 
 from kit.files import write
 from kit.gpus import FACTS, add_gpus, make_nvml, nvidia_smi
-from provision.host.devices.nvidia import Smi, nvidia_facts
-from provision.host.devices.reading import record_facts
+from provision.host.devices import Smi, nvidia_facts, record_facts
 
 if TYPE_CHECKING:
     from pathlib import Path

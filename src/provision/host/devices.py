@@ -1,22 +1,152 @@
-"""Facts of NVIDIA's GPUs: by the driver's own nvidia-smi, else from the driver's files in /proc."""
+"""Facts about a host's accelerators: indices, UUIDs, PCI addresses, device nodes.
+
+Written to ``/run/oci-decorator/devices/<vendor>.json``, where oci-decorator finds the node that
+belongs to an index or a UUID. Those of NVIDIA's GPUs come from the driver's own nvidia-smi, in a
+process of its own (docs/decisions/07-store-and-modules.md), else from the driver's files in /proc.
+
+The files below another host's root are not the kernel's: they may have any content.
+
+``docs/reference/device-facts.schema.json`` is made from these types.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 from xml.etree import ElementTree as ET
 
-from provision.errors import ProvisionError
-from provision.files import glob_in_root, in_root
-from provision.host.devices.device_facts import Device, Facts, Mig, kernel_text, minor_number
+from pydantic import ConfigDict, Field, StringConstraints
+
+from provision.documents import Frozen, load_json
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import glob_in_root, in_root, lock, open_regular, remove_drafts, write_atomic
 from provision.host.facts import pci_address, pci_order
 from provision.host.kernels import has_this_boot
 from provision.run import Completed, run
+
+# Sixteen pages: sysfs shows one, and NVIDIA's driver a few lines.
+LARGEST = 64 << 10
+# Linux keeps twenty bits for the minor number of a node: MINORBITS in linux/kdev_t.h.
+LARGEST_MINOR = (1 << 20) - 1
+_NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
+Number = Annotated[int, Field(ge=0)]
+Text = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# As sysfs names devices, in lower case: a domain has four digits, or more where it needs them.
+PciAddress = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$")
+]
+Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9/-]*$", max_length=96)]
+# A name below /dev.
+NodePath = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")
+]
+Dotted = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")]
+# One word in lower case, as in NVIDIA_REQUIRE_CUDA: brand=tesla.
+Brand = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
+
+
+def kernel_text(path: Path) -> str | None:
+    """Return a file's text; None if it can't be read, or can't be a file of the kernel.
+
+    The kernel's are regular files (a FIFO would block its reader) of ``LARGEST`` bytes at most.
+    """
+    try:
+        with open_regular(path) as stream:
+            content = stream.read(LARGEST + 1)
+    except OSError:
+        return None
+    return None if len(content) > LARGEST else content.decode(errors="replace")
+
+
+def minor_number(text: str) -> int | None:
+    """Return the minor number of a node in a text; None if it has no valid one. Pure."""
+    match = _NUMBER.fullmatch(text.strip())
+    number = None if match is None else int(match[0])
+    return None if number is None or number > LARGEST_MINOR else number
+
+
+class Mig(Frozen):
+    """A part of a GPU that is used like a GPU: NVIDIA's Multi-Instance GPU.
+
+    Attributes:
+        index: Its number on its GPU, as in ``nvidia-smi -L``.
+        uuid: Its UUID.
+        gpu_instance: Number of the GPU instance.
+        compute_instance: Number of the compute instance in it.
+        nodes: Nodes below /dev that give access to both, besides the GPU's own.
+    """
+
+    index: Number | None = None
+    uuid: Uuid
+    gpu_instance: Number
+    compute_instance: Number
+    nodes: tuple[NodePath, ...]
+
+
+class Device(Frozen):
+    """A device.
+
+    Attributes:
+        index: Its number in the order of PCI addresses.
+        minor: Number in the name of its node: of ``nvidia0``, ``renderD128``.
+        pci: Its PCI address.
+        uuid: Its UUID; left out if it is not known.
+        name: The vendor's name of the product, for people.
+        brand: The product line, as requirements of images name it.
+        arch: The compute capability.
+        mig: Its parts; left out if it is not divided.
+    """
+
+    index: Number
+    minor: Number
+    pci: PciAddress
+    uuid: Uuid | None = None
+    name: Text | None = None
+    brand: Brand | None = None
+    arch: Dotted | None = None
+    mig: tuple[Mig, ...] | None = None
+
+
+class Facts(Frozen):
+    """What is known of a vendor's devices.
+
+    Attributes:
+        schema_version: Of this format.
+        source: Where they come from: NVIDIA's library, the driver's files in /proc, or sysfs.
+        driver_version: Version of the loaded driver.
+        cuda_version: The newest version of CUDA that it can run.
+        devices: In the order of their indices.
+        problems: What is not known, for people.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    source: Literal["nvml", "proc", "sysfs"] | None = None
+    driver_version: Text | None = None
+    cuda_version: Dotted | None = None
+    devices: tuple[Device, ...]
+    problems: tuple[Text, ...] = ()
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        serialize_by_alias=True,
+        title="Facts about devices",
+    )
+
+    def text(self) -> str:
+        """Return the file's text; unknown members are left out."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        if not self.problems:
+            del document["problems"]
+        return json.dumps(document, indent=2) + "\n"
+
 
 # Seconds. A driver without the persistence daemon wakes one GPU after the other, each in a second
 # or two; provision-boot.service has three minutes for everything.
@@ -373,3 +503,171 @@ def _read(root: Path, path: PurePosixPath) -> str | None:
         return kernel_text(in_root(root, path))
     except OSError:
         return None
+
+
+FOLDER = PurePosixPath("run/oci-decorator/devices")
+_LOCK = PurePosixPath("run/provision/devices.lock")
+# Longer than its holder may wait for nvidia-smi, and for a process that can't be killed.
+_WAIT_S = 90.0
+_RENDER = re.compile(r"renderD([0-9]+)", re.ASCII)
+_UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class DrmVendor:
+    """A vendor of GPUs that the kernel's DRM drivers serve."""
+
+    pci: str
+    # The kernel's driver, which may have its own version.
+    module: str
+
+
+AMD = DrmVendor("0x1002", "amdgpu")
+INTEL = DrmVendor("0x8086", "i915")
+
+
+def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
+    """Return the facts of a vendor's GPUs; None if there are none.
+
+    A node without a PCI device of its own (a partition of an AMD GPU) is left out.
+
+    Source: https://docs.kernel.org/gpu/drm-uapi.html, https://docs.kernel.org/gpu/amdgpu/
+    """
+    found = []
+    for path in glob_in_root(root, "sys/class/drm/renderD*"):
+        node = _RENDER.fullmatch(path.name)
+        folder = in_root(root, path / "device")
+        address = pci_address(folder.name)
+        minor = minor_number(node[1]) if node else None
+        if minor is not None and address and _text(folder / "vendor") == vendor.pci:
+            found.append((pci_order(address), address, minor, folder))
+    if not found:
+        return None
+    devices = [
+        Device(
+            index=i,
+            minor=minor,
+            pci=address,
+            uuid=parse_unique_id(_text(folder / "unique_id") or ""),
+            name=_text(folder / "product_name") or None,
+        )
+        for i, (_order, address, minor, folder) in enumerate(sorted(found, key=lambda row: row[:3]))
+    ]
+    version = _text(in_root(root, PurePosixPath("sys/module", vendor.module, "version")))
+    return Facts(source="sysfs", driver_version=version or None, devices=tuple(devices))
+
+
+def parse_unique_id(text: str) -> str | None:
+    """Return the UUID that ROCm gives to a GPU, from amdgpu's ``unique_id``. Pure.
+
+    Source: https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    """
+    match = _UNIQUE.fullmatch(text.strip().lower())
+    if match is None or not int(match[1], 16):
+        return None
+    return f"GPU-{match[1]:0>16}"
+
+
+def _text(path: Path) -> str | None:
+    text = kernel_text(path)
+    return None if text is None else "".join(c for c in text if c.isprintable()).strip()
+
+
+# The vendors whose devices any host may have, however their drivers were installed.
+_SOURCES: Mapping[str, Callable[[Path, Sequence[Smi]], Facts | None]] = {
+    "nvidia": nvidia_facts,
+    "amd": lambda root, _stored: drm_facts(root, AMD),
+    "intel": lambda root, _stored: drm_facts(root, INTEL),
+}
+VENDORS = tuple(_SOURCES)
+
+
+def facts_path(root: Path, vendor: str) -> Path:
+    """Return the file with the facts of a vendor's devices."""
+    if not vendor or "/" in vendor or vendor.startswith("."):
+        raise UsageError(
+            f"'{vendor}' is not a valid name of a vendor.",
+            resolution="Name one of those that 'provision devices' lists.",
+        )
+    return in_root(root, FOLDER) / f"{vendor}.json"
+
+
+@contextmanager
+def recording(root: Path) -> Iterator[None]:
+    """Keep other processes from collecting facts, so that older facts never replace newer ones.
+
+    It is held for unloading a driver too: a process that identifies GPUs keeps the driver in use.
+    """
+    with lock(in_root(root, _LOCK), limit=_WAIT_S):
+        yield
+
+
+def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
+    """Write facts, which all users may read; return whether anything changed.
+
+    The caller holds ``recording``.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    return write_atomic(path, facts.text(), mode=0o644)
+
+
+def remove_facts(root: Path, vendor: str) -> bool:
+    """Remove the facts of devices whose driver is gone; return whether there were any.
+
+    The caller holds ``recording``.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def recorded(root: Path) -> list[str]:
+    """Return the vendors with recorded facts."""
+    return [path.stem for path in glob_in_root(root, f"{FOLDER}/*.json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The result of collecting the facts of a vendor's devices."""
+
+    vendor: str
+    facts: Facts | None
+    changed: bool
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is not known."""
+        return self.facts.problems if self.facts else ()
+
+
+def record_facts(
+    root: Path, vendor: str, *, source: str | None = None, stored: Sequence[Smi] = ()
+) -> Recorded:
+    """Collect the facts of a vendor's devices and write their file, or remove it."""
+    with recording(root):
+        facts = _SOURCES[source or vendor](root, stored)
+        changed = remove_facts(root, vendor) if facts is None else write_facts(root, vendor, facts)
+    return Recorded(vendor, facts, changed)
+
+
+def read_facts_file(root: Path, vendor: str) -> Facts:
+    """Return the recorded facts of a vendor's devices."""
+    return load_json(facts_path(root, vendor), Facts)
+
+
+def recorded_problems(root: Path, vendor: str) -> tuple[str, ...]:
+    """Return what is not known of a vendor's devices; empty where they have no facts.
+
+    A file that can't be read is a problem too.
+    """
+    try:
+        return read_facts_file(root, vendor).problems
+    except NotFoundError:
+        return ()
+    except (OSError, ProvisionError) as error:
+        return (f"the facts of its devices can't be read: {error}",)
