@@ -287,7 +287,7 @@ def _has_parameter(path: Path, name: str, tool: Tool) -> bool:
 
 
 def _identity(path: Path, module: Mapping[str, Any], tool: Tool) -> Identity:
-    """Return by what a module is recognised, as kmod/module_file.py reads it on hosts."""
+    """Return by what a module is recognised, as kmod/modules.py reads it on hosts."""
     found = _BUILD_ID.search(tool(["readelf", "--notes", "--wide", str(path)]))
     note = _note(bytes.fromhex(found[1])) if found else b""
     srcversion = tool(["modinfo", "-F", "srcversion", str(path)]).strip()

@@ -25,7 +25,7 @@ from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
 from kit.two_part_driver import DUO, duo_catalogue
-from provision.host.boot_entries import pack_from_slot
+from provision.host.boot import pack_from_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from kit.guest.qemu import accelerator
 from kit.probe import installed_program
 from kit.process import run
 from provision.build.workspace import load_settings
-from provision.kmod.boot_files import BootFiles, boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
+from provision.kmod.guest_packages import BootFiles, boot_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

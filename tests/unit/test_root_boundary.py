@@ -17,7 +17,7 @@ from kit.files import write_all
 from kit.host_tree import DRIVER, HostTree
 from provision.files import in_root
 from provision.host.kernels import find_kernels
-from provision.kmod.loaded import loaded_modules
+from provision.kmod.modules import loaded_modules
 from provision.store.activate import activate_entry
 from provision.store.entries import linked_kernels, stored_drivers
 from provision.store.layout import Layout

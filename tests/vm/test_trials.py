@@ -31,8 +31,8 @@ from kit.process import run, wait_for
 from kit.product import BUILD_NETWORK, Provision
 from kit.repackaged import download
 from provision.build.workspace import load_settings
-from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, run_guest
+from provision.kmod.guest_packages import boot_files
 from provision.manifest import Manifest
 from vm.stored import Store
 

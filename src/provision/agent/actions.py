@@ -23,9 +23,7 @@ from provision.errors import (
 )
 from provision.files import in_root
 from provision.host.kernels import boot_id
-from provision.kmod.check import CheckFailedError, run_check
-from provision.kmod.host_modules import record_loaded, unloading
-from provision.kmod.load import load, unload
+from provision.kmod.load import CheckFailedError, load, record_loaded, run_check, unload, unloading
 from provision.manifest import MANIFEST, load_manifest
 from provision.progress import Note, report
 from provision.run import beside, find_program

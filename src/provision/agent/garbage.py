@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from provision.agent.model import Desired
-from provision.agent.package_manager import is_calm
 from provision.build.image import (
     DIGEST_LABEL,
     TOOLCHAIN_KERNEL_LABEL,
@@ -34,7 +33,7 @@ from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
 from provision.host import STORE
-from provision.host.kernels import Kernels, find_kernels, kernel_order
+from provision.host.kernels import Kernels, find_kernels, is_calm, kernel_order
 from provision.kmod.verify import stored_manifest
 from provision.progress import Note, report
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel

@@ -24,7 +24,7 @@ from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, write_atomic
 from provision.host import STORE
-from provision.host.boot_entries import (
+from provision.host.boot import (
     GRUB_DROP_INS,
     GRUB_ENVIRONMENTS,
     NAME_AN_ENTRY,

@@ -11,7 +11,7 @@ from provision.catalogue.suitability import Card
 from provision.config import Config, DriverConfig
 from provision.documents import Frozen
 from provision.errors import ProvisionError
-from provision.host.initramfs import IF_IT_COMES_BACK
+from provision.host.boot import IF_IT_COMES_BACK
 from provision.host.kernels import Kernels
 from provision.store.foreign import OtherInstallation
 from provision.store.state import Failure, KernelState

@@ -21,13 +21,12 @@ from provision.catalogue.suitability import Card, deciding, undriven, unserved
 from provision.errors import ProvisionError
 from provision.files import glob_in_root
 from provision.host import STORE
-from provision.host.boot_entries import Ask
+from provision.host.boot import Ask
 from provision.host.devices import recorded_problems
+from provision.host.facts import find_qemu
 from provision.host.kernels import boot_id, find_kernels, is_running_host, machine
-from provision.kmod.check import why_unchecked
-from provision.kmod.guest import find_qemu
-from provision.kmod.load import devices_of
-from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
+from provision.kmod.load import devices_of, why_unchecked
+from provision.kmod.modules import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.manifest import Manifest
 from provision.store.activate import HostFiles, host_files, initramfs_problem

@@ -74,7 +74,7 @@ class PackageStore:
         self.trees = self.folder / "trees"
         self.runfiles = self.folder / "runfiles"
         self.commits = self.folder / "commits"
-        # What packages of kernels were unpacked for, by ``provision.kmod.boot_files``.
+        # What packages of kernels were unpacked for, by ``provision.kmod.guest_packages``.
         self.boot = self.folder / "boot"
         self.locks = state / "locks"
         self._closures = self.folder / "closures"

@@ -32,7 +32,7 @@ from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download, download_summed
 from provision.files import in_root, lock, mark_used, settled_path, state_of, write_atomic
-from provision.host.boot_entries import pack_from_slot
+from provision.host.boot import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Sha256, TreePin
 from provision.progress import Note, report

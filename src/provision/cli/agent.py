@@ -37,7 +37,7 @@ from provision.cli.output import (
     table,
 )
 from provision.errors import ExitCode, NotFoundError, choices
-from provision.host.kernels import kernels_of_usr
+from provision.host.kernels import kernels_of_usr, wait_for_kernel
 from provision.store.state import IN_USE
 
 _LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other": "another build"}
@@ -357,8 +357,6 @@ def apply_command(
             result = at_boot.boot(root, catalogues=catalogues)
         else:
             if wait_kernel:
-                from provision.agent.package_manager import wait_for_kernel  # noqa: PLC0415 - as above
-
                 wait_for_kernel(root)
             desired = load_desired(root, catalogues=catalogues, keep=not extra_kernels)
             moves = update or (timer and desired.config.policy.update == "timer")

@@ -19,7 +19,7 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, of_pin, remark, size_of, table
 from provision.engine.docker_api import find_image, names_registry
 from provision.errors import UsageError
-from provision.kmod.check import why_unchecked
+from provision.kmod.load import why_unchecked
 from provision.kmod.trial import require_loading
 from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
 from provision.registry.find import TrustOverride

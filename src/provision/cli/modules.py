@@ -23,7 +23,7 @@ from provision.cli.output import (
 from provision.config import load
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
 from provision.host.devices import read_facts_file, recorded
-from provision.kmod.host_modules import (
+from provision.kmod.load import (
     LoadResult,
     load_driver,
     refresh,

@@ -18,8 +18,8 @@ from provision.doctor.observation import (
     installed,
 )
 from provision.files import glob_in_root, in_root, selinux_label
+from provision.host.boot import IF_IT_COMES_BACK
 from provision.host.facts import signature_rules
-from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.load import devices_of, loaded_conflicts
 from provision.kmod.loader import (
     FIRMWARE_FOLDER,

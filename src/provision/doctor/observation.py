@@ -19,7 +19,7 @@ from provision.config import Config, DriverConfig
 from provision.files import text_in_root
 from provision.host.facts import Facts, read_facts
 from provision.kmod.load import KernelLog
-from provision.kmod.loaded import LoadedModule, loaded_modules
+from provision.kmod.modules import LoadedModule, loaded_modules
 from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest
 from provision.store.layout import Layout

@@ -13,7 +13,8 @@ from provision.doctor.observation import Finding, Observation, check
 from provision.doctor.observation import drivers as configured_drivers
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
-from provision.kmod.guest import find_qemu, how_to_install, qemu_of
+from provision.host.facts import find_qemu, qemu_of
+from provision.kmod.guest import how_to_install
 from provision.registry.keys import settled_keys
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")

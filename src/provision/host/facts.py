@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from distro import LinuxDistribution
 from provision.errors import NotFoundError
 from provision.files import in_root, text_in_root
 from provision.host.kernels import kernel_release, machine
+from provision.run import find_program
 
 # NVML writes eight digits and capital letters, the kernel at least four.
 _ADDRESS = re.compile(
@@ -160,6 +162,23 @@ def find_engines(root: Path) -> tuple[Engine, ...]:
 def _first(root: Path, names: tuple[str, ...] | list[str]) -> str | None:
     # A broken link counts: its target may be mounted later.
     return next((f"/{n}" for n in names if lexists(in_root(root, n, follow=False))), None)
+
+
+# RHEL's QEMU, for its own architecture.
+_QEMU_OF_RHEL = "/usr/libexec/qemu-kvm"
+
+
+def qemu_of(architecture: str) -> str:
+    """Return the name of the program that boots kernels of an architecture."""
+    return f"qemu-system-{architecture}"
+
+
+def find_qemu(architecture: str) -> str | None:
+    """Return this machine's program that boots kernels of an architecture; None: it has none."""
+    names = [qemu_of(architecture)]
+    if os.uname().machine == architecture:
+        names.append(_QEMU_OF_RHEL)
+    return next(filter(None, map(find_program, names)), None)
 
 
 def immutable_kind(root: Path, distro: str) -> str | None:

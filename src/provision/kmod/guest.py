@@ -4,7 +4,7 @@ It boots in seconds, also without KVM, and needs no privileges. What it runs is 
 of the initramfs; what that prints comes through a serial port of its own. The kernel's messages
 come through another one, so that neither spoils the other. All files of a run are open and have no
 name, and QEMU ends with this process: a run that is killed leaves nothing. Where this machine has
-no QEMU, one elsewhere serves as well (``provision.kmod.guest_container``).
+no QEMU, one elsewhere serves as well (``provision.kmod.guest_packages``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import IO, Literal, NamedTuple, Protocol
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import shared_path
+from provision.host.facts import find_qemu, qemu_of
 from provision.progress import Note, report
-from provision.run import TimeLimitError, find_program, stream
+from provision.run import TimeLimitError, stream
 from provision.shipped import templates_dir
 
 _MIB = 1 << 20
@@ -37,8 +38,6 @@ _STARTS_WITHIN_S = 120.0
 # With KVM a kernel needs one; where KVM is offered and does not work, nothing ever comes.
 _KVM_STARTS_WITHIN_S = 5.0
 _KVM = Path("/dev/kvm")
-# RHEL's QEMU, for its own architecture.
-_QEMU_OF_RHEL = "/usr/libexec/qemu-kvm"
 _MEMORY = Path("/proc/meminfo")
 _STARTED = "@started"
 _ENDED = re.compile(r"@ended (\d+)")
@@ -234,19 +233,6 @@ class Ran:
 
 class _EndedError(Exception):
     """The guest's script has ended."""
-
-
-def qemu_of(architecture: str) -> str:
-    """Return the name of the program that boots kernels of an architecture."""
-    return f"qemu-system-{architecture}"
-
-
-def find_qemu(architecture: str) -> str | None:
-    """Return this machine's program that boots kernels of an architecture; None: it has none."""
-    names = [qemu_of(architecture)]
-    if os.uname().machine == architecture:
-        names.append(_QEMU_OF_RHEL)
-    return next(filter(None, map(find_program, names)), None)
 
 
 def package_of(architecture: str) -> str:

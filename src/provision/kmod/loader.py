@@ -26,7 +26,7 @@ from provision.files import (
     text_in_root,
     write_atomic,
 )
-from provision.kmod.module_file import content_digest, read_identity, read_signature
+from provision.kmod.modules import content_digest, read_identity, read_signature
 from provision.loader_script import Identity, Place, in_order, loader
 from provision.manifest import DeviceNode, Manifest, Module
 from provision.progress import Note, report

@@ -15,7 +15,7 @@ from pathlib import Path
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, settled_path
-from provision.kmod.module_file import (
+from provision.kmod.modules import (
     append_signature,
     find_signature,
     read_signature,

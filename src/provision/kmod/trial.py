@@ -25,9 +25,8 @@ from provision.explain import fill, last_line
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import command_line, secure_boot, signature_rules
-from provision.kmod.boot_files import boot_files
 from provision.kmod.guest import Initramfs, Ran, run_guest
-from provision.kmod.guest_container import qemu_in_container
+from provision.kmod.guest_packages import boot_files, qemu_in_container
 from provision.kmod.load import nowhere, reason_of
 from provision.kmod.loader import (
     LOADER,
@@ -37,7 +36,7 @@ from provision.kmod.loader import (
     load_order,
     loader_script,
 )
-from provision.kmod.module_file import read_signature
+from provision.kmod.modules import read_signature
 from provision.kmod.verify import stored_manifest
 from provision.loader_script import Place
 from provision.manifest import MANIFEST, Manifest

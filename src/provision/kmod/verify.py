@@ -19,7 +19,7 @@ from provision.documents import load_if_readable
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
-from provision.kmod.module_file import content_digest, read_identity, read_signature
+from provision.kmod.modules import content_digest, read_identity, read_signature
 from provision.manifest import ADMISSION, MANIFEST, DriverFile, Manifest, Module, load_manifest
 from provision.progress import Transfer, report
 from provision.store.entries import current_entry, entries

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, is_writable, switch_symlink
 from provision.host import STORE
-from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
+from provision.host.boot import IF_IT_COMES_BACK, in_tree, make_again
 from provision.manifest import FileKind, ForeignRoot, Manifest, load_manifest
 from provision.progress import Note, report
 from provision.run import run

@@ -16,10 +16,10 @@ from kit.process import wait_for
 from provision.agent.actions import shutdown_delayed
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired
-from provision.agent.package_manager import wait_for_kernel
 from provision.config import Config
 from provision.documents import parse_json
 from provision.errors import ConfigError
+from provision.host.kernels import wait_for_kernel
 from unit.agent.host import dpkg_at_work
 
 TEXT = b"""

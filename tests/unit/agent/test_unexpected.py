@@ -78,7 +78,7 @@ _DEFECT, _DENIED = ValueError("no"), PermissionError(13, "no")
     ("where", "words", "error", "code"),
     [
         ("provision.agent.run.clean", ["apply"], KeyboardInterrupt(), 130),
-        ("provision.agent.package_manager._busy", ["apply", "--wait-kernel"], _DEFECT, 1),
+        ("provision.host.kernels._busy", ["apply", "--wait-kernel"], _DEFECT, 1),
         ("provision.agent.run.linked_kernels", ["apply", "--kernel", NEXT], _DEFECT, 1),
         ("provision.agent.boot.observe", ["apply", "--boot"], KeyboardInterrupt(), 130),
         ("provision.agent.run.is_written", ["apply"], _DENIED, 1),

@@ -9,7 +9,7 @@ import pytest
 
 from kit.files import HostFiles
 from kit.immutable import kernel_image
-from provision.host.boot_entries import boot_entries, other_slot
+from provision.host.boot import boot_entries, other_slot
 from provision.host.kernels import find_kernels
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"

@@ -28,7 +28,7 @@ from provision.host.devices import (
     recording,
     write_facts,
 )
-from provision.kmod.host_modules import load_driver, refresh, unload_driver
+from provision.kmod.load import load_driver, refresh, unload_driver
 from provision.manifest import DriverFile, Manifest
 from unit.cli.outcome import Outcome
 

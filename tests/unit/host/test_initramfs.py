@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.host.initramfs import in_tree, make_again, module_name
+from provision.host.boot import in_tree, make_again, module_name
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
 # Stand for what lists an initramfs and what makes one, and note how they were called.

@@ -10,7 +10,7 @@ import pytest
 
 from kit.files import HostFiles, write_all
 from kit.immutable import kernel_image
-from provision.host.boot_entries import image_release
+from provision.host.boot import image_release
 from provision.host.kernels import (
     Kernels,
     find_kernels,

@@ -9,7 +9,7 @@ import pytest
 
 from kit.files import HostFiles
 from kit.ostree import Sysroot
-from provision.host.boot_entries import boot_entries
+from provision.host.boot import boot_entries
 from provision.host.kernels import find_kernels
 from provision.shipped import templates_dir
 from provision.store.units import filled

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import MODULE, make_artifact, write
-from provision.kmod.loaded import (
+from provision.kmod.modules import (
     LoadedModule,
     is_same_build,
     loaded_modules,

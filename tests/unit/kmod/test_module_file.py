@@ -13,7 +13,7 @@ from kit.artifact import make_module
 from kit.probe import need_programs
 from kit.process import run
 from provision.errors import ProvisionError
-from provision.kmod.module_file import UNREADABLE, parse_modinfo, read_identity
+from provision.kmod.modules import UNREADABLE, parse_modinfo, read_identity
 
 
 def test_modinfo_reads_the_same(tmp_path: Path) -> None:

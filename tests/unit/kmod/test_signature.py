@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from kit.artifact import MODULE, make_artifact, make_module
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.module_file import (
+from provision.kmod.module_signatures import is_signed, verify_signatures
+from provision.kmod.modules import (
     MAGIC,
     append_signature,
     find_signature,
     read_signature,
 )
-from provision.kmod.module_signatures import is_signed, verify_signatures
 from provision.kmod.verify import verify_artifact
 
 

@@ -1,19 +1,25 @@
-"""What a guest boots: a kernel, some of its modules, and the programs that a loader needs.
+"""What a guest takes from the packages of its kernel's distro.
 
-They come from one place. A host that has the kernel has what its loader will run with, too. Where
-the kernel is not installed, its distro's packages have it: the solver finds them in the archive and
-on the base image of the Pin, and keeps them as it keeps the packages of builds.
+A guest boots a kernel, some of its modules, and the programs that a loader needs, all from one
+place. A host that has the kernel has what its loader will run with, too. Where the kernel is not
+installed, its distro's packages have it: the solver finds them in the archive and on the base image
+of the Pin, and keeps them as it keeps the packages of builds.
+
+A machine without QEMU gets the distro's package of it in a container of that base image, with no
+network, no capabilities, no device, and no folder of the host. It emulates.
 """
 
 from __future__ import annotations
 
 import lzma
+import os
+import shlex
 import struct
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfileobj
@@ -28,10 +34,18 @@ from provision.distros import family_of
 from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path
-from provision.kmod.guest import Initramfs, NotTriedError
+from provision.host.facts import qemu_of
+from provision.kmod.guest import (
+    Files,
+    Initramfs,
+    NotTriedError,
+    Qemu,
+    how_to_install,
+    package_of,
+)
 from provision.pin import Pin
 from provision.progress import Note, Output, report
-from provision.run import run
+from provision.run import TimeLimitError, run
 from provision.shipped import templates_dir
 
 # What a loader and the guest's own scripts run.
@@ -44,7 +58,7 @@ _COLLECT = "guest/collect.sh"
 _UNPACK = "guest/kernel.sh"
 _WORK = "/provision/boot"
 _LOCK = "boot-files"
-# Seconds in which a container unpacks a kernel, on a slow machine.
+# Seconds in which a container does all of its work, on a slow machine.
 _LIMIT_S = 900.0
 
 
@@ -245,3 +259,92 @@ def _decompressed(payload: bytes) -> bytes | None:
             zstd.decompress(source, target, limit=_LIMIT, why="start a kernel")
             return target.read_bytes()
     return None
+
+
+_QEMU_WORK = "/provision/guest"
+_QEMU_LOCK = "guest"
+# Without their scripts for a whole system; libraries are found without a cache.
+_UNPACK_QEMU = f"dpkg --unpack --force-all --force-unsafe-io {_QEMU_WORK}/packages/*.deb"
+# The exit status of timeout(1) when it has ended a program.
+_TIMED_OUT = 124
+_FAILED = "'{}' failed in a container."
+
+
+@contextmanager
+def qemu_in_container(
+    settings: Settings, pin: Pin, kernel: IO[bytes], initramfs: IO[bytes]
+) -> Iterator[Qemu]:
+    """Start a container with a QEMU for the kernel of a Pin; it is removed afterwards.
+
+    Raises:
+        NotTriedError: There can be none here.
+    """
+    machine = pin.kernel.architecture
+    package = package_of(machine)
+    data, _release = distros.release_of(pin.distro)
+    if data.apt is None or pin.tree is not None or machine != os.uname().machine:
+        raise NotTriedError(
+            f"There is no {qemu_of(machine)}, which boots a kernel to try modules in.",
+            resolution=f"Install it: {how_to_install(machine)}",
+        )
+    with ExitStack() as opened:
+        try:
+            waiting = "Another process tries modules; waiting for it"
+            opened.enter_context(lock(settings.state / "locks" / _QEMU_LOCK, waiting=waiting))
+            packages = distro_packages(settings, pin, (package,))
+            engine = settings.engine()
+            request = ContainerRequest(
+                ensure_base(engine, pin.base).id,
+                owner=container_owner(settings.state, _QEMU_LOCK),
+                network="none",
+                environment={"LC_ALL": "C.UTF-8"},
+                limit=_LIMIT_S,
+                is_powerless=True,
+            )
+            container = opened.enter_context(engine.container(request))
+            container.put(packages, f"{_QEMU_WORK}/packages")
+            _run(container, _UNPACK_QEMU)
+            files = {"kernel": Path(shared_path(kernel)), "initramfs": Path(shared_path(initramfs))}
+            container.put(files, _QEMU_WORK)
+        except ProvisionError as error:
+            raise NotTriedError(
+                f"There is no {qemu_of(machine)} here, and none in a container: {error.message}",
+                resolution=f"Install it: {how_to_install(machine)}",
+                details=error.details,
+            ) from error
+        yield _InContainer(container)
+
+
+@dataclass(frozen=True, slots=True)
+class _InContainer:
+    container: Container
+
+    @property
+    def files(self) -> Files:
+        return Files(*(f"{_QEMU_WORK}/{name}" for name in Files._fields))
+
+    def memory(self) -> str:
+        return _run(self.container, "cat /proc/meminfo")
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        on_line: Callable[[str], None],
+        first_within: float,  # noqa: ARG002 - of accelerators that may not work; this one emulates
+        timeout: float,
+    ) -> None:
+        words = ["timeout", "--kill-after=5", f"{timeout:.0f}", *argv]
+        ran = self.container.run(shlex.join(words), on_line=on_line)
+        if ran.status == _TIMED_OUT:
+            raise TimeLimitError(f"QEMU did not end within {timeout:g} s.", resolution=None)
+        ran.require(_FAILED.format(argv[0]))
+
+    def said(self) -> bytes:
+        return self.container.read(self.files.console)
+
+
+def _run(container: Container, script: str) -> str:
+    ran = container.run(script, on_line=lambda line: report(Output(line)))
+    ran.require(_FAILED.format(script.split(maxsplit=1)[0]))
+    return ran.said

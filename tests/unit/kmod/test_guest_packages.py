@@ -12,7 +12,7 @@ import pytest
 from kit.probe import installed_program
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
-from provision.kmod.boot_files import boot_files, distro_packages, program_of
+from provision.kmod.guest_packages import boot_files, distro_packages, program_of
 from unit.build.debian_host import KERNEL, REQUEST
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import using
