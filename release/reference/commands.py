@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from provision.cli.entry import COMMANDS, group, load_command
+from provision.cli import COMMANDS, group, load_command
 
 _HELP = Path(__file__).resolve().parents[2] / "hooks/src/cli"
 # In a usage: `[--root DIR]`, `--json`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from provision.cli.entry import group
+from provision.cli import group
 from reference.commands import Command, decorator, everything
 
 _CLASSES: dict[str, type[ShellComplete]] = {

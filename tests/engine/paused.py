@@ -18,13 +18,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import provision.cli as entry
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
 from provision.agent import actions, garbage, prepare, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
 from provision.build.workspace import default_cache
-from provision.cli import entry
 from provision.documents import load_json
 from provision.engine import docker_api
 from provision.engine.docker_api import Image

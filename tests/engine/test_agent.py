@@ -100,7 +100,7 @@ def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(
 ) -> None:
     _apply(provision, applied)
     program = (
-        "import sys; from provision.cli.entry import run;"
+        "import sys; from provision.cli import run;"
         f"code = run(['apply', '--root', {str(applied.root)!r}]);"
         f"print([name for name in {_HEAVY!r} if name in sys.modules], code)"
     )

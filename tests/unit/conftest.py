@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.host_tree import HostTree
-from provision.cli.entry import run
+from provision.cli import run
 from provision.progress import Event, Note, listening
 from unit.cli.outcome import Outcome
 

@@ -10,7 +10,7 @@ import provision
 
 _PACKAGE = Path(provision.__file__).parent
 # Loads the command that was typed, from a folder of commands: none of them is imported by name.
-_COMMANDS = "cli/entry.py"
+_COMMANDS = "cli/__init__.py"
 
 
 def _hidden(source: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ from provision.build.image import BuildLog
 from provision.build.trees import ensure_tree
 from provision.build.unpack_source import unpack
 from provision.build.workspace import Settings, load_settings
-from provision.cli.entry import run as run_command
+from provision.cli import run as run_command
 from provision.cli.options import OUTPUT_FILE
 from provision.distros.repositories import repositories_of
 from provision.errors import ConfigError, ExitCode, Mistake, ProvisionError

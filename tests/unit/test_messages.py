@@ -17,7 +17,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.host_tree import NEXT, HostTree
 from kit.probe import is_root, need
-from provision.cli.entry import COMMANDS, load_command
+from provision.cli import COMMANDS, load_command
 from unit.cli.outcome import Outcome
 from unit.cli.states import STATES
 from unit.doctor.host import DoctorHost

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from provision.cli import entry as module
+import provision.cli as module
 from provision.errors import InUseError, ProvisionError
 from unit.cli.outcome import Outcome
 

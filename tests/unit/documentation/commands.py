@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from provision.cli.entry import COMMANDS, load_command
+from provision.cli import COMMANDS, load_command
 
 
 def refusal(words: list[str], *, is_whole: bool = True) -> str | None:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from kit.cache import REPOSITORY
-from provision.cli.entry import COMMANDS
+from provision.cli import COMMANDS
 from unit.documentation.commands import refusal
 
 _SOURCES = REPOSITORY / "src/provision"

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from kit.cache import REPOSITORY
-from provision.cli.entry import COMMANDS
+from provision.cli import COMMANDS
 from provision.errors import NotFoundError
 from reference import completion, fields, manual, pages
 from reference.commands import decorator, everything, provision

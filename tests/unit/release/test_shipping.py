@@ -163,7 +163,7 @@ def test_a_package_has_the_program_its_units_and_hooks(
     )
     assert "usr/lib/udev/rules.d/71-provision-devices.rules" in files
     assert files["usr/lib/provision/bin/python"] == tree.Link("../../../bin/python3")
-    assert "usr/lib/provision/lib/site-packages/provision/cli/entry.py" in files
+    assert "usr/lib/provision/lib/site-packages/provision/cli/__init__.py" in files
     assert not [name for name in files if "__pycache__" in name]
 
 

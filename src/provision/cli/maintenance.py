@@ -1,19 +1,26 @@
-"""``units``: the systemd units and kernel hooks."""
+"""``doctor``, ``units``, ``gc`` and ``uninstall``: a host in order, and as it was before."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
+from provision.agent.desired import load_desired
+from provision.agent.garbage import collect
 from provision.agent.hold import settle
 from provision.agent.model import Desired
+from provision.agent.removal import uninstall
 from provision.cli import options
 from provision.cli.options import command, option
-from provision.cli.output import emit, lines, progress, remark
+from provision.cli.output import coloured, each, emit, lines, megabytes, members, progress, remark
 from provision.config import load
-from provision.errors import ProvisionError
+from provision.doctor import State, diagnose, observe
+from provision.errors import ExitCode, ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import find_engines, read_facts
@@ -35,6 +42,44 @@ from provision.store.units import (
     unit_files,
 )
 from provision.trust import require_trusted
+
+_WELL = {"ok", "not-applicable"}
+
+
+@command("doctor")
+def doctor_command(
+    *,
+    with_ok: bool = option(
+        "--all", "Also show the checks that found nothing wrong or nothing to look at."
+    ),
+    root: Path = options.root,
+) -> None:
+    """Check this host for common problems with drivers, and explain causes and cures.
+
+    The command changes nothing. The exit code is 1 if a check fails, and 3 if there is no
+    driver or something could not be checked.
+    """
+    host = observe(root)
+    checks = diagnose(host)
+    states = Counter[State](check.state for check in checks)
+    code = ExitCode.NOT_FOUND if states["unknown"] or not host.drivers else ExitCode.DONE
+    emit(
+        {"checks": checks, "states": states},
+        each("checks", lambda one: _check(one) if with_ok or one["state"] not in _WELL else ()),
+        ", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
+        code=ExitCode.FAILED if states["fail"] else code,
+    )
+
+
+def _check(check: Mapping[str, Any]) -> Iterator[str]:
+    state = coloured(check["state"], f"{check['state']:<7}")
+    driver = f" ({check['driver']})" if check["driver"] else ""
+    head = f"{state} {click.style(check['check'], bold=True)}{driver}"
+    for name, said in (("seen", head), ("cause", "        cause"), ("cure", "        cure")):
+        first, *more = (check[name] or "").splitlines() or [""]
+        yield from [f"{said}: {first}"] if first else []
+        yield from (f"          {line}" for line in more)
+
 
 _FLATCAR = "flatcar"
 _PACKAGED = (
@@ -161,3 +206,80 @@ def _builds_with_podman(root: Path, host: str | None) -> bool:
     if host is not None:
         return host.endswith("/podman/podman.sock")
     return {engine.name for engine in find_engines(root)} & {"docker", "podman"} == {"podman"}
+
+
+@command("gc")
+def gc_command(
+    *,
+    images: bool = option(
+        "--images", "Also remove the artifact images that the store does not need."
+    ),
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
+    """Remove artifacts that no bootable kernel needs.
+
+    [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
+    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
+    images of compilers and headers of that age or for kernels that are gone.
+    """
+    root = root.resolve()
+    with progress():
+        gone = collect(root, load_desired(root), images=images, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    total = megabytes(sum(size for _name, size in gone.files))
+    emit(
+        {
+            "artifacts": gone.artifacts,
+            "images": gone.images,
+            "packages": [{"name": name, "size": size} for name, size in gone.files],
+            "dry_run": dry_run,
+        },
+        each("artifacts", lambda one: [f"{verb} {_artifact(one)}: {one['reason']}"]),
+        lines("images", f"{verb} the image {{}}"),
+        lambda _: (
+            [f"{verb} {len(gone.files)} files of the package store ({total})"] if gone.files else []
+        ),
+        lambda _: [] if gone.artifacts or gone.images or gone.files else ["Nothing to remove."],
+    )
+
+
+def _artifact(removed: Mapping[str, Any]) -> str:
+    size = f" ({megabytes(removed['size'])})" if removed["size"] is not None else ""
+    return f"{removed['driver']} {removed['digest']}{size}"
+
+
+@command("uninstall")
+def uninstall_command(
+    *,
+    images: bool = option(
+        "--images", "Also remove the engine's images of artifacts, compilers and headers."
+    ),
+    replace: bool = options.replace_files,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
+    """Remove all drivers, units and files that provision made on this host.
+
+    The program itself, provision.toml, and keys stay; files in provision's folders that others made
+    are listed. Modules in use stay loaded until a reboot; the exit code is then 4. What no record
+    or name shows to be provision's own stays.
+    """
+    root = root.resolve()
+    with progress():
+        done = uninstall(root, images=images, replace=replace, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    changed = [*done.paths, *done.images]
+    emit(
+        {
+            "changed": bool(changed) and not dry_run,
+            **members(done, "paths", "images", "kept"),
+            "reboot_required": done.needs_reboot,
+            "dry_run": dry_run,
+        },
+        lines("paths", f"{verb} {{}}"),
+        lines("images", f"{verb} the image {{}}"),
+        lines("kept", "stays, because provision did not make it: {}"),
+        lambda _: [] if changed else ["Nothing to remove."],
+        code=ExitCode.IN_USE if done.needs_reboot else ExitCode.DONE,
+    )
