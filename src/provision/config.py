@@ -21,9 +21,8 @@ from pydantic import (
 )
 
 from provision.documents import Frozen, default, like, load_toml
-from provision.files import in_root
+from provision.files import in_root, shipped
 from provision.pin import AbsolutePath, Name, Sha256, Url, Version, host_and_port
-from provision.shipped import shipped
 from provision.trust import require_trusted
 
 

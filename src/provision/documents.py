@@ -26,7 +26,7 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
-from provision.files import open_regular
+from provision.trust import open_regular
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

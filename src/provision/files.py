@@ -1,4 +1,4 @@
-"""Writes files atomically, and resolves paths below a root without leaving it.
+"""Writes files atomically, resolves paths below a root, and finds what comes with provision.
 
 An absolute link on a mounted disk or in an unpacked image points to a file of that system. The
 kernel knows only this machine's root and would follow it to the running host. So all code that
@@ -11,12 +11,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import io
 import os
 import secrets
 import shutil
 import socket
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 from urllib.parse import unquote
 
-from provision.errors import InUseError
+from provision.errors import InUseError, NotFoundError
 from provision.progress import Note, report
 from provision.trust import MOST_LINKS, is_own, open_folder, path_parts, require_trusted
 
@@ -362,15 +362,6 @@ def mark_used(path: Path) -> None:
         os.utime(path)
 
 
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading; a pipe or device is an error, and nobody waits for it."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(handle, "rb")
-
-
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a file's content as 64 hexadecimal digits."""
     with path.open("rb") as stream:
@@ -541,3 +532,32 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+# The repository's root, seen from this file, if it still lies in a checkout.
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_INSTALLED = Path(sys.prefix, "share/provision")
+
+
+def templates_dir() -> Path:
+    """Return the folder with the Dockerfile templates."""
+    return shipped("templates")
+
+
+def documentation_url(page: str) -> str:
+    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``."""
+    return (shipped("docs") / page).as_uri()
+
+
+def shipped(name: str) -> Path:
+    """Return a folder that comes with provision."""
+    # Both must exist: any project may have a folder of this name above some site-packages.
+    if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():
+        return _CHECKOUT / name
+    if (_INSTALLED / name).is_dir():
+        return _INSTALLED / name
+    raise NotFoundError(
+        f"provision's own folder '{name}' is missing.",
+        resolution="Install provision again, or run it from a checkout.",
+        details=f"looked for {_CHECKOUT / name}\nlooked for {_INSTALLED / name}",
+    )

@@ -9,6 +9,7 @@ files, because much of what programs read comes from others: a registry may send
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import selectors
@@ -389,3 +390,36 @@ def _search_path() -> str:
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {**env, "PATH": _search_path(), "LC_ALL": "C.UTF-8", **(extra or {})}
+
+
+# A slow machine takes less for a driver.
+_LIMIT_S = 900.0
+
+
+def decompress(source: Path, target: Path, *, limit: int, why: str) -> None:
+    """Write the content of a file; its memory (a window of 128 MiB) and its bytes are limited.
+
+    Raises:
+        OSError: ``EFBIG``: it has more bytes than the limit. ``ENOSPC``: the disk is full.
+        ValueError: It is damaged, in zstd's words.
+    """
+    argv = ["zstd", "--decompress", "--quiet", "--force", "--memory=128MB"]
+    argv += ["-o", str(target), str(source)]
+    # It has no limit of its own, and some kB may become more than a disk holds.
+    done = run(
+        argv,
+        why=why,
+        check=False,
+        timeout=_LIMIT_S,
+        memory=HOSTILE_MEMORY,
+        largest_file=limit,
+    )
+    code = 0
+    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
+        code = errno.EFBIG
+    elif done.returncode and not shutil.disk_usage(target.parent).free:
+        code = errno.ENOSPC
+    if code:
+        raise OSError(code, os.strerror(code))
+    if done.returncode:
+        raise ValueError(done.stderr.strip())

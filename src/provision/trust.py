@@ -1,4 +1,4 @@
-"""Which files a program that runs as root may trust, and how it writes where other users write too.
+"""Which files a program that runs as root may trust, and which public keys.
 
 A path is walked from the root, by descriptors. A file that only root may write can still be
 replaced by who may rename a folder above it, and a link leads to where its owner wants. The crate
@@ -7,8 +7,13 @@ does the same (``hooks/src/host/trust.rs``), as sshd and sudo do.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
+import hashlib
+import io
 import os
+import re
 import shlex
 import stat
 import struct
@@ -29,6 +34,10 @@ _ROOT = 0
 _LIST = "system.posix_acl_access"
 _LIST_HEAD = 4
 _LISTED_USER, _LISTED_GROUP, _LISTED_WRITE = 0x02, 0x08, 0x02
+
+_SUFFIXES = (".pub", ".pem")
+LONGEST = 64 << 10
+_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----")
 
 Look = Callable[[Path, os.stat_result], None]
 
@@ -211,3 +220,47 @@ def _unmapped_root() -> int:
         return Path("/proc/sys/kernel").stat().st_uid
     except OSError:
         return _ROOT
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a pipe or device is an error, and nobody waits for it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def key_files(place: Path) -> list[Path]:
+    """Return the files of keys in a folder (``*.pub``, ``*.pem``), or the one file."""
+    if place.is_dir():
+        return sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
+    return [place] if place.is_file() else []
+
+
+def fingerprint(pem: bytes) -> str | None:
+    """Return the sha256 of a public key's DER, as ``openssl pkey -pubin -outform DER`` writes it.
+
+    None: this is no public key.
+    """
+    found = _KEY.search(pem)
+    if found is None:
+        return None
+    try:
+        return f"sha256:{hashlib.sha256(base64.b64decode(found[1])).hexdigest()}"
+    except binascii.Error:
+        return None
+
+
+def fingerprints(place: Path) -> frozenset[str]:
+    """Return the fingerprints of the keys in a folder, or in one file; others are left out."""
+    found = set()
+    for path in key_files(place):
+        try:
+            with open_regular(path) as stream:
+                data = stream.read(LONGEST + 1)
+        except OSError:
+            continue
+        if len(data) <= LONGEST and (one := fingerprint(data)):
+            found.add(one)
+    return frozenset(found)

@@ -11,10 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
 from provision.build.diagnosis import SourceError
-from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.grid import MatrixReport, render_page
-from provision.fleet.matrix.results import result_of
-from provision.shipped import templates_dir
+from provision.files import templates_dir
+from provision.fleet import Cell, Column, Row
+from provision.fleet.results import MatrixReport, render_page, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

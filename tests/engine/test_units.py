@@ -12,8 +12,8 @@ from kit.files import write
 from kit.probe import need_programs
 from kit.process import run, wait_for
 from kit.systemd import SystemdContainer
+from provision.files import templates_dir
 from provision.manifest import ForeignRoot
-from provision.shipped import templates_dir
 from provision.store.activate import ready_service, root_mount
 from provision.store.layout import Layout
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files

@@ -23,7 +23,7 @@ from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
 from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError, as_error
-from provision.files import in_root, open_regular, remove_drafts, state_of, write_atomic
+from provision.files import in_root, remove_drafts, state_of, write_atomic
 from provision.host import STORE
 from provision.host.facts import pci_devices, read_distro
 from provision.host.kernels import machine
@@ -32,6 +32,7 @@ from provision.pin import FORMAT
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
+from provision.trust import open_regular
 
 KEPT = STORE / ".provision.toml"
 

@@ -21,7 +21,7 @@ from provision.config import PATH as CONFIG
 from provision.config import Config, load
 from provision.errors import ExitCode, ProvisionError
 from provision.files import glob_in_root, in_root, remove_tree
-from provision.fleet.matrix.results import matrix_folder
+from provision.fleet.results import matrix_folder
 from provision.host import STORE
 from provision.progress import Note, report
 from provision.run import find_program, run

@@ -20,7 +20,7 @@ from provision.catalogue.fields import CONTROL
 from provision.distros import distro_named, family_of, known_distros, release_of, source_names
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.explain import fill
-from provision.files import write_atomic
+from provision.files import templates_dir, write_atomic
 from provision.manifest import ForeignRoot
 from provision.pin import (
     FORMAT,
@@ -33,7 +33,6 @@ from provision.pin import (
     TreePin,
     names_of,
 )
-from provision.shipped import templates_dir
 from provision.sources.candidates import scripts_of, unpacking
 from provision.sources.runfile import FILES, LAYER
 

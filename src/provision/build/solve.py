@@ -53,8 +53,7 @@ from provision.distros.rpm import parse_keys
 from provision.documents import refusing
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran, container_owner
 from provision.errors import NotFoundError, ProvisionError, UnreachableError
-from provision.fetch import download_any
-from provision.fetch.http import authorities_of
+from provision.fetch import authorities_of, download_any
 from provision.pin import BasePin, DistroPin, PackagePin, is_address
 from provision.progress import Note, Output, report
 

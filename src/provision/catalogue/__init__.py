@@ -12,8 +12,7 @@ from provision.catalogue.recipe import Recipe, Variant
 from provision.catalogue.source_models import RecipeSource
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError, choices
-from provision.files import open_regular
-from provision.trust import require_trusted
+from provision.trust import open_regular, require_trusted
 
 __all__ = [
     "Catalogue",

@@ -21,11 +21,10 @@ from provision.cli.output import coloured, each, emit, lines, megabytes, members
 from provision.config import load
 from provision.doctor import State, diagnose, observe
 from provision.errors import ExitCode, ProvisionError
-from provision.files import glob_in_root, in_root
+from provision.files import documentation_url, glob_in_root, in_root, templates_dir
 from provision.host import STORE
 from provision.host.facts import find_engines, read_facts
 from provision.progress import Note, report
-from provision.shipped import documentation_url, templates_dir
 from provision.store.activate import activate_entry
 from provision.store.entries import current_entry
 from provision.store.layout import Layout, switching

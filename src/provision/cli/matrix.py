@@ -19,7 +19,15 @@ from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import advice, coloured, each, emit, remark, table
 from provision.errors import ExitCode, ProvisionError
-from provision.files import settled_path, write_output
+from provision.files import settled_path, templates_dir, write_output
+from provision.fleet import Cell, Planned, Selection, plan_cells
+from provision.fleet.builds import (
+    Outcome,
+    RunOptions,
+    build_cells,
+    is_trouble,
+    resolve_cell,
+)
 from provision.fleet.fleet_file import (
     Fleet,
     FleetRegistry,
@@ -28,27 +36,20 @@ from provision.fleet.fleet_file import (
     fleet_registry,
     load_fleet,
 )
-from provision.fleet.matrix.builds import (
-    Outcome,
-    RunOptions,
-    build_cells,
-    is_trouble,
-    resolve_cell,
-)
-from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
-from provision.fleet.matrix.grid import (
+from provision.fleet.offers import ensure_base_images, find_offers
+from provision.fleet.results import (
     LOOKS,
     NOT_BUILT,
     MatrixReport,
+    matrix_folder,
+    read_result,
+    read_results,
     render_page,
     report_of_cells,
     report_of_results,
 )
-from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.fleet.matrix.results import matrix_folder, read_result, read_results
 from provision.progress import Note, report
 from provision.registry.keys import URI_SCHEME, Signer
-from provision.shipped import templates_dir
 
 _GOOD = frozenset({"built", "present", "pushed", "not-supported"})
 

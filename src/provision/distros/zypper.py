@@ -14,7 +14,7 @@ from provision.host.kernels import kernel_order
 # Source: update-ca-certificates(8) of SUSE.
 _TRUST = f"""\
 if [ -s {AUTHORITIES} ] && [ -d /etc/pki/trust/anchors ] && [ ! -e trusted ]; then
-    cp {AUTHORITIES} /etc/pki/trust/anchors/provision.pem
+    cp {AUTHORITIES} /etc/pki/trust/anchors/provision.trust
     update-ca-certificates > trusted 2>&1 || cat trusted
 fi"""
 # <solvable status="…" name="kernel-default-devel" kind="package" edition="6.4.0-150600.23.17.1" …/>

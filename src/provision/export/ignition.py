@@ -20,7 +20,7 @@ from provision.build.dockerfile import fill_shipped
 from provision.config import PATH, Config
 from provision.documents import load_toml
 from provision.errors import ConfigError, Mistake, UsageError, redact
-from provision.shipped import templates_dir
+from provision.files import templates_dir
 
 Engine = Literal["docker", "podman"]
 Variant = Literal["fcos", "flatcar"]

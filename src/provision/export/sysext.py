@@ -17,14 +17,13 @@ from provision.build.dockerfile import shell_word
 from provision.build.request import DriverRequest
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
-from provision.files import copy_output, scratch
+from provision.files import copy_output, scratch, templates_dir
 from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.loader_script import Place
 from provision.manifest import Manifest
 from provision.pin import names_of
 from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, find_program, run
-from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
 from provision.store.units import filled

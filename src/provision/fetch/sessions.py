@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from provision.fetch.http import authorities_of
+from provision.fetch import authorities_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -21,7 +21,7 @@ from provision.config import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, like, load_toml
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.fleet.matrix.cells import (
+from provision.fleet import (
     Cell,
     DistroName,
     KernelPattern,
@@ -29,7 +29,7 @@ from provision.fleet.matrix.cells import (
     Selection,
     plan_cells,
 )
-from provision.fleet.matrix.offers import find_offers
+from provision.fleet.offers import find_offers
 from provision.pin import AbsolutePath, Pin
 from provision.progress import Note, report
 from provision.registry.find import Connect, connect

@@ -27,10 +27,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.files import glob_in_root, in_root, lock, open_regular, remove_drafts, write_atomic
+from provision.files import glob_in_root, in_root, lock, remove_drafts, write_atomic
 from provision.host.facts import pci_address, pci_order
 from provision.host.kernels import has_this_boot
 from provision.run import Completed, run
+from provision.trust import open_regular
 
 # Sixteen pages: sysfs shows one, and NVIDIA's driver a few lines.
 LARGEST = 64 << 10

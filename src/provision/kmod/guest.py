@@ -23,11 +23,10 @@ from shutil import copyfileobj
 from typing import IO, Literal, NamedTuple, Protocol
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import shared_path
+from provision.files import shared_path, templates_dir
 from provision.host.facts import find_qemu, qemu_of
 from provision.progress import Note, report
 from provision.run import TimeLimitError, stream
-from provision.shipped import templates_dir
 
 _MIB = 1 << 20
 # What a distro's kernel takes for itself. The initramfs is there twice while it is unpacked.

@@ -25,7 +25,7 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO
 
-from provision import distros, zstd
+from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve import packages_request, solve
@@ -33,7 +33,7 @@ from provision.build.workspace import Settings
 from provision.distros import family_of
 from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import in_root, lock, mark_used, replacing, shared_path
+from provision.files import in_root, lock, mark_used, replacing, shared_path, templates_dir
 from provision.host.facts import qemu_of
 from provision.kmod.guest import (
     Files,
@@ -45,8 +45,7 @@ from provision.kmod.guest import (
 )
 from provision.pin import Pin
 from provision.progress import Note, Output, report
-from provision.run import TimeLimitError, run
-from provision.shipped import templates_dir
+from provision.run import TimeLimitError, decompress, run
 
 # What a loader and the guest's own scripts run.
 _PROGRAMS = (
@@ -256,7 +255,7 @@ def _decompressed(payload: bytes) -> bytes | None:
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder, "kernel.zst"), Path(folder, "kernel")
             source.write_bytes(payload[:-4])
-            zstd.decompress(source, target, limit=_LIMIT, why="start a kernel")
+            decompress(source, target, limit=_LIMIT, why="start a kernel")
             return target.read_bytes()
     return None
 

@@ -23,6 +23,7 @@ from provision.files import (
     in_root,
     remove_drafts,
     sha256_file,
+    templates_dir,
     text_in_root,
     write_atomic,
 )
@@ -30,7 +31,6 @@ from provision.kmod.modules import content_digest, read_identity, read_signature
 from provision.loader_script import Identity, Place, in_order, loader
 from provision.manifest import DeviceNode, Manifest, Module
 from provision.progress import Note, report
-from provision.shipped import templates_dir
 
 # What devices need besides loaded modules. The loader makes it; here is found out what is missing.
 # The firmware of an artifact lies in the store and not below /lib. The kernel looks into one folder

@@ -22,7 +22,7 @@ from typing import Literal
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.explain import fill, last_line
-from provision.files import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, templates_dir
 from provision.host import STORE
 from provision.host.facts import command_line, secure_boot, signature_rules
 from provision.kmod.guest import Initramfs, Ran, run_guest
@@ -41,7 +41,6 @@ from provision.kmod.verify import stored_manifest
 from provision.loader_script import Place
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, report
-from provision.shipped import templates_dir
 from provision.store.entries import is_entry
 from provision.store.state import DOES_NOT_LOAD
 

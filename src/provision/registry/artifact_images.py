@@ -37,7 +37,7 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import Reference
 from provision.registry.signatures import Facts, VerifiedSignature
-from provision.zstd import decompress
+from provision.run import decompress
 
 # Limit of a layer's unpacked bytes; a driver has some 1.5 GB.
 LARGEST_CONTENT = 16 << 30

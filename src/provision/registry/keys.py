@@ -22,9 +22,8 @@ from provision.config import KeyConfig
 from provision.documents import refusing
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
 from provision.files import settled_path, write_atomic
-from provision.pem import LONGEST, fingerprint, key_files
 from provision.run import run
-from provision.trust import require_trusted
+from provision.trust import LONGEST, fingerprint, key_files, require_trusted
 
 URI_SCHEME = "pkcs11:"
 _CURVE = "secp256r1"
@@ -61,7 +60,7 @@ class PublicKey:
 
     name: str
     key: ec.EllipticCurvePublicKey
-    # Of its file, as ``provision.pem`` has it.
+    # Of its file, as ``provision.trust`` has it.
     fingerprint: str
 
     def has_signed(self, payload: bytes, signature: bytes) -> bool:

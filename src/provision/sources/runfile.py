@@ -36,7 +36,7 @@ from provision.elf import Elf, read_elf
 from provision.errors import ProvisionError
 from provision.manifest import FileKind
 from provision.pin import RunfileSource
-from provision.zstd import decompress
+from provision.run import decompress
 
 # The largest known head has some 40 kB.
 _MAX_HEAD = 4 << 20

@@ -34,8 +34,8 @@ from provision.files import (
 )
 from provision.host import STORE
 from provision.manifest import ADMISSION
-from provision.pem import fingerprints
 from provision.store.layout import Layout, changing
+from provision.trust import fingerprints
 
 _DIGITS = 12
 _PARTIAL = ".partial-"

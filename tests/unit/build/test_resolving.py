@@ -23,8 +23,8 @@ from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError, UnreachableError
-from provision.fleet.matrix.cells import Selection, plan_cells
-from provision.fleet.matrix.offers import find_offers
+from provision.fleet import Selection, plan_cells
+from provision.fleet.offers import find_offers
 from provision.manifest import MANIFEST
 from provision.pin import BasePin
 from provision.progress import Event, listening

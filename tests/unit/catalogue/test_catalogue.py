@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import shipped
+from provision import files
 from provision.catalogue import Catalogue, load_entry
 from provision.config import catalogue_folders
 from provision.errors import ConfigError, NotFoundError
-from provision.shipped import templates_dir
+from provision.files import templates_dir
 from unit.recipes import RECIPE
 
 
@@ -47,8 +47,8 @@ def test_all_mistakes_of_a_folder_are_named_together(tmp_path: Path) -> None:
 def test_an_installation_keeps_them_in_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "_CHECKOUT", tmp_path / "lib")
-    monkeypatch.setattr(shipped, "_INSTALLED", tmp_path / "share/provision")
+    monkeypatch.setattr(files, "_CHECKOUT", tmp_path / "lib")
+    monkeypatch.setattr(files, "_INSTALLED", tmp_path / "share/provision")
     (tmp_path / "share/provision/templates").mkdir(parents=True)
     assert templates_dir() == tmp_path / "share/provision/templates"
     with pytest.raises(NotFoundError):

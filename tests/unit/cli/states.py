@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
 from kit.kept_host import have_kept_host
-from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.results import matrix_folder, result_of, write_result
+from provision.fleet import Cell, Column, Row
+from provision.fleet.results import matrix_folder, result_of, write_result
 from provision.manifest import PciMatch
 
 __all__ = ["EMPTIED", "STATES"]

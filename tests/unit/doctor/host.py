@@ -13,8 +13,8 @@ from provision.agent.desired import load_desired, read_inputs
 from provision.agent.model import Desired
 from provision.config import DriverConfig
 from provision.doctor import Finding, diagnose, observe
+from provision.files import templates_dir
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
-from provision.shipped import templates_dir
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.state import Failure, update_state

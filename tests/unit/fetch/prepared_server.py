@@ -9,9 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from provision.fetch import (
-    http,
-)
+from provision import fetch
 
 CONTENT = b"a driver" * 1000
 
@@ -59,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http, "_PAUSE", 0)
+    monkeypatch.setattr(fetch, "_PAUSE", 0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as made:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.fileserver import Answering, guard, serving
+from provision import fetch
 from provision.errors import (
     NotFoundError,
     ProvisionError,
@@ -13,7 +14,7 @@ from provision.errors import (
     UsageError,
     WrongContentError,
 )
-from provision.fetch import download, download_summed, get_small, http
+from provision.fetch import download, download_summed, get_small
 from provision.progress import Event, Transfer
 from unit.fetch.prepared_server import CONTENT, SHA256, Server
 from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
@@ -187,7 +188,7 @@ def test_an_address_that_is_none_is_an_error(url: str, tmp_path: Path) -> None:
 def test_an_environment_that_makes_no_sense_is_an_error(
     name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_PAUSE", 0)
+    monkeypatch.setattr(fetch, "_PAUSE", 0)
     monkeypatch.setenv(name, value)
     with pytest.raises(ProvisionError):
         download("https://127.0.0.1:9/f", sha256=SHA256, destination=tmp_path / "f")

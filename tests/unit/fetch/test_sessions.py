@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from provision import fetch
 from provision.errors import ProvisionError
-from provision.fetch import get_small, http, sessions
+from provision.fetch import get_small, sessions
 
 Answer = Callable[[socket.socket], None]
 _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -79,7 +80,7 @@ def serving(answer: Answer) -> Iterator[str]:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_WAITING_S", 0.3)
     monkeypatch.setattr(sessions, "_SLOWEST", 1 << 30)
-    monkeypatch.setattr(http, "_PAUSE", 0.001)
+    monkeypatch.setattr(fetch, "_PAUSE", 0.001)
 
 
 @pytest.mark.parametrize("answer", ENDLESS)

@@ -13,9 +13,8 @@ from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, catalogue_folders
 from provision.errors import ConfigError, NotFoundError
-from provision.fleet import fleet_file
+from provision.fleet import Cell, Column, Row, Selection, fleet_file
 from provision.fleet.fleet_file import cell_id, fleet_cells, fleet_registry, load_fleet
-from provision.fleet.matrix.cells import Cell, Column, Row, Selection
 from provision.registry.find import registry_of
 from unit.engine.fake_engine import using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources

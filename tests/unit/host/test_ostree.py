@@ -9,9 +9,9 @@ import pytest
 
 from kit.files import HostFiles
 from kit.ostree import Sysroot
+from provision.files import templates_dir
 from provision.host.boot import boot_entries
 from provision.host.kernels import find_kernels
-from provision.shipped import templates_dir
 from provision.store.units import filled
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"

@@ -44,8 +44,8 @@ from provision.build.workspace import Settings, load_settings
 from provision.catalogue.suitability import chosen_flavour
 from provision.distros import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
-from provision.fleet.matrix.cells import Selection, choose_rows
-from provision.fleet.matrix.offers import find_offers
+from provision.fleet import Selection, choose_rows
+from provision.fleet.offers import find_offers
 from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
 from provision.sources.upstream import kept, known_branches, outdated_tables

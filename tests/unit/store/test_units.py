@@ -11,8 +11,8 @@ import pytest
 
 from kit.artifact import write
 from provision.errors import ProvisionError, UsageError
+from provision.files import templates_dir
 from provision.manifest import ForeignRoot
-from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, root_mount
 from provision.store.layout import Layout
 from provision.store.managed_files import Change

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from provision.build.diagnosis import SourceError
 from provision.errors import NotFoundError, UsageError
-from provision.fleet.matrix.cells import (
+from provision.fleet import (
     Cell,
     Column,
     Offer,
@@ -22,17 +22,18 @@ from provision.fleet.matrix.cells import (
     choose_kernels,
     plan_cells,
 )
-from provision.fleet.matrix.grid import report_of_cells, report_of_results
-from provision.fleet.matrix.results import (
+from provision.fleet.results import (
     Result,
     read_results,
+    report_of_cells,
+    report_of_results,
     result_of,
     result_path,
     write_result,
 )
 from unit.recipes import recipe
 
-SCHEMA = Path(__file__).parents[4] / "docs/reference/matrix-cell.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs/reference/matrix-cell.schema.json"
 DEBIAN, NEXT = "debian:12", "debian:13"
 KERNELS = ("6.12.9-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
 # Its versions 1.* build on 6.1, those from 2 on up to 6.12.

@@ -28,10 +28,10 @@ from provision.build.resolve import Resolved, pin_document, resolve_pin
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, ProvisionError
 from provision.files import lock
+from provision.fleet import Cell, Planned
 from provision.fleet.fleet_file import FleetRegistry
-from provision.fleet.matrix.cells import Cell, Planned
-from provision.fleet.matrix.offers import ensure_base_images
-from provision.fleet.matrix.results import (
+from provision.fleet.offers import ensure_base_images
+from provision.fleet.results import (
     Result,
     failed_result,
     read_result,

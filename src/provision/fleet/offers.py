@@ -18,7 +18,7 @@ from provision.catalogue.upstream import is_of
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.archive import Archive
 from provision.errors import NotFoundError, UsageError
-from provision.fleet.matrix.cells import (
+from provision.fleet import (
     Offer,
     Offers,
     Planned,

@@ -17,7 +17,7 @@ from kit.upstream import demo_recipe
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.engine.docker_api import Image
-from provision.fleet.matrix.cells import (
+from provision.fleet import (
     Cell,
     Column,
     Planned,
@@ -26,7 +26,7 @@ from provision.fleet.matrix.cells import (
     choose_kernels,
     choose_rows,
 )
-from provision.fleet.matrix.offers import ensure_base_images, find_offers
+from provision.fleet.offers import ensure_base_images, find_offers
 from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.diagnosis import SourceError
-from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.grid import MatrixReport, render_page
-from provision.fleet.matrix.results import Result, result_of
-from provision.shipped import templates_dir
+from provision.files import templates_dir
+from provision.fleet import Cell, Column, Row
+from provision.fleet.results import MatrixReport, Result, render_page, result_of
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
 COLUMNS = (

@@ -32,10 +32,10 @@ from provision.errors import (
     as_error,
 )
 from provision.files import lock
+from provision.fleet import Cell, Column, Planned, Row
+from provision.fleet.builds import Outcome, RunOptions, build_cells
 from provision.fleet.fleet_file import FleetRegistry
-from provision.fleet.matrix.builds import Outcome, RunOptions, build_cells
-from provision.fleet.matrix.cells import Cell, Column, Planned, Row
-from provision.fleet.matrix.results import Result, read_result, read_results
+from provision.fleet.results import Result, read_result, read_results
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import tag_of

@@ -1,1 +1,0 @@
-"""Compatibility matrices: which driver builds on which kernel of which distro."""
