@@ -18,8 +18,8 @@ from kit.artifact import KERNEL, MODULE, make_artifact, make_pin
 from kit.host_tree import DRIVER
 from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public_pem
 from kit.module_key import module_key
-from provision.agent.boot import boot
-from provision.agent.run import rollback
+from provision.agent.rollback import rollback
+from provision.agent.run import boot
 from provision.build.image import DIGEST_LABEL, find_built
 from provision.build.provenance import is_built_here, record_built, remove_records, with_own_cache
 from provision.build.workspace import Settings

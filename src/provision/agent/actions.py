@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from provision.agent.model import Action, KernelArtifact, Mode, Observed, Outcome, Run
-from provision.agent.rollback import choose, reject
+from provision.agent.use import activate, choose, reject
 from provision.errors import (
     InUseError,
     NotFoundError,
@@ -27,9 +27,8 @@ from provision.kmod.load import CheckFailedError, load, record_loaded, run_check
 from provision.manifest import MANIFEST, load_manifest
 from provision.progress import Note, report
 from provision.run import beside, find_program
-from provision.store.activate import activate_entry, deactivate
+from provision.store.activate import deactivate
 from provision.store.layout import Layout, changing
-from provision.store.managed_files import Change
 from provision.store.state import (
     DOES_NOT_LOAD,
     IN_USE,
@@ -246,13 +245,6 @@ class Actions:
             # The disk may be full: the run goes on, and the host's status shows the failure.
             report(Note(f"The failure can't be recorded: {problem}"))
         return failure
-
-
-def activate(layout: Layout, entry: Path, *, replace: bool = False) -> tuple[Change, ...]:
-    """Activate an artifact and record that this is complete; return what has changed."""
-    changes = activate_entry(layout, entry, replace=replace)
-    update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
-    return changes
 
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:

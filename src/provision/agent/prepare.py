@@ -20,8 +20,7 @@ from typing import Literal, NamedTuple
 from provision.agent.actions import Maker, failure_of, is_of_no_newer
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
-from provision.agent.rollback import choose, reject
-from provision.agent.use import link, refuse_unsuitable
+from provision.agent.use import choose, link, refuse_unsuitable, reject
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, resolve_pin

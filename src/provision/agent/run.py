@@ -3,12 +3,16 @@
 The host's lock is held from an observation until the actions that were planned from it are done.
 Builds and pulls run without that lock; afterwards, the host is observed and planned for again
 (docs/decisions/08-agent.md).
+
+At a boot, the loaders have loaded the modules before, without Python (``provision.kmod.loader``).
+What one could not load is tried again here, to say why, and to fall back to the previous artifact.
+A boot needs no network and no engine, and builds nothing. A later run makes what is missing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,30 +20,40 @@ from itertools import takewhile
 from pathlib import Path
 
 from provision.agent.actions import Actions, Maker
-from provision.agent.desired import last_desired, read_inputs
+from provision.agent.desired import last_desired, load_desired
 from provision.agent.hold import settle
-from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
-from provision.agent.observe import observe
-from provision.agent.rollback import begun, choose, reject
+from provision.agent.model import (
+    Action,
+    Desired,
+    KernelArtifact,
+    Key,
+    Mode,
+    Observed,
+    Outcome,
+    Plan,
+    Run,
+    plan,
+)
+from provision.agent.observe import applied_drivers, observe
 from provision.agent.status import (
-    NAME_A_DRIVER,
     Status,
     failed_status,
     publish,
     status_of,
 )
+from provision.agent.use import choose
+from provision.config import Config, DriverConfig
 from provision.errors import (
-    InUseError,
+    ConfigError,
     NotFoundError,
     ProvisionError,
     UnexpectedError,
     as_error,
-    choices,
 )
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader
 from provision.progress import Note, report
-from provision.store.entries import linked_kernels, remove_leftovers
+from provision.store.entries import link_kernel, linked_kernels, remove_leftovers
 from provision.store.layout import Layout, building, changing, switching
 from provision.store.state import (
     DriverState,
@@ -106,6 +120,69 @@ def apply(run: Run, maker: Callable[[Run, ExitStack], Maker] = no_maker) -> Resu
                     # Another run has built meanwhile: plan again.
                     continue
             work.do(*served)
+
+
+def boot(root: Path, *, catalogues: Sequence[Path] = ()) -> Result:
+    """Activate and load what the store has for the running kernel.
+
+    If provision.toml has mistakes, its last valid content applies, or else all drivers in the store
+    are loaded. The mistakes are reported at the end.
+
+    Raises:
+        ConfigError: provision.toml has mistakes.
+    """
+    mistakes: ConfigError | None = None
+    try:
+        desired = load_desired(root, catalogues=catalogues)
+    except ConfigError as error:
+        report(Note(f"{error.message}: its last valid content is used"))
+        mistakes = error
+        stored = dict.fromkeys(sorted(applied_drivers(root)), DriverConfig())
+        known = last_desired(root, catalogues=catalogues)
+        desired = known or Desired(Config(drivers=stored))
+    with switching(root):
+        for name in desired.drivers:
+            clean(Layout(root, name))
+        observed = observe(root, desired, compare_modules=True)
+        _replace_damaged(root, observed, desired.config)
+        result = apply(Run(root, desired, Mode(may_prepare=False), catalogues))
+    if mistakes is not None:
+        raise mistakes
+    return result
+
+
+def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
+    """Record damaged artifacts, and fall back to others that are whole.
+
+    A later run makes the damaged artifacts again.
+    """
+    running = observed.kernels.running
+    for driver in observed.drivers.values():
+        artifact = driver.artifacts.get(running or "")
+        if running is None or artifact is None or artifact.damage is None:
+            continue
+        report(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
+        layout = Layout(root, driver.name)
+        try:
+            with changing(layout):
+                _replace(layout, running, artifact, config)
+        except NewerStateError as error:
+            report(Note(error.message))
+
+
+def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Config) -> None:
+    """Record that a kernel's artifact is damaged; fall back to another one if there is one."""
+    state = load_state(layout).changed(running, damaged=artifact.digest)
+    store_state(layout, state)
+    with suppress(NotFoundError):
+        _now, before = choose(layout, running, config)
+        # Its inputs are not known, so a later run decides again. The state is written first and
+        # keeps the previous artifact: if this boot is killed here, the next one repeats it.
+        state = state.changed(running, inputs=None, fingerprint=None)
+        store_state(layout, state)
+        link_kernel(layout, running, before)
+        store_state(layout, state.changed(running, previous=None))
+        report(Note(f"Falling back to the artifact before: {before}"))
 
 
 class _Apply:
@@ -181,72 +258,6 @@ class _Apply:
         status = status_of(run.desired, observed, planned, time=int(time.time()), error=error)
         problems = publish(run.root, status, run.desired.config)
         return Result(tuple(self.outcomes), status, problems)
-
-
-def rollback(root: Path, desired: Desired, driver: str) -> Result:
-    """Go back to the previous artifact of the running kernel.
-
-    Modules in use stay loaded until the next boot, which loads the chosen artifact. If the kernel
-    or its own check refuses that, the rollback is undone. A running build goes on, but its artifact
-    is not used. If an earlier rollback was interrupted or waits for a
-    boot, it is completed instead: going back further would skip an artifact that never ran.
-
-    Raises:
-        InUseError: Another command switched the driver while this one waited; nothing was done.
-        ProvisionError: The rollback was undone.
-    """
-    layout, release = _target(root, desired, driver)
-    meant = linked_kernels(layout).get(release)
-    with switching(root):
-        with changing(layout):
-            now, digest = begun(layout, release) or choose(layout, release, desired.config)
-            linked = linked_kernels(layout).get(release)
-            if linked != meant:
-                raise InUseError(
-                    f"Another command has switched {driver} from {meant} to {linked} while this one"
-                    " waited.",
-                    resolution="Nothing was done. To go back further, run the command again.",
-                )
-            inputs = read_inputs(root, desired).of(driver, release)
-            report(Note(f"{driver} goes back from {now} to {digest}"))
-            reject(layout, release, digest, inputs=inputs)
-        with always_published(root):
-            result = apply(Run(root, desired, Mode(may_prepare=False, only=driver)))
-        if linked_kernels(layout).get(release) != digest:
-            raise _undone(driver, now, digest, result)
-    return result
-
-
-def _undone(driver: str, now: str, digest: str, result: Result) -> ProvisionError:
-    """Return that an artifact could not be gone back to."""
-    error = next(one.error for one in result.outcomes if one.error is not None)
-    return ProvisionError(
-        f"{driver} can't go back to {digest}, and {now} is used as before: {error.message}",
-        resolution=error.resolution,
-        details=error.details,
-    )
-
-
-def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
-    """Return the artifacts that a rollback would go from and to, by short digest."""
-    layout, release = _target(root, desired, driver)
-    return begun(layout, release) or choose(layout, release, desired.config)
-
-
-def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
-    """Return the driver's part of the store, and the kernel whose artifact changes."""
-    if driver not in desired.drivers:
-        raise NotFoundError(
-            f"provision.toml names no driver '{driver}'.",
-            resolution=choices(driver, desired.drivers) if desired.drivers else NAME_A_DRIVER,
-        )
-    release = kernel_release(root)
-    if release is None:
-        raise NotFoundError(
-            f"There is no kernel under '{root}'.",
-            resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
-        )
-    return Layout(root, driver), release
 
 
 def clean(layout: Layout) -> None:

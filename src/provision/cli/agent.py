@@ -16,14 +16,9 @@ import click
 from provision.agent.actions import Maker
 from provision.agent.desired import load_desired
 from provision.agent.model import Mode, Observed, Outcome, Plan, Run, plan
-from provision.agent.run import (
-    Result,
-    always_published,
-    apply,
-    plan_host,
-    rollback,
-    would_roll_back,
-)
+from provision.agent.rollback import rollback, would_roll_back
+from provision.agent.run import Result, always_published, apply, plan_host
+from provision.agent.run import boot as run_at_boot
 from provision.agent.status import NAME_A_DRIVER, HoldStatus, Status
 from provision.cli import options
 from provision.cli.options import argument, command, option
@@ -352,9 +347,7 @@ def apply_command(
     )
     with progress(), always_published(root):
         if boot:
-            from provision.agent import boot as at_boot  # noqa: PLC0415 - no other run needs it
-
-            result = at_boot.boot(root, catalogues=catalogues)
+            result = run_at_boot(root, catalogues=catalogues)
         else:
             if wait_kernel:
                 wait_for_kernel(root)

@@ -9,8 +9,8 @@ import pytest
 
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.boot import boot
-from provision.agent.run import rollback, would_roll_back
+from provision.agent.rollback import rollback, would_roll_back
+from provision.agent.run import boot
 from provision.kmod.loader import LOADER
 from provision.progress import listening
 from provision.store.state import load_state

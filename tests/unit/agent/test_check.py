@@ -8,7 +8,7 @@ import pytest
 
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.boot import boot
+from provision.agent.run import boot
 from provision.manifest import Check
 from provision.store.state import CHECK, load_state
 from unit.agent.host import NEWEST, OLDER, Host

@@ -10,9 +10,9 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
-from provision.agent.run import rollback
+from provision.agent.rollback import rollback
+from provision.agent.run import boot
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
 from unit.agent.host import Host, make_host

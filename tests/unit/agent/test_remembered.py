@@ -9,8 +9,8 @@ import pytest
 
 from kit.artifact import KERNEL
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.boot import boot
-from provision.agent.run import plan_host, rollback
+from provision.agent.rollback import rollback
+from provision.agent.run import boot, plan_host
 from provision.errors import ProvisionError
 from provision.store.state import copies_of, load_state
 from unit.agent.host import NEWEST, OLDER, Host

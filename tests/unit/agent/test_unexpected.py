@@ -80,7 +80,7 @@ _DEFECT, _DENIED = ValueError("no"), PermissionError(13, "no")
         ("provision.agent.run.clean", ["apply"], KeyboardInterrupt(), 130),
         ("provision.host.kernels._busy", ["apply", "--wait-kernel"], _DEFECT, 1),
         ("provision.agent.run.linked_kernels", ["apply", "--kernel", NEXT], _DEFECT, 1),
-        ("provision.agent.boot.observe", ["apply", "--boot"], KeyboardInterrupt(), 130),
+        ("provision.agent.run.clean", ["apply", "--boot"], KeyboardInterrupt(), 130),
         ("provision.agent.run.is_written", ["apply"], _DENIED, 1),
         # A host that can't be looked at.
         ("provision.agent.run.observe", ["apply"], _DEFECT, 1),

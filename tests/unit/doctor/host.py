@@ -8,9 +8,9 @@ from typing import Self
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 from kit.host_tree import HostTree
-from provision.agent.actions import activate
 from provision.agent.desired import load_desired, read_inputs
 from provision.agent.model import Desired
+from provision.agent.use import activate
 from provision.config import DriverConfig
 from provision.doctor import Finding, diagnose, observe
 from provision.files import templates_dir
