@@ -24,11 +24,11 @@ from kit.registry import serving_registry
 from provision.engine.tar_streams import Unpacker
 from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
-from provision.registry.artifact_images import find, unpack_layers
+from provision.registry import parse_reference
+from provision.registry.find import read_image, unpack_layers
 from provision.registry.keys import load_keys
-from provision.registry.names import parse_reference
+from provision.registry.repositories import Registry
 from provision.registry.signatures import verify_signature
-from provision.registry.skopeo import Registry
 
 if TYPE_CHECKING:
     from bench.scene import Scene
@@ -194,7 +194,7 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
     draft = site.folder / "draft"
 
     def verifying() -> None:
-        trusted = find(
+        trusted = read_image(
             client,
             os.uname().machine,
             examine=lambda digest: verify_signature(client, digest, keys, {}),
@@ -204,7 +204,7 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
         verify_files(draft, pin_label=trusted.pin.digest)
 
     def plainly() -> None:
-        found = find(client, os.uname().machine)
+        found = read_image(client, os.uname().machine)
         unpacker = Unpacker(draft, strip="opt")
         for layer in found.manifest.layers:
             url = f"http://{site.address}/v2/drivers/{_DRIVER}/blobs/{layer.digest}"

@@ -13,7 +13,7 @@ from kit.probe import need, need_programs
 from kit.process import run
 from kit.registry import serving_registry
 from kit.signed_registry import NO_ENGINE, PIN, TAG, SignedRegistry, signed_registry
-from provision.registry.names import operator_tags
+from provision.registry import operator_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,14 +28,9 @@ from provision.errors import (
     UnreachableError,
     WrongContentError,
 )
-from provision.registry import skopeo
-from provision.registry.artifact_images import ArtifactImage, find, unpack_layers
-from provision.registry.find import tag_of
-from provision.registry.manifests import (
-    find_digest,
-)
-from provision.registry.names import parse_reference
-from provision.registry.skopeo import Registry
+from provision.registry import parse_reference, repositories
+from provision.registry.find import ArtifactImage, read_image, tag_of, unpack_layers
+from provision.registry.repositories import Registry, find_digest
 
 PIN = make_pin()
 TAG = tag_of(PIN).text
@@ -93,7 +88,7 @@ def test_what_was_written_is_read(site: Site) -> None:
     repository = site.repository
     assert repository.tags() == (TAG,)
     assert repository.manifest(TAG) == repository.manifest(digest)
-    image = find(repository, "x86_64")
+    image = read_image(repository, "x86_64")
     assert (image.pin, image.reference.digest) == (PIN, digest)
     repository.tag(digest, "other")
     assert find_digest(repository, "other") == digest
@@ -102,7 +97,7 @@ def test_what_was_written_is_read(site: Site) -> None:
 
 def test_a_layer_that_the_host_has_is_not_transferred(site: Site, tmp_path: Path) -> None:
     site.have()
-    image = find(site.repository, "x86_64")
+    image = read_image(site.repository, "x86_64")
     for is_complete, layers in ((True, 1), (False, 2)):
         before = site.server.sent("skopeo/").size
         received, content = unpacked(image, tmp_path / "layers", is_complete=is_complete)
@@ -126,13 +121,13 @@ def test_what_is_not_there_is_not_found(site: Site) -> None:
 def test_what_was_altered_is_refused(site: Site, tmp_path: Path, part: str) -> None:
     """As someone does who may write to the registry's disk."""
     site.have()
-    image = find(site.repository, "x86_64")
+    image = read_image(site.repository, "x86_64")
     manifest = image.manifest
     path = site.stored((manifest.config if part == "config" else manifest.layers[-1]).digest)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     if part == "config":
         with pytest.raises(WrongContentError):
-            find(site.repository, "x86_64")
+            read_image(site.repository, "x86_64")
     else:
         with pytest.raises(WrongContentError):
             unpacked(image, tmp_path / "layers")
@@ -168,7 +163,7 @@ def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
 
 def test_a_registry_that_does_not_answer_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     need_programs("skopeo")
-    monkeypatch.setattr(skopeo, "_REQUEST_S", 2.0)
+    monkeypatch.setattr(repositories, "_REQUEST_S", 2.0)
 
     def repository(port: int) -> Registry:
         reference = parse_reference(f"127.0.0.1:{port}/demo:1")
@@ -205,7 +200,7 @@ def test_a_registry_does_not_write_on_the_terminal() -> None:
 
 def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 256 << 20
-    monkeypatch.setattr(skopeo, "HOSTILE_MEMORY", limit)
+    monkeypatch.setattr(repositories, "HOSTILE_MEMORY", limit)
     tags = json.dumps([f"{'t' * 110}{number:012d}" for number in range(8000)])
     page = f'{{"name": "x", "tags": {tags}}}'.encode()
 

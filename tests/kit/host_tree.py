@@ -28,9 +28,9 @@ from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from kit.upstream import demo_recipe
 from provision.manifest import Check, HostNeeds, PciMatch
-from provision.registry.artifact_images import facts_of
-from provision.registry.image_layout import writable_layout
-from provision.registry.names import Reference
+from provision.registry import Reference
+from provision.registry.find import facts_of
+from provision.registry.repositories import writable_layout
 from provision.registry.signatures import sign
 
 if TYPE_CHECKING:

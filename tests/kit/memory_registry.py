@@ -18,17 +18,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from kit.media import image_of
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.registry.artifact_images import facts_of
-from provision.registry.image_layout import ImageLayout
+from provision.registry import Reference, parse_reference
+from provision.registry.find import facts_of
 from provision.registry.keys import PublicKey, of_private_key
-from provision.registry.manifests import (
-    BLOBS,
-    Content,
-    Descriptor,
-    Manifest,
-    blob_path,
-)
-from provision.registry.names import Reference, parse_reference
+from provision.registry.manifests import BLOBS, Content, Descriptor, Manifest, blob_path
+from provision.registry.repositories import ImageLayout
 from provision.registry.signatures import Facts, sign
 
 HOST = "registry.example"

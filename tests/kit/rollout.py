@@ -31,12 +31,11 @@ from provision.agent.model import Run
 from provision.agent.prepare import maker
 from provision.agent.run import apply
 from provision.pin import Pin
-from provision.registry.artifact_images import facts_of
-from provision.registry.find import tag_of
+from provision.registry import parse_reference
+from provision.registry.find import facts_of, tag_of
 from provision.registry.keys import generate_key, open_private_key
-from provision.registry.names import parse_reference
+from provision.registry.repositories import Registry
 from provision.registry.signatures import sign, signature_tag
-from provision.registry.skopeo import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,10 +20,9 @@ from kit.registry import serving_registry
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.workspace import load_settings
 from provision.pin import PIN_LABEL
+from provision.registry import parse_reference
 from provision.registry.find import registry_of, tag_of
-from provision.registry.image_layout import writable_layout
-from provision.registry.names import parse_reference
-from provision.registry.skopeo import copy
+from provision.registry.repositories import copy, writable_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

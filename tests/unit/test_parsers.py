@@ -37,7 +37,7 @@ from provision.host.devices import (
 )
 from provision.manifest import Manifest
 from provision.pin import Pin
-from provision.registry.names import parse_reference
+from provision.registry import parse_reference
 from provision.sources.runfile import parse_file_list, read_head
 from provision.sources.vendor_sums import parse_sums
 from provision.store.state import parse_state

@@ -26,15 +26,14 @@ from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, UntrustedError
-from provision.export.artifact_source import ArtifactSource
+from provision.export import ArtifactSource
 from provision.kmod.module_signatures import is_signed
 from provision.manifest import ADMISSION
-from provision.registry.artifact_images import facts_of
-from provision.registry.find import TrustOverride, tag_of
+from provision.registry import parse_reference
+from provision.registry.find import TrustOverride, facts_of, tag_of
 from provision.registry.keys import FileSigner
-from provision.registry.manifests import find_digest
-from provision.registry.names import parse_reference
 from provision.registry.publish import EngineImage, publish, sign_image
+from provision.registry.repositories import find_digest
 from provision.registry.signatures import verify_signature
 from provision.store.entries import Admission, distrust, record_admission, unsigned_image
 from provision.store.layout import Layout

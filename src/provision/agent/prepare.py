@@ -42,8 +42,7 @@ from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest, load_manifest
 from provision.pin import DriverPin, Pin
 from provision.progress import Event, Note, listening, report
-from provision.registry.artifact_images import ArtifactImage
-from provision.registry.find import SearchOptions, TrustOverride
+from provision.registry.find import ArtifactImage, SearchOptions, TrustOverride
 from provision.sources.upstream import (
     Notice,
     ended_branch,

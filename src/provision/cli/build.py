@@ -37,8 +37,8 @@ from provision.files import write_atomic, write_output
 from provision.kmod.load import why_unchecked
 from provision.kmod.trial import Trial, require_loading
 from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
+from provision.registry import check_push_name
 from provision.registry.find import TrustOverride, host_reference
-from provision.registry.names import check_push_name
 from provision.registry.publish import EngineImage, publish
 from provision.store.activate import host_files
 from provision.store.artifact_lookup import check_age

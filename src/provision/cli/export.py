@@ -16,15 +16,19 @@ from provision.cli.job import job, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, progress, size_of
 from provision.errors import UsageError
-from provision.export.artifact_source import ArtifactSource, Choice
-from provision.export.daemonset import Agent, documents, read_config, read_keys
-from provision.export.driver_pod import PodOptions, pod_files
+from provision.export import ArtifactSource, Choice
 from provision.export.ignition import Engine, Options, Variant, configuration
 from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import (
+    Agent,
     Document,
+    PodOptions,
     check_name,
     check_output,
+    documents,
+    pod_files,
+    read_config,
+    read_keys,
     to_yaml,
     write_files,
 )

@@ -18,10 +18,9 @@ from provision.cli import options
 from provision.cli.options import option
 from provision.cli.output import fields, progress, text
 from provision.errors import UsageError
-from provision.registry.artifact_images import ArtifactImage
-from provision.registry.find import TrustOverride, connect, examine
+from provision.registry import parse_reference
+from provision.registry.find import ArtifactImage, TrustOverride, connect, examine
 from provision.registry.keys import Signer, open_signer, password_line, read_password
-from provision.registry.names import parse_reference
 from provision.registry.publish import configured_signer
 
 

@@ -28,8 +28,15 @@ from provision.cli.output import emit, fields, of_pin, table
 from provision.engine.docker_api import find_image, names_registry
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
-from provision.registry.artifact_images import ArtifactImage
+from provision.registry import (
+    check_push_name,
+    escaped,
+    parse_reference,
+    read_tag,
+    version_of_tag,
+)
 from provision.registry.find import (
+    ArtifactImage,
     SearchOptions,
     TrustOverride,
     connect,
@@ -38,15 +45,8 @@ from provision.registry.find import (
     host_reference,
 )
 from provision.registry.keys import generate_key
-from provision.registry.manifests import Repository
-from provision.registry.names import (
-    check_push_name,
-    escaped,
-    parse_reference,
-    read_tag,
-    version_of_tag,
-)
 from provision.registry.publish import EngineImage, copy_published, publish, sign_image
+from provision.registry.repositories import Repository
 from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
 
@@ -85,12 +85,12 @@ def push(
                 "Leave out --sign; 'provision registry sign' signs it.",
             )
             trusted = examined(settings, image, trust)
-            name, signed = _target(settings, trusted.pin, reference), None
+            name, signed = _push_name(settings, trusted.pin, reference), None
             pushed = copy_published(settings, trusted, name)
         else:
             found = find_image(settings.engine(), image)
             pin = image_pin(found, image)
-            name = _target(settings, pin, reference)
+            name = _push_name(settings, pin, reference)
             signer = private.signer(settings) if signs else None
             source = EngineImage(settings.engine(), found.id, pin, signer)
             pushed, signed = publish(settings, source, name)
@@ -101,7 +101,7 @@ def push(
     )
 
 
-def _target(settings: Settings, pin: Pin, reference: str | None) -> str:
+def _push_name(settings: Settings, pin: Pin, reference: str | None) -> str:
     name = host_reference(settings, pin, reference)
     options.refuse(
         name is None,

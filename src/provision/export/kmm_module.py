@@ -15,20 +15,19 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.export.artifact_source import (
+from provision.export import (
     ArtifactSource,
     Choice,
     check_driver,
     images_of,
     note_dra,
 )
-from provision.export.daemonset import beside_kmm, documents
-from provision.export.kubernetes import Document, check_name
+from provision.export.kubernetes import Document, beside_kmm, check_name, documents
 from provision.kmod.loader import load_order, parameters_of
 from provision.manifest import Manifest
 from provision.pin import names_of
+from provision.registry import KMM_SIGNED, HostTag, Reference
 from provision.registry.find import registry_login
-from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
 # KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from provision.build.dockerfile import shell_word
 from provision.build.request import DriverRequest
 from provision.errors import NotFoundError, UsageError
-from provision.export.artifact_source import ArtifactSource, check_driver
+from provision.export import ArtifactSource, check_driver
 from provision.files import copy_output, scratch, templates_dir
 from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.loader_script import Place

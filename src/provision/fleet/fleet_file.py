@@ -32,11 +32,11 @@ from provision.fleet import (
 from provision.fleet.offers import find_offers
 from provision.pin import AbsolutePath, Pin
 from provision.progress import Note, report
+from provision.registry import HostTag, Reference, parse_reference
 from provision.registry.find import Connect, connect
 from provision.registry.keys import Signer
-from provision.registry.manifests import Writable, find_digest
-from provision.registry.names import HostTag, Reference, parse_reference
 from provision.registry.publish import add_operator_tags, retag_existing
+from provision.registry.repositories import Writable, find_digest
 from provision.registry.signatures import signature_tag
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.

@@ -1,6 +1,4 @@
-"""Manifests and configurations of images, and the protocols of repositories that have them.
-
-They are read as far as artifacts use them. A repository is in a registry or in files on a medium.
+"""Manifests and configurations of images, as far as artifacts use them.
 
 Sources: https://github.com/opencontainers/image-spec/blob/v1.1.0/manifest.md (also image-index.md
 and config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
@@ -10,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal
 
 from pydantic import Field
 
 from provision.documents import Foreign, refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import MACHINE_OF_GO, ImageDigest
-from provision.registry.names import Reference
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -189,49 +186,6 @@ def _refused(name: str, why: str) -> ProvisionError:
     return ProvisionError(f"'{name}' is refused: it {why}.", resolution=_NOT_OURS)
 
 
-class Repository(Protocol):
-    """A repository that images are read from."""
-
-    @property
-    def reference(self) -> Reference:
-        """The selected image."""
-
-    def at(self, reference: Reference) -> Self:
-        """Return the same repository for another of its images."""
-
-    def manifest(self, name: str) -> Content:
-        """Return a manifest by tag or digest."""
-
-    def config(self, digest: str, manifest: Manifest) -> bytes:
-        """Return the configuration of an image; the digest is of its manifest."""
-
-    def fetch(
-        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
-    ) -> None:
-        """Put some layers of an image into a folder, at ``blob_path``, compared with their digests.
-
-        Args:
-            folder: An empty folder, or the one of an earlier call.
-        """
-
-    def tags(self) -> tuple[str, ...]:
-        """Return the tags."""
-
-
-class Writable(Repository, Protocol):
-    """A repository that images are written to."""
-
-    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
-        """Write an image under a tag; return its digest.
-
-        Args:
-            blobs: Those of its blobs that the repository may lack.
-        """
-
-    def tag(self, digest: str, tag: str) -> None:
-        """Make a tag lead to an image that the repository has."""
-
-
 def content_digest(data: bytes) -> str:
     """Return the digest of content, as registries write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -240,11 +194,3 @@ def content_digest(data: bytes) -> str:
 def blob_path(folder: Path, descriptor: Descriptor) -> Path:
     """Return the file of a layer that was fetched into a folder."""
     return folder / BLOBS / descriptor.digest.removeprefix("sha256:")
-
-
-def find_digest(repository: Repository, name: str) -> str | None:
-    """Return the digest of a manifest; None if it is missing."""
-    try:
-        return repository.manifest(name).digest
-    except NotFoundError:
-        return None

@@ -22,9 +22,8 @@ from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import ArtifactImage, facts_of, find
-from provision.registry.find import Connect, connect, tag_of
-from provision.registry.image_layout import ImageLayout, writable_layout
+from provision.registry import Reference, operator_tags, parse_reference, pin_tag
+from provision.registry.find import ArtifactImage, Connect, connect, facts_of, read_image, tag_of
 from provision.registry.keys import (
     URI_SCHEME,
     FileSigner,
@@ -35,15 +34,18 @@ from provision.registry.keys import (
     read_password,
     settled_keys,
 )
-from provision.registry.manifests import (
+from provision.registry.manifests import parse_manifest
+from provision.registry.repositories import (
+    ImageLayout,
+    Registry,
     Repository,
     Writable,
+    copy,
     find_digest,
-    parse_manifest,
+    push_image,
+    writable_layout,
 )
-from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
 from provision.registry.signatures import MOST_AHEAD_S, Facts, sign, signature_tag, verify_signature
-from provision.registry.skopeo import Registry, copy, push
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
@@ -54,9 +56,6 @@ _PAUSE_S = 2.0
 _LICENCES = "org.opencontainers.image.licenses"
 # Licences that are on no list of free licences, unknown, or disputed for modules of a GPL kernel.
 _RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
-
-# Copies an image of an engine, as ``skopeo.push``.
-Copy = Callable[..., str]
 
 
 class PinTagConflictError(ProvisionError):
@@ -101,7 +100,7 @@ def publish(
     name: str,
     *,
     connected: Connect = connect,
-    copied: Copy = push,
+    push: Callable[..., str] = push_image,
 ) -> tuple[Pushed, SignedImage | None]:
     """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
@@ -126,14 +125,14 @@ def publish(
             " the image came from, push it unsigned, and sign what its digest names: provision"
             " registry sign NAME@DIGEST",
         )
-    client, labels = _target(settings, name, connected), found.labels
+    client, labels = _writable(settings, name, connected), found.labels
     # Before the push, which takes the name from the image that hosts have now.
     last = last_serial(settings, client, pin, signer) if signer is not None else 0
     digest = _published(settings, client, pin, labels, signer)
     if digest is None:
         _name_licences(labels, name)
         report(Note(f"Pushing {name}"))
-        digest = copied(image.engine, image.image_id, client, state=settings.state)
+        digest = push(image.engine, image.image_id, client, state=settings.state)
     else:
         report(Note(f"{name}: the registry has the image already, as {digest}"))
         client.tag(digest, str(client.reference.tag))
@@ -143,7 +142,7 @@ def publish(
         set_operator_tags(client, pin, labels, digest)
         return pushed, None
     by_digest = client.at(client.reference.with_digest(digest))
-    published = find(by_digest, pin.kernel.architecture)
+    published = read_image(by_digest, pin.kernel.architecture)
     # The signature last: what is signed is not pushed again, and would never get these tags.
     set_operator_tags(client, pin, labels, digest)
     try:
@@ -159,7 +158,7 @@ def publish(
     return pushed, signed
 
 
-def _target(settings: Settings, name: str, connected: Connect) -> Writable:
+def _writable(settings: Settings, name: str, connected: Connect) -> Writable:
     """Return the repository of a name to push to; a folder is made."""
     reference = parse_reference(name)
     if reference.layout is not None:
@@ -188,7 +187,7 @@ def _published(
     digest = find_digest(client, pin_tag(pin.digest))
     if digest is None or (signer is not None and not _has_signature(client, digest)):
         return None
-    found = find(client.at(client.reference.with_digest(digest)), pin.kernel.architecture)
+    found = read_image(client.at(client.reference.with_digest(digest)), pin.kernel.architecture)
     is_trusted = signer is None or _is_trusted(settings, client, pin, digest, signer)
     if found.labels == labels and is_trusted:
         return digest
@@ -214,7 +213,7 @@ def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushe
         image: The image; its signature was verified.
         name: As ``publish``.
     """
-    source, client = image.client, _target(settings, name, connect)
+    source, client = image.client, _writable(settings, name, connect)
     digest = str(image.reference.digest)
     report(Note(f"Copying {image.reference} to {name}"))
     # Signatures first: no host sees an unsigned image.
@@ -252,7 +251,7 @@ def sign_image(
         PinTagConflictError: The registry has another image of its Pin.
     """
     client = connected(settings, reference)
-    image = find(client, machine(settings.root))
+    image = read_image(client, machine(settings.root))
     named = client.at(reference.with_tag(tag_of(image.pin).text))
     last = last_serial(settings, named, image.pin, signer)
     return _sign(settings, client, image, signer, last)
@@ -371,7 +370,7 @@ def set_operator_tags(
     own, branch = names
     try:
         branch_client = client.at(client.reference.with_tag(branch))
-        before = find(branch_client, pin.kernel.architecture).pin.driver.version
+        before = read_image(branch_client, pin.kernel.architecture).pin.driver.version
     except NotFoundError:
         before = pin.driver.version
     is_newest = newest_first((before, pin.driver.version))[0] == pin.driver.version
@@ -388,7 +387,7 @@ def add_operator_tags(settings: Settings, client: Writable, signer: Signer | Non
     Such an image was copied there. An operator verifies no signatures, so an image that no key
     which counts here has signed gets no tags, unless nothing is signed.
     """
-    image = find(client, machine(settings.root))
+    image = read_image(client, machine(settings.root))
     pin, digest = image.pin, str(image.reference.digest)
     names = names_for_operators(pin, image.labels)
     if (

@@ -24,12 +24,11 @@ from provision.registry.manifests import (
     OCI_CONFIG,
     OCI_MANIFEST,
     Index,
-    Repository,
-    Writable,
     blob_path,
     content_digest,
     parse_manifest,
 )
+from provision.registry.repositories import Repository, Writable
 
 PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 ANNOTATION = "dev.cosignproject.cosign/signature"

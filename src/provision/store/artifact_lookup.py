@@ -27,8 +27,8 @@ from provision.files import write_atomic
 from provision.host.kernels import machine
 from provision.pin import DistroPin
 from provision.progress import Note, report
-from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
+    ArtifactImage,
     ArtifactQuery,
     SearchOptions,
     TrustOverride,

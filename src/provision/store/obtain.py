@@ -38,12 +38,13 @@ from provision.kmod.verify import DamagedError, Report, stored_manifest, verify_
 from provision.manifest import DriverFile, Manifest, load_manifest
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry.artifact_images import ArtifactImage, unpack_layers
 from provision.registry.find import (
+    ArtifactImage,
     SearchOptions,
     TrustOverride,
     find_pin_in_registries,
     host_reference,
+    unpack_layers,
 )
 from provision.registry.publish import EngineImage, configured_signer, publish
 from provision.store.artifact_lookup import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.host_tree import HostTree
-from provision.registry import skopeo
+from provision.registry import repositories
 from unit.cli.outcome import Outcome
 from unit.cli.states import EMPTIED
 
@@ -64,7 +64,7 @@ def test_nothing_is_green_that_was_not_seen(
     call: Call, host_tree: HostTree, monkeypatch: pytest.MonkeyPatch, world: str
 ) -> None:
     # Between which skopeo waits for seconds.
-    monkeypatch.setattr(skopeo, "_RETRIES", 0)
+    monkeypatch.setattr(repositories, "_RETRIES", 0)
 
     def run(*words: object) -> Outcome:
         return call(*words, "--root", host_tree.root)

@@ -19,15 +19,14 @@ from provision.catalogue.fields import DraDriver
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
-from provision.export.artifact_source import ArtifactSource, Choice, images_of
-from provision.export.driver_pod import PodOptions, pod_files
+from provision.export import ArtifactSource, Choice, images_of
 from provision.export.kmm_module import KmmOptions, kmm_files
-from provision.export.kubernetes import Document
+from provision.export.kubernetes import Document, PodOptions, pod_files
 from provision.kmod.loader import write_loader
 from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
 from provision.progress import Note, listening
+from provision.registry import HostTag
 from provision.registry.find import TrustOverride
-from provision.registry.names import HostTag
 from provision.store.entries import Admission, record_admission
 from provision.store.layout import Layout
 from unit.engine.fake_engine import using

@@ -21,16 +21,16 @@ from kit.artifact import make_pin
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.export.daemonset import (
+from provision.export.kubernetes import (
     Agent,
     beside_kmm,
     documents,
     read_config,
     read_keys,
+    to_yaml,
 )
-from provision.export.kubernetes import to_yaml
 from provision.progress import Note, listening
-from provision.registry.names import Reference
+from provision.registry import Reference
 from unit.cli.outcome import Outcome
 
 _CONFIG = """\

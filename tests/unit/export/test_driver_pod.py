@@ -13,15 +13,15 @@ from kit.driver_pod import NODES, documents
 from provision.catalogue import Recipe
 from provision.documents import load_toml
 from provision.errors import NotFoundError
-from provision.export.driver_pod import (
+from provision.export.kubernetes import (
     PodOptions,
     daemonset_documents,
     operator_documents,
     pod_of,
+    to_yaml,
 )
-from provision.export.kubernetes import to_yaml
 from provision.manifest import ForeignRoot
-from provision.registry.names import Reference
+from provision.registry import Reference
 
 _KERNEL = "6.12.48+deb13-amd64"
 _REPOSITORY = Reference("registry.example:5000", "drivers/nvidia")

@@ -21,7 +21,7 @@ from provision.export.kmm_module import (
 )
 from provision.export.kubernetes import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
-from provision.registry.names import parse_reference
+from provision.registry import parse_reference
 
 _RECORDED = Path(__file__).parents[2] / "data/kubernetes/kmm-module.json"
 _REPOSITORY = parse_reference("registry.example:5000/drivers/demo")

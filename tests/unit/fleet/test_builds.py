@@ -37,10 +37,9 @@ from provision.fleet.builds import Outcome, RunOptions, build_cells
 from provision.fleet.fleet_file import FleetRegistry
 from provision.fleet.results import Result, read_result, read_results
 from provision.pin import PIN_LABEL, Pin
-from provision.registry.artifact_images import facts_of
-from provision.registry.find import tag_of
-from provision.registry.manifests import find_digest
-from provision.registry.names import operator_tags, pin_tag
+from provision.registry import operator_tags, pin_tag
+from provision.registry.find import facts_of, tag_of
+from provision.registry.repositories import find_digest
 from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import connected
 

@@ -22,7 +22,7 @@ from kit.memory_registry import (
     wanted_of,
 )
 from provision.engine.tar_streams import Unpacker
-from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
+from provision.registry.find import ArtifactImage, facts_of, read_image, unpack_layers
 from provision.registry.signatures import (
     ANNOTATION,
     PAYLOAD,
@@ -70,7 +70,7 @@ def pull(
     client = registry.client()
     trusted_keys = [public(key) for key in keys or (KEY,)]
     asked = wanted_of(PIN) if wanted is None else wanted
-    trusted = find(
+    trusted = read_image(
         client,
         "x86_64",
         examine=lambda digest: verify_signature(client, digest, trusted_keys, asked, oldest=oldest),

@@ -14,7 +14,7 @@ from kit.memory_registry import (
     digest_of,
 )
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.artifact_images import find
+from provision.registry.find import read_image
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from unit.registry.signed_images import (
     FACTS,
@@ -51,7 +51,7 @@ def test_an_index_leads_to_the_hosts_architecture(registry: MemoryRegistry, tmp_
     registry.have_manifest(index, "1")
     assert pull(registry, tmp_path).reference.digest == digest
     with pytest.raises(NotFoundError):
-        find(registry.client(), "s390x")
+        read_image(registry.client(), "s390x")
 
 
 def test_what_an_image_has_for_others_is_passed_over(

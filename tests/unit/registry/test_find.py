@@ -30,8 +30,8 @@ from provision.errors import (
     UnreachableError,
     UntrustedError,
 )
-from provision.registry.artifact_images import ArtifactImage
 from provision.registry.find import (
+    ArtifactImage,
     ArtifactQuery,
     MissingArtifactError,
     TrustOverride,

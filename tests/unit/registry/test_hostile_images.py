@@ -15,7 +15,7 @@ from kit.memory_registry import (
 )
 from provision.engine import tar_streams as unpack
 from provision.errors import ProvisionError
-from provision.registry import artifact_images as layers
+from provision.registry import find as layers
 from unit.registry.signed_images import (
     changed_layer,
     images_manifest,

@@ -22,10 +22,9 @@ from kit.memory_registry import (
 )
 from provision.engine.tar_streams import Unpacker
 from provision.errors import ProvisionError
-from provision.registry.artifact_images import ArtifactImage, facts_of, find, unpack_layers
-from provision.registry.image_layout import REF_NAME, folder_layout, writable_layout
-from provision.registry.manifests import Repository
-from provision.registry.names import Reference
+from provision.registry import Reference
+from provision.registry.find import ArtifactImage, facts_of, read_image, unpack_layers
+from provision.registry.repositories import REF_NAME, Repository, folder_layout, writable_layout
 from provision.registry.signatures import verify_signature
 
 PIN = make_pin()
@@ -64,10 +63,10 @@ def pulled(path: Path, folder: Path) -> ArtifactImage:
     name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))
     if name.startswith("sha256:"):
         repository = repository.at(reference.with_digest(name))
-    image = find(repository, "x86_64")
+    image = read_image(repository, "x86_64")
     repository = repository.at(image.reference)
     keys = [public(KEY)]
-    trusted = find(
+    trusted = read_image(
         repository, "x86_64", examine=lambda d: verify_signature(repository, d, keys, {})
     )
     (folder / "entry").mkdir(parents=True)

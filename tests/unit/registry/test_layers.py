@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import ProvisionError
-from provision.registry import artifact_images as layers
-from provision.registry.artifact_images import layer_content
+from provision.registry import find as layers
+from provision.registry.find import layer_content
 
 CONTENTS = st.lists(st.binary(max_size=3000), max_size=6)
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=5)

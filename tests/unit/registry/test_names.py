@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from kit.driver_pod import TAGS
 from kit.memory_registry import new_key, public_pem
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
-from provision.registry.find import default_files, stored_login
-from provision.registry.keys import generate_key, load_keys, open_private_key
-from provision.registry.names import (
+from provision.registry import (
     HostTag,
     Reference,
     operator_tags,
     parse_reference,
     read_tag,
 )
+from provision.registry.find import default_files, stored_login
+from provision.registry.keys import generate_key, load_keys, open_private_key
 
 DIGEST = "sha256:" + "0" * 64
 

@@ -16,14 +16,14 @@ from provision.build.workspace import Settings
 from provision.config import RegistryConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UntrustedError
+from provision.registry import Reference, pin_tag
 from provision.registry.find import find_pin_in_registries
-from provision.registry.image_layout import writable_layout
-from provision.registry.names import Reference, pin_tag
 from provision.registry.publish import (
     PinTagConflictError,
     set_operator_tags,
     set_pin_tag,
 )
+from provision.registry.repositories import writable_layout
 from provision.store.obtain import obtain
 from unit.engine.fake_engine import using
 from unit.registry.trusting_host import ADDRESS, configured, have, options

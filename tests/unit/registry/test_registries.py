@@ -16,15 +16,15 @@ from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
 from provision.errors import UntrustedError
-from provision.registry.artifact_images import facts_of
+from provision.registry import parse_reference
 from provision.registry.find import (
     TrustOverride,
     examine,
+    facts_of,
     host_reference,
     registry_of,
     tag_of,
 )
-from provision.registry.names import parse_reference
 from unit.registry.trusting_host import (
     ADDRESS,
     DEFAULT,

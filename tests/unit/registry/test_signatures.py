@@ -22,7 +22,7 @@ from kit.memory_registry import (
 )
 from provision.errors import ProvisionError, UntrustedError
 from provision.pin import PIN_LABEL
-from provision.registry.artifact_images import find
+from provision.registry.find import read_image
 from provision.registry.signatures import sign, signature_tag, verify_signature
 from unit.registry.signed_images import (
     FACTS,
@@ -161,7 +161,7 @@ def test_where_nothing_is_asked_for_nothing_is_verified(
     registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     unsigned(registry)
-    trusted = find(registry.client(), "x86_64")
+    trusted = read_image(registry.client(), "x86_64")
     assert trusted.verified is None
     assert list(tmp_path.iterdir()) == []
 

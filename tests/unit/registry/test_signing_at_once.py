@@ -19,11 +19,9 @@ from provision.build.provenance import record_built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, Image
 from provision.pin import PIN_LABEL
-from provision.registry.artifact_images import facts_of
-from provision.registry.find import tag_of
+from provision.registry import parse_reference, pin_tag
+from provision.registry.find import facts_of, tag_of
 from provision.registry.keys import FileSigner
-from provision.registry.manifests import Writable, find_digest
-from provision.registry.names import parse_reference, pin_tag
 from provision.registry.publish import (
     EngineImage,
     PinTagConflictError,
@@ -31,6 +29,7 @@ from provision.registry.publish import (
     publish,
     sign_image,
 )
+from provision.registry.repositories import Writable, find_digest
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
@@ -141,7 +140,7 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
     monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
     image, copied = engine_image(settings), slow_push(registry, meanwhile)
     with pytest.raises(PinTagConflictError):
-        publish(settings, image, NAME, connected=connected(registry), copied=copied)
+        publish(settings, image, NAME, connected=connected(registry), push=copied)
     client = registry.client(NAME)
     assert find_digest(client, tag_of(PIN).text) == theirs[0]
     assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
@@ -160,7 +159,7 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(
             PIN, [b"theirs"], pin_tag(PIN.digest), labels={PIN_LABEL: "none"}
         )
     image, copied = engine_image(settings), slow_push(registry)
-    pushed, signed = publish(settings, image, NAME, connected=connected(registry), copied=copied)
+    pushed, signed = publish(settings, image, NAME, connected=connected(registry), push=copied)
     assert signed is not None
     client = registry.client(NAME)
     digests = {find_digest(client, tag) for tag in (pin_tag(PIN.digest), tag_of(PIN).text)}
@@ -181,9 +180,9 @@ def test_what_a_registry_has_with_our_labels_is_signed_if_a_trusted_key_signed_i
     copied = slow_push(registry)
     if key is OTHER:
         with pytest.raises(PinTagConflictError):
-            publish(settings, image, NAME, connected=connected(registry), copied=copied)
+            publish(settings, image, NAME, connected=connected(registry), push=copied)
         return
-    pushed, _ = publish(settings, image, NAME, connected=connected(registry), copied=copied)
+    pushed, _ = publish(settings, image, NAME, connected=connected(registry), push=copied)
     assert (pushed.digest == theirs) == (key is KEY)
 
 
@@ -205,7 +204,7 @@ def test_a_push_names_licences_that_may_forbid_it(
 ) -> None:
     image = engine_image(settings, **{"org.opencontainers.image.licenses": licences})
     where, copied = connected(registry), slow_push(registry)
-    publish(settings, replace(image, signer=None), NAME, connected=where, copied=copied)
+    publish(settings, replace(image, signer=None), NAME, connected=where, push=copied)
     warnings = [note for note in notes if note.startswith("Warning")]
     assert bool(warnings) == bool(named)
     assert not named or f"{named} may forbid" in warnings[0]

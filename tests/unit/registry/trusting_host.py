@@ -20,15 +20,16 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.pin import Pin
-from provision.registry.artifact_images import ArtifactImage, facts_of
+from provision.registry import Reference
 from provision.registry.find import (
+    ArtifactImage,
     ArtifactQuery,
     SearchOptions,
     TrustOverride,
+    facts_of,
     find_in_registries,
     tag_of,
 )
-from provision.registry.names import Reference
 
 ADDRESS = "registry.example/drivers"
 

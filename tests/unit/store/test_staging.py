@@ -26,8 +26,7 @@ from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.progress import listening
-from provision.registry.artifact_images import find
-from provision.registry.find import TrustOverride
+from provision.registry.find import TrustOverride, read_image
 from provision.store.activate import activate_entry
 from provision.store.entries import remove
 from provision.store.layout import Layout
@@ -87,7 +86,7 @@ class Site:
 
     def pull(self, kernel: str, *, replace: bool = False) -> Stored:
         client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
-        image = find(client, "x86_64")
+        image = read_image(client, "x86_64")
         self.registry.asked.clear()
         with listening(lambda event: self.said.append(str(event))):
             return store_pulled(self.settings, image, TrustOverride(insecure=True), replace=replace)
