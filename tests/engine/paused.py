@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import provision.cli as entry
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
-from provision.agent import actions, garbage, prepare, rollback
+from provision.agent import actions, prepare, removal, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.build.provenance import record_built
 from provision.build.workspace import default_cache
@@ -194,7 +194,7 @@ def _replace_held(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _main() -> None:
-    _around(garbage, "unneeded", "collect", after=True)
+    _around(removal, "unneeded", "collect", after=True)
     _around(rollback, "reject", "reject")
     _around(actions, "activate", "activate")
     for place, name, stand_in in (

@@ -361,7 +361,7 @@ def apply_command(
             )
             result = apply(Run(root, desired, mode, catalogues, usr), _maker)
             if timer:
-                from provision.agent.garbage import collect  # noqa: PLC0415 - loads what builds
+                from provision.agent.removal import collect  # noqa: PLC0415 - loads what builds
 
                 # The artifacts of removed kernels take space.
                 collect(root, desired)

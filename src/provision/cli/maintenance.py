@@ -11,10 +11,9 @@ from typing import Any, get_args
 import click
 
 from provision.agent.desired import load_desired
-from provision.agent.garbage import collect
 from provision.agent.hold import settle
 from provision.agent.model import Desired
-from provision.agent.removal import uninstall
+from provision.agent.removal import collect, uninstall
 from provision.cli import options
 from provision.cli.options import command, option
 from provision.cli.output import coloured, each, emit, lines, megabytes, members, progress, remark

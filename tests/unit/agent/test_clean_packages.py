@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from provision.agent.garbage import UNUSED_DAYS, remove_packages
+from provision.agent.removal import UNUSED_DAYS, remove_packages
 from provision.files import lock
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write
-from provision.agent.garbage import (
+from provision.agent.model import Desired
+from provision.agent.removal import (
     Removed,
     Stock,
     remove_images,
@@ -21,7 +22,6 @@ from provision.agent.garbage import (
     remove_unneeded,
     unneeded,
 )
-from provision.agent.model import Desired
 from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL
 from provision.build.provenance import record_built
 from provision.build.workspace import default_cache, load_settings

@@ -12,7 +12,7 @@ import pytest
 
 from kit.artifact import KERNEL, make_pin
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.garbage import remove_unneeded
+from provision.agent.removal import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.obtain import Stored

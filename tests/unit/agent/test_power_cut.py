@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.agent.garbage import remove_unneeded
+from provision.agent.removal import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.agent.run import boot
 from provision.kmod.verify import verify_artifact

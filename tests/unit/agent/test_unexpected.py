@@ -84,7 +84,7 @@ _DEFECT, _DENIED = ValueError("no"), PermissionError(13, "no")
         ("provision.agent.run.is_written", ["apply"], _DENIED, 1),
         # A host that can't be looked at.
         ("provision.agent.run.observe", ["apply"], _DEFECT, 1),
-        ("provision.agent.garbage.find_kernels", ["apply", "--timer"], _DENIED, 1),
+        ("provision.agent.removal.find_kernels", ["apply", "--timer"], _DENIED, 1),
     ],
 )
 def test_an_error_that_escapes_a_run_is_reported_too(
