@@ -69,7 +69,7 @@ _FORMS = (
     ),
     # What apt and curl read logins from: apt_auth.conf(5).
     (r"\blogin\s+\S{1,512}\s+password\s+", r"\S+"),
-    # What only this user knows of the engine's cache, see provision.build.provenance.
+    # What only this user knows of the engine's cache, see provision.build.image.
     (r"provision\.cache=", r"\w+"),
     # A server's answer, or a file of logins, in JSON.
     (r"\"[\w-]*(?:token|secret|passw\w*|pwd|auth)\"\s*:\s*\"", r"[^\"]+"),

@@ -12,13 +12,9 @@ from bench.rows import Group, Row
 from kit.hosts import IMAGE, load_base
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
-from provision.engine.docker_api import BuildOptions
-from provision.errors import ProvisionError
 
 if TYPE_CHECKING:
     from bench.scene import Scene
-    from provision.build.diagnosis import BuildError
-    from provision.engine.stream import BuildStream
 
 __all__ = ["GROUPS"]
 
@@ -50,7 +46,7 @@ def _beside(scene: Scene) -> list[Row]:
     def build() -> None:
         with closing(load_settings(root).engine()) as client, BuildLog(root / "log") as log:
             files = {"Dockerfile": recipe.encode()}
-            run_build(client, "a load", files, BuildOptions({}, "none"), log, _failed)
+            run_build(client, "a load", files, log, build_args={})
 
     alone = work()
     building = threading.Thread(target=build)
@@ -71,10 +67,6 @@ def _beside(scene: Scene) -> list[Row]:
             f"{note}; the build ended before!" if is_over else note,
         )
     ]
-
-
-def _failed(stream: BuildStream) -> BuildError:
-    raise ProvisionError(stream.error or "the build failed")
 
 
 GROUPS = (Group(("beside-a-build",), _beside),)

@@ -22,8 +22,7 @@ import provision.cli as entry
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
 from provision.agent import actions, prepare, removal, rollback
-from provision.build.image import DIGEST_LABEL
-from provision.build.provenance import record_built
+from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.workspace import default_cache
 from provision.documents import load_json
 from provision.engine import docker_api

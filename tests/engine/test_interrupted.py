@@ -22,7 +22,7 @@ from kit.process import run, start, wait_for
 from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
-from provision.engine.docker_api import BuildOptions, ContainerRequest, connect
+from provision.engine.docker_api import ContainerRequest, connect
 from provision.progress import Note, Output, Step, listening
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.hosts import Host
-    from provision.build.diagnosis import BuildError
-    from provision.engine.stream import BuildStream
     from provision.progress import Event
 
 pytestmark = pytest.mark.minutes(2)
@@ -133,13 +131,13 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
             removed.extend(set(engine.docker(*unnamed).stdout.split()) - before)
             engine.docker("image", "rm", *removed)
 
-    options, path = BuildOptions({}, "none"), tmp_path / "log"
+    path = tmp_path / "log"
     with (
         closing(connect(engine.host)) as client,
         BuildLog(path) as log,
         listening(remove_first_layer),
     ):
-        done = run_build(client, "a test", files, options, log, _fail)
+        done = run_build(client, "a test", files, log, build_args={})
     assert len(removed) == 1
     assert any("removed meanwhile" in note for note in notes), path.read_text()
     image = str(done.image_id)
@@ -155,9 +153,9 @@ def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: P
     files: dict[str, bytes | Path] = {"Dockerfile": recipe.encode(), "file": os.urandom(64)}
     made = []
     for architecture in ("arm64", "amd64", "arm64"):
-        options = BuildOptions({}, "none", platform=f"linux/{architecture}")
+        platform = f"linux/{architecture}"
         with closing(connect(engine.host)) as client, BuildLog(tmp_path / "log") as log:
-            done = run_build(client, "a test", files, options, log, _fail)
+            done = run_build(client, "a test", files, log, build_args={}, platform=platform)
         image = str(done.image_id)
         said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout
         made.append((image, said.strip()))
@@ -189,7 +187,7 @@ def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path:
         BuildLog(tmp_path / "log") as log,
         listening(note),
     ):
-        run_build(client, "a test", files, BuildOptions({}, "none"), log, _fail)
+        run_build(client, "a test", files, log, build_args={})
         request = ContainerRequest(IMAGE, tmp_path.name, "none")
         with client.container(request) as container:
             container.run(look, on_line=lambda line: found.append(int(line)))
@@ -218,10 +216,6 @@ def test_a_container_ends_with_the_process_that_started_it(engine: Engine, tmp_p
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_for("its end", lambda: not engine.docker("ps", "-a", *label).stdout, within_s=30)
-
-
-def _fail(stream: BuildStream) -> BuildError:
-    raise AssertionError(stream.error)
 
 
 @pytest.mark.nightly

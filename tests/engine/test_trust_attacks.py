@@ -16,17 +16,14 @@ from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
-from provision.build.diagnosis import BuildError
-from provision.build.image import BuildLog, run_build
-from provision.build.provenance import with_own_cache
-from provision.engine.docker_api import BuildOptions, connect
+from provision.build.image import BuildLog, run_build, with_own_cache
+from provision.engine.docker_api import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from kit.hosts import Host
-    from provision.engine.stream import BuildStream
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 
@@ -119,14 +116,9 @@ COPY --from=tools /built /opt/built
 def _cached_steps(engine: Engine, state: Path) -> list[str]:
     """The first words of the steps that a build takes from what the engine has."""
     files = with_own_cache({"Dockerfile": _DOCKERFILE, "source": b"of ours"}, state)
-    options = BuildOptions({"BASE_IMAGE": IMAGE}, "none")
     with closing(connect(engine.host)) as client, BuildLog(state / "log") as log:
-        stream = run_build(client, "a test", files, options, log, _failed)
+        stream = run_build(client, "a test", files, log, build_args={"BASE_IMAGE": IMAGE})
     return [step.instruction.split()[0] for step in stream.steps if step.cached]
-
-
-def _failed(stream: BuildStream) -> BuildError:
-    return BuildError("It failed.", resolution="Look.", details=str(stream.error))
 
 
 def test_a_build_goes_on_from_no_step_of_another(engine: Engine, tmp_path: Path) -> None:

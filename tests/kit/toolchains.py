@@ -14,7 +14,7 @@ from kit.cache import BUILDS, cache_dir, cached, key_of
 from kit.kernels import kernels
 from kit.process import CommandFailedError, run
 from kit.product import DISTRO, IMAGE, Provision
-from provision.build.provenance import with_own_cache
+from provision.build.image import with_own_cache
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,14 @@ from kit.memory_registry import MemoryRegistry, MemoryRepository, public, public
 from kit.module_key import module_key
 from provision.agent.rollback import rollback
 from provision.agent.run import boot
-from provision.build.image import DIGEST_LABEL, find_built
-from provision.build.provenance import is_built_here, record_built, remove_records, with_own_cache
+from provision.build.image import (
+    DIGEST_LABEL,
+    find_built,
+    is_built_here,
+    record_built,
+    remove_records,
+    with_own_cache,
+)
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.engine.docker_api import Image

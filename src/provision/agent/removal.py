@@ -24,16 +24,14 @@ from provision.build.image import (
     DIGEST_LABEL,
     TOOLCHAIN_KERNEL_LABEL,
     TOOLCHAIN_LABEL,
-    remove_toolchain,
-)
-from provision.build.package_store import PackageStore
-from provision.build.provenance import (
     built_here,
     days_unused,
     has_built,
     is_built_here,
     remove_records,
+    remove_toolchain,
 )
+from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings, default_cache, load_settings
 from provision.config import PATH as CONFIG
 from provision.config import Config, load

@@ -26,6 +26,7 @@ from provision.pin import (
     FORMAT,
     ClosurePackage,
     DistroPin,
+    GitCommit,
     GitSource,
     PackagePin,
     Pin,
@@ -341,6 +342,8 @@ class RenderedContext:
     downloads: Mapping[str, str] = field(default_factory=dict)
     # Files that are parts of a .run: the part by relative path.
     parts: Mapping[str, str] = field(default_factory=dict)
+    # Commits whose objects lie below ``git/``.
+    commits: tuple[GitCommit, ...] = ()
 
     @property
     def dockerfile(self) -> str:
@@ -381,7 +384,8 @@ class RenderedContext:
             }
 
         files = {**used(self.files), "Dockerfile": dockerfile.encode()}
-        return RenderedContext(files, used(self.downloads), used(self.parts))
+        commits = self.commits if "git/" in copied else ()
+        return RenderedContext(files, used(self.downloads), used(self.parts), commits)
 
     def write(self, directory: Path) -> None:
         """Write the rendered files below a folder; files of other names there stay."""
@@ -469,6 +473,7 @@ def render(
         {name: contents[name] for name in sorted(contents)},
         closure_files(pin),
         runfile_parts(pin, directory),
+        tuple(one for s in pin.sources if isinstance(s, GitSource) for one in s.commits),
     )
 
 

@@ -1,35 +1,35 @@
-"""Builds the artifact image of a Pin, once: an image that exists is found, and builders wait."""
+"""Builds the artifact image of a Pin, once, and knows which images were built here.
+
+An image's name and labels are its author's words. An engine takes any of them by ``docker pull``
+or ``docker load``, and everybody can compute the digest of a Pin. An id is a checksum of the
+image's content, so an image whose id this user recorded after a build is the one that was built,
+whatever it is called. Without a record, an image is built again; nothing else is lost.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from provision.build.base_image import ensure_base
-from provision.build.commits import commits_of, ensure_commits
-from provision.build.context_files import downloaded_files
-from provision.build.diagnosis import OTHER_PLATFORM, BuildError, build_error, is_layer_lost
+from provision.build.context_files import context_files
+from provision.build.diagnosis import OTHER_PLATFORM, build_error, is_layer_lost
 from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.provenance import (
-    built_here,
-    mark_image_used,
-    record_built,
-    with_own_cache,
-)
-from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
 from provision.engine.docker_api import (
-    BuildOptions,
     Engine,
     EngineLostError,
     Image,
@@ -37,11 +37,12 @@ from provision.engine.docker_api import (
 )
 from provision.engine.stream import BuildStream, StepRecord, layers_of
 from provision.engine.tar_streams import pack
-from provision.errors import ProvisionError, redact
-from provision.files import lock
+from provision.errors import ProvisionError, UntrustedError, redact
+from provision.files import lock, mark_used, write_atomic
 from provision.manifest import EXTRAS, MANIFEST
 from provision.pin import PIN_LABEL, Pin, names_of
 from provision.progress import Note, Output, Step, report
+from provision.trust import is_own
 
 _ATTEMPTS = 5
 _BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
@@ -75,55 +76,49 @@ def run_build(
     engine: Engine,
     what: str,
     files: Mapping[str, bytes | Path],
-    options: BuildOptions,
     log: BuildLog,
-    failed: Callable[[BuildStream], BuildError],
+    *,
+    build_args: Mapping[str, str],
+    platform: str | None = None,
 ) -> BuildStream:
-    """Run a build to its end; return the output of the engine.
+    """Run a build to its end; return the output of the engine, which may end with an error.
 
     A build that loses a layer to another program begins again, with the layers that are left; one
     to which the engine gives a layer of another architecture, without any.
     """
+    cache = True
     with pack(files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
-            stream = _attempt(engine, context, options, log)
+            stream = BuildStream()
+            # What the engine still has of it is not run again.
+            context.seek(0)
+            messages = engine.build(context, build_args=build_args, platform=platform, cache=cache)
+            for event in (event for message in messages for event in stream.feed(message)):
+                if isinstance(event, Step):
+                    log.line(f"Step {event.number}/{event.total}: {event.text}")
+                elif isinstance(event, Output):
+                    log.line(event.text)
+                report(event)
+            stream.finish()
             error = stream.error or ""
             if attempt < _ATTEMPTS and is_layer_lost(error):
                 note = _BEGUN_AGAIN
-            elif options.cache and OTHER_PLATFORM.search(error):
+            elif cache and OTHER_PLATFORM.search(error):
                 note = _CACHE_IS_WRONG
-                options = replace(options, cache=False)
+                cache = False
             else:
                 break
             log.line(error)
             report(Note(note))
     if stream.error is not None:
         log.line(stream.error)
-        raise failed(stream)
-    if stream.image_id is None:
+    elif stream.image_id is None:
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building {what}.",
             resolution="Check whether it runs (systemctl status docker), and run the command "
             "again: it continues after the last complete step.",
             details=f"Whole output: {log.path}",
         )
-    return stream
-
-
-def _attempt(
-    engine: Engine, context: IO[bytes], options: BuildOptions, log: BuildLog
-) -> BuildStream:
-    """Run the build from its beginning; what the engine still has of it is not run again."""
-    stream = BuildStream()
-    context.seek(0)
-    for message in engine.build(context, options):
-        for event in stream.feed(message):
-            if isinstance(event, Step):
-                log.line(f"Step {event.number}/{event.total}: {event.text}")
-            elif isinstance(event, Output):
-                log.line(event.text)
-            report(event)
-    stream.finish()
     return stream
 
 
@@ -258,76 +253,69 @@ def remove_toolchain(engine: Engine, image: Image, state: Path) -> None:
         engine.remove(image.tags[0], with_parents=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The builds of a Pin: the toolchain, if that is missing, and what begins with its image."""
+def _build_on(
+    base_id: str,
+    settings: Settings,
+    pin: Pin,
+    files: Mapping[str, bytes | Path],
+    log: BuildLog,
+    jobs: int,
+) -> BuildStream:
+    """Build on an image, by its id, because a name could move between check and build."""
+    stream = run_build(
+        settings.engine(),
+        pin.image,
+        with_own_cache(files, settings.state),
+        log,
+        # Without a network, a build needs no proxy, whose password would reach programs and files.
+        build_args={"JOBS": str(jobs), "BASE_IMAGE": base_id},
+        platform=_platform(pin),
+    )
+    if stream.error is not None:
+        raise build_error(pin, stream, log.path)
+    return stream
 
-    engine: Engine
-    pin: Pin
-    state: Path
-    log: BuildLog
-    # Values that can't change the result: jobs.
-    arguments: Mapping[str, str]
 
-    def build(self, files: Mapping[str, bytes | Path], base_id: str) -> BuildStream:
-        """Build on an image, by its id, because a name could move between check and build."""
-        options = BuildOptions(
-            {**self.arguments, "BASE_IMAGE": base_id}, "none", platform=self.platform
-        )
-        failed = partial(build_error, self.pin, log=self.log.path)
-        files = with_own_cache(files, self.state)
-        return run_build(self.engine, self.pin.image, files, options, self.log, failed)
+def _platform(pin: Pin) -> str:
+    """Return that of the artifact; the engine may be of another."""
+    return f"linux/{names_of(pin.kernel.architecture).go}"
 
-    @property
-    def platform(self) -> str:
-        """That of the artifact; the engine may be of another."""
-        return f"linux/{names_of(self.pin.kernel.architecture).go}"
 
-    def toolchain(
-        self,
-        context: RenderedContext,
-        attach: Callable[[RenderedContext], Mapping[str, Path]],
-    ) -> tuple[Image, list[StepRecord]]:
-        """Return the toolchain's image, and the steps by which it was made if it was missing."""
-        digest = closure_key({"files": context.digest, "platform": self.platform})
-        waiting = "Another process is installing the same packages; waiting for it"
-        with lock(self.state / "locks" / f"toolchain-{digest[:32]}", waiting=waiting):
-            found = built_here(self.engine, f"{TOOLCHAIN_LABEL}={digest}", self.state)
-            if found:
-                mark_image_used(self.state, found[0])
-                return found[0], []
-            base = ensure_base(self.engine, self.pin.base)
-            kernel = self.pin.kernel.release
-            labels = f"LABEL {TOOLCHAIN_LABEL}={digest} {TOOLCHAIN_KERNEL_LABEL}={kernel}\n"
-            dockerfile = context.files["Dockerfile"] + labels.encode()
-            files: dict[str, bytes | Path] = {**context.files, **attach(context)}
-            stream = self.build({**files, "Dockerfile": dockerfile}, base.id)
-            image = new_image(self.engine, stream)
-            name = f"provision/toolchain:{digest[:12]}"
-            record_built(self.state, image.id, name)
-            self.engine.tag(image.id, name)
-            return image, stream.steps
+def _toolchain(
+    settings: Settings, resolved: Resolved, context: RenderedContext, log: BuildLog, jobs: int
+) -> tuple[Image, list[StepRecord]]:
+    """Return the toolchain's image, and the steps by which it was made if it was missing."""
+    pin, engine, state = resolved.pin, settings.engine(), settings.state
+    digest = closure_key({"files": context.digest, "platform": _platform(pin)})
+    waiting = "Another process is installing the same packages; waiting for it"
+    with lock(state / "locks" / f"toolchain-{digest[:32]}", waiting=waiting):
+        if there := built_here(engine, f"{TOOLCHAIN_LABEL}={digest}", state):
+            mark_used(_record(state, there[0].id))
+            return there[0], []
+        base = ensure_base(engine, pin.base)
+        kernel = pin.kernel.release
+        labels = f"LABEL {TOOLCHAIN_LABEL}={digest} {TOOLCHAIN_KERNEL_LABEL}={kernel}\n"
+        dockerfile = context.files["Dockerfile"] + labels.encode()
+        downloads = context_files(PackageStore(state), pin, resolved.urls, context)
+        files: dict[str, bytes | Path] = {**context.files, **downloads, "Dockerfile": dockerfile}
+        stream = _build_on(base.id, settings, pin, files, log, jobs)
+        image = new_image(engine, stream)
+        name = f"provision/toolchain:{digest[:12]}"
+        record_built(state, image.id, name)
+        engine.tag(image.id, name)
+        return image, stream.steps
 
 
 def build(
-    engine: Engine,
-    pin: Pin,
+    settings: Settings,
+    resolved: Resolved,
     context: RenderedContext,
     *,
-    state: Path,
-    attach: Callable[[RenderedContext], Mapping[str, Path]] = lambda _: {},
-    fetch: Callable[[], Mapping[str, Path]] = dict,
-    build_args: Mapping[str, str] | None = None,
+    jobs: int = 1,
     rebuild: bool = False,
 ) -> Built:
-    """Build the image of a Pin, unless it exists.
-
-    Args:
-        attach: Returns the files of a context that are not rendered, and downloads them if
-            necessary; called only for what is built.
-        fetch: Returns the commits of the driver's context, as ``attach`` its other files.
-        build_args: Values that can't change the result: jobs.
-    """
+    """Build the image of a Pin from its context, unless it exists."""
+    pin, engine, state = resolved.pin, settings.engine(), settings.state
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
         if not rebuild and (image := find_built(engine, pin, state)):
@@ -336,13 +324,13 @@ def build(
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
         begun = time.monotonic()
         shared, own = context.split()
-        files: dict[str, bytes | Path] = {**own.files, **attach(own)}
+        downloads = context_files(PackageStore(state), pin, resolved.urls, own)
         path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
         in_use = lock(_use_lock(state, pin.kernel.release), shared=True)
         with BuildLog(path) as log, in_use:
-            run = _Run(engine, pin, state, log, build_args or {})
-            toolchain, steps = run.toolchain(shared, attach)
-            stream = run.build({**files, **fetch()}, toolchain.id)
+            toolchain, steps = _toolchain(settings, resolved, shared, log, jobs)
+            files: dict[str, bytes | Path] = {**own.files, **downloads}
+            stream = _build_on(toolchain.id, settings, pin, files, log, jobs)
         image = new_image(engine, stream)
         record_built(state, image.id, pin.image)
         # An image that had the name stays without one: who shares the engine may be reading it.
@@ -393,26 +381,16 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
     )
 
 
-def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> Built:
+def build_image(
+    settings: Settings, resolved: Resolved, *, jobs: int | None = None, rebuild: bool = False
+) -> Built:
     """Build the image of a Pin, unless it exists."""
     context, engine = render_context(resolved), settings.engine()
-    replaced = find_built(engine, resolved.pin, settings.state) if how.rebuild else None
+    replaced = find_built(engine, resolved.pin, settings.state) if rebuild else None
     before = module_sums(_manifest_of(settings, replaced)) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
-    jobs = how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
-    built = build(
-        engine,
-        resolved.pin,
-        context,
-        state=settings.state,
-        attach=partial(downloaded_files, settings, resolved),
-        fetch=partial(
-            ensure_commits, PackageStore(settings.state), commits_of(resolved.pin.sources)
-        ),
-        # Without a network, a build needs no proxy, whose password would reach programs and files.
-        build_args={"JOBS": str(jobs)},
-        rebuild=how.rebuild,
-    )
+    jobs = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
+    built = build(settings, resolved, context, jobs=jobs, rebuild=rebuild)
     image = engine.image(built.image_id)
     if image is None:
         return built
@@ -442,3 +420,123 @@ def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> B
             )
         )
     return replace(built, differing=differing)
+
+
+_FOLDER = "built"
+_DAY_S = 24 * 3600.0
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def with_own_cache(files: Mapping[str, bytes | Path], state: Path) -> dict[str, bytes | Path]:
+    """Return a build context for which an engine takes no step from others.
+
+    Engines find the steps that were done before by their text and by the image below, among all
+    that they have, which anyone can make up in an archive or an image. So each stage begins with a
+    label that only this user knows, and the artifact's with one of this build, because others get
+    to see that image.
+    """
+    lines = []
+    for line in bytes(files["Dockerfile"]).decode().splitlines():
+        lines.append(line)
+        words = line.split()
+        if words[:2] == ["FROM", "scratch"]:
+            lines.append(f"LABEL provision.build={secrets.token_hex(16)}")
+        elif words[:2] == ["FROM", "${BASE_IMAGE}"]:
+            lines.append(f"LABEL provision.cache={_cache_secret(state)}")
+    return {**files, "Dockerfile": "\n".join([*lines, ""]).encode()}
+
+
+def _cache_secret(state: Path) -> str:
+    """Return what only this user knows; without it, steps that were done before are done again."""
+    path = _own_folder(state) / "cache-secret"
+    with lock(state / "locks" / "cache-secret"):
+        if not path.is_file():
+            write_atomic(path, secrets.token_hex(16), mode=0o600)
+        return path.read_text()
+
+
+def record_built(state: Path, image_id: str, name: str) -> None:
+    """Record that an image was built here.
+
+    Args:
+        state: Folder for the state of builds.
+        name: The image's name, for people who read the record.
+    """
+    _own_folder(state)
+    write_atomic(_record(state, image_id), f"{name}\n", mode=0o600)
+
+
+def _own_folder(state: Path) -> Path:
+    """Return the folder of records, which only this user may write to."""
+    folder = state / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_own(folder):
+        raise ProvisionError(
+            f"'{folder}' belongs to another user, or others may write to it, so what it says of"
+            " images is not used.",
+            resolution="Build with a cache of your own: unset XDG_CACHE_HOME, or remove that"
+            f" folder: rm -r {folder}",
+        )
+    return folder
+
+
+def is_built_here(state: Path, image: Image) -> bool:
+    """Return whether this user has built an image on this machine."""
+    return _is_own(state / _FOLDER) and _record(state, image.id).is_file()
+
+
+def has_built(state: Path) -> bool:
+    """Return whether this user has built any image on this machine."""
+    return (state / _FOLDER).is_dir()
+
+
+def built_here(engine: Engine, label: str, state: Path) -> list[Image]:
+    """Return the named images with a label, ``key`` or ``key=value``, that this user has built."""
+    return [
+        image
+        for image in engine.images_with_label(label)
+        if image.tags and is_built_here(state, image)
+    ]
+
+
+def days_unused(state: Path, image: Image) -> float:
+    """Return the days since an image that was built here was used."""
+    return (time.time() - _record(state, image.id).stat().st_mtime) / _DAY_S
+
+
+def require_built_here(state: Path, image: Image, name: str, *, resolution: str) -> None:
+    """Refuse an image that was not built here."""
+    if is_built_here(state, image):
+        return
+    raise UntrustedError(
+        f"The image '{name}' is refused: this user did not build it on this machine. What its name"
+        " and its labels say is the word of whoever made it.",
+        resolution=resolution,
+    )
+
+
+def remove_records(state: Path, engine: Engine, *, days: float) -> None:
+    """Remove the records of images that the engine no longer has.
+
+    A young record stays, because the image may be in another engine.
+    """
+    oldest = time.time() - days * _DAY_S
+    for path in sorted((state / _FOLDER).glob("sha256:*")):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest and engine.image(path.name) is None:
+                path.unlink()
+
+
+def _record(state: Path, image_id: str) -> Path:
+    # podman leaves the algorithm out, depending on the call.
+    return state / _FOLDER / f"sha256:{quote(image_id.removeprefix('sha256:'), safe='')}"
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether only this user and root can have written to a folder."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_closed = stat.S_ISDIR(status.st_mode) and not status.st_mode & _OTHERS_MAY_WRITE
+    return is_closed and is_own(status)

@@ -159,7 +159,6 @@ class PackageStore:
         errors: list[tuple[str, ProvisionError]] = []
         limit = {} if size is None else {"limit": size}
         for url in urls:
-            report(Note(f"Downloading {name}"))
             path = self.path(sha256)
             try:
                 download(url, sha256=sha256, destination=path, **limit)

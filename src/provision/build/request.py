@@ -152,14 +152,6 @@ class DriverRequest(RequestOptions):
         return VersionRequest(named, branches, self.prefer, ended)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSettings:
-    """Settings of a build that do not change its result."""
-
-    jobs: int | None = None
-    rebuild: bool = False
-
-
 def own_kernel(settings: Settings, facts: Facts) -> str:
     """Return the kernel of the host."""
     if facts.kernel is None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
 
-from provision.build.commits import commit_at
+from provision.build.context_files import commit_at
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings

@@ -10,17 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from provision.agent.desired import load_desired
 from provision.agent.use import refuse_reverted, refuse_unsuitable, use
-from provision.build.context_files import downloaded_files
+from provision.build.context_files import context_files
 from provision.build.image import build_image, find_built, image_pin
-from provision.build.request import BuildSettings, RequestOptions
+from provision.build.package_store import PackageStore
+from provision.build.request import RequestOptions
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (
     KeyOptions,
-    build_options,
     examined,
     job,
     key_options,
@@ -140,7 +142,12 @@ def build_command(
     target: RequestOptions = target_options,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root_or_new,
-    how: BuildSettings = build_options,
+    jobs: int | None = option(
+        "--jobs N",
+        "Number of compilers that run in parallel.  [one per processor]",
+        type=click.IntRange(min=1),
+    ),
+    rebuild: bool = option("--rebuild", "Build even if the image exists."),
     render: Path | None = option(
         "--render DIR",
         "Build nothing: write the Dockerfile and the build context to this folder.",
@@ -193,7 +200,7 @@ def build_command(
             return
         if dry_run:
             found = find_built(settings.engine(), pin, settings.state)
-            exists = found is not None and not how.rebuild
+            exists = found is not None and not rebuild
             emit(
                 {
                     "image": pin.image,
@@ -207,7 +214,7 @@ def build_command(
             return
         # Check the key before the build.
         signer = private.signer(settings) if signs else None
-        built = build_image(settings, resolved, how)
+        built = build_image(settings, resolved, jobs=jobs, rebuild=rebuild)
         tried = _tried(settings, built.image) if trial else None
         image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
@@ -264,10 +271,12 @@ def _tried(settings: Settings, image: str) -> Trial:
 def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
     """Write the build context of a Pin."""
     context = render_context(resolved)
-    names = sorted([*context.files, *context.downloads, *context.parts])
+    commits = [f"git/{commit.file_name}" for commit in context.commits]
+    names = sorted([*context.files, *context.downloads, *context.parts, *commits])
     if not dry_run:
         context.write(folder)
-        files = downloaded_files(settings, resolved, context)
+        store = PackageStore(settings.state)
+        files = context_files(store, resolved.pin, resolved.urls, context)
         for name, path in files.items():
             write_atomic(folder / name, path.read_bytes())
     emit(

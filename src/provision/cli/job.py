@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from provision.build.request import BuildSettings, RequestOptions
+from provision.build.request import RequestOptions
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.options import option
@@ -60,15 +60,6 @@ target_options = options.group(
     refresh=option(
         "--refresh", "Solve the closure of packages again, even if a solution is stored."
     ),
-)
-build_options = options.group(
-    BuildSettings,
-    jobs=option(
-        "--jobs N",
-        "Number of compilers that run in parallel.  [one per processor]",
-        type=click.IntRange(min=1),
-    ),
-    rebuild=option("--rebuild", "Build even if the image exists."),
 )
 # Options that decide which images of a registry are accepted.
 trust_options = options.group(

@@ -94,19 +94,6 @@ class Image:
         return next(iter(self.tags), self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """The options of a build besides its context; none of them may change the result."""
-
-    build_args: Mapping[str, str] = field(default_factory=dict)
-    network: str | None = None
-    target: str | None = None
-    # Of the image, such as ``linux/arm64``; None: the engine's own.
-    platform: str | None = None
-    # Whether the engine may take layers from its cache.
-    cache: bool = True
-
-
 class Engine:
     """A container engine; the methods are the few that provision needs.
 
@@ -150,10 +137,21 @@ class Engine:
         images = [self.image(str(entry["Id"])) for entry in found]
         return [image for image in images if image is not None]
 
-    def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
+    def build(
+        self,
+        context: IO[bytes],
+        *,
+        build_args: Mapping[str, str],
+        platform: str | None = None,
+        cache: bool = True,
+    ) -> Iterator[Message]:
         """Build the Dockerfile in a tar file with the classic builder; yield the engine's messages.
 
-        The image gets no name; its id is in the messages (``aux``).
+        It has no network. The image gets no name; its id is in the messages (``aux``).
+
+        Args:
+            platform: Of the image, such as ``linux/arm64``; None: the engine's own.
+            cache: Whether the engine may take layers from its cache.
         """
         with self._translated("build an image"):
             yield from self._client.build(
@@ -162,11 +160,10 @@ class Engine:
                 rm=True,
                 forcerm=True,
                 decode=True,
-                buildargs=dict(options.build_args),
-                network_mode=options.network,
-                target=options.target or "",
-                platform=options.platform,
-                nocache=not options.cache,
+                buildargs=dict(build_args),
+                network_mode="none",
+                platform=platform,
+                nocache=not cache,
                 # A unit's Nice= reaches no container: they are the engine's processes.
                 container_limits={"cpushares": self.cpu_shares} if self.cpu_shares else None,
                 timeout=_SILENT_SECONDS,

@@ -9,8 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.image import pin_label
-from provision.build.provenance import is_built_here, require_built_here
+from provision.build.image import is_built_here, pin_label, require_built_here
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue

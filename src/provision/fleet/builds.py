@@ -21,8 +21,12 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
-from provision.build.image import TOOLCHAIN_KERNEL_LABEL, remove_layers, remove_toolchain
-from provision.build.provenance import built_here
+from provision.build.image import (
+    TOOLCHAIN_KERNEL_LABEL,
+    built_here,
+    remove_layers,
+    remove_toolchain,
+)
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, pin_document, resolve_pin
 from provision.build.workspace import Settings

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from provision.build.dockerfile import OPERATOR_LABEL
-from provision.build.provenance import require_built_here
+from provision.build.image import require_built_here
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, find_image
 from provision.errors import NotFoundError, ProvisionError, UntrustedError

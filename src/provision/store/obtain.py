@@ -22,9 +22,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.build.image import build_image, find_built, image_pin, pin_label
-from provision.build.provenance import is_built_here, require_built_here
-from provision.build.request import BuildSettings
+from provision.build.image import (
+    build_image,
+    find_built,
+    image_pin,
+    is_built_here,
+    pin_label,
+    require_built_here,
+)
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, disk_error, extract, find_image
@@ -96,7 +101,7 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     if not is_there and (trusted := _of_pin(settings, pin)):
         return store_pulled(settings, trusted, TrustOverride())
     # Names an existing image, and builds a missing one.
-    built = build_image(settings, resolved, BuildSettings())
+    built = build_image(settings, resolved)
     origin: Origin = "build" if built.built else "engine"
     if built.built:
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))

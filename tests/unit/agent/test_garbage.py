@@ -22,8 +22,12 @@ from provision.agent.removal import (
     remove_unneeded,
     unneeded,
 )
-from provision.build.image import DIGEST_LABEL, TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL
-from provision.build.provenance import record_built
+from provision.build.image import (
+    DIGEST_LABEL,
+    TOOLCHAIN_KERNEL_LABEL,
+    TOOLCHAIN_LABEL,
+    record_built,
+)
 from provision.build.workspace import default_cache, load_settings
 from provision.config import Config, PolicyConfig
 from provision.engine.docker_api import Image

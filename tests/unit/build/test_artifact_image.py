@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import pytest
 
@@ -19,16 +20,22 @@ from provision.build.image import (
     TOOLCHAIN_LABEL,
     Built,
     build,
+    built_here,
+    record_built,
     remove_layers,
     remove_toolchain,
 )
-from provision.build.provenance import built_here, record_built
-from provision.engine.docker_api import BuildOptions, Image, Message
+from provision.build.package_store import PackageStore
+from provision.build.resolve import Resolved
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue, Entry
+from provision.config import Config
+from provision.engine.docker_api import Image, Message
 from provision.errors import InUseError, NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import BasePin, Pin
 from provision.progress import listening
-from unit.engine.fake_engine import FakeEngine, recorded
+from unit.engine.fake_engine import FakeEngine, recorded, using
 
 _BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architecture="amd64")
 
@@ -48,9 +55,14 @@ COPY --from=build /out /
 """
 
 
-def _context(patch: bytes = b"", package: str = "1") -> RenderedContext:
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _context(patch: bytes = b"", package: bytes = b"gcc") -> RenderedContext:
     files = {"Dockerfile": _DOCKERFILE, "step.py": b"", "patches/a.patch": patch}
-    return RenderedContext(files, {"packages/gcc.deb": package * 64, "sources/x": "2" * 64})
+    downloads = {"packages/gcc.deb": package, "sources/x": b"source"}
+    return RenderedContext(files, {name: _sum(data) for name, data in downloads.items()})
 
 
 def _result(pin: Pin, **labels: str) -> Image:
@@ -78,8 +90,12 @@ Build = Callable[..., Built]
 @pytest.fixture
 def make(engine: FakeEngine, tmp_path: Path) -> Build:
     """Build the image of a Pin, of these options, with the engine."""
+    settings = using(Settings(tmp_path, Config(), Catalogue([]), tmp_path), engine)
+    store = PackageStore(tmp_path)
+    for content in (b"gcc", b"source", b"another gcc"):
+        store.add_bytes(content)
     return lambda pin=PIN, context=None, **options: build(
-        engine, pin, context or _context(), state=tmp_path, **options
+        settings, Resolved(pin, cast("Entry", None)), context or _context(), **options
     )
 
 
@@ -112,7 +128,6 @@ def test_a_new_image_is_named_when_it_is_complete(engine: FakeEngine, make: Buil
         f"build {toolchain.id}",
         f"tag {PIN.image}",
     ]
-    assert engine.networks == ["none", "none"]
     assert built.log is not None
     assert "v4l2loopback.ko" in built.log.read_text()
 
@@ -135,31 +150,19 @@ def test_a_toolchain_is_installed_once_and_each_build_sends_only_its_sources(
     engine: FakeEngine, make: Build, tmp_path: Path
 ) -> None:
     """A second driver, version or patch: no package is read, and the base image is not needed."""
-    attached: list[list[str]] = []
-
-    def attach(context: RenderedContext) -> dict[str, Path]:
-        attached.append(sorted(context.downloads))
-        (tmp_path / "file").touch()
-        return dict.fromkeys(context.downloads, tmp_path / "file")
-
-    make(attach=attach)
+    make()
     assert engine.contexts == [["Dockerfile", *_PACKAGES], ["Dockerfile", *_SOURCES]]
     engine.images.pop(_BASE.id)
+    PackageStore(tmp_path).path(_sum(b"gcc")).unlink()
     other = make_pin(version="9").model_copy(update={"base": PIN.base})
     engine.result = _result(other)
-    fetched: list[int] = []
-
-    def fetch() -> dict[str, Path]:
-        fetched.append(len(engine.contexts))
-        return {}
-
-    make(other, _context(b"a patch"), attach=attach, fetch=fetch)
+    make(other, _context(b"a patch"))
     assert engine.contexts[2:] == [["Dockerfile", *_SOURCES]]
-    assert attached == [["sources/x"], ["packages/gcc.deb"], ["sources/x"]]
-    assert fetched == [2]
 
 
-@pytest.mark.parametrize("other", [_context(package="3"), make_pin(kernel="6.1.0-9-arm64")])
+@pytest.mark.parametrize(
+    "other", [_context(package=b"another gcc"), make_pin(kernel="6.1.0-9-arm64")]
+)
 def test_other_packages_are_another_toolchain(
     engine: FakeEngine, make: Build, other: RenderedContext | Pin
 ) -> None:
@@ -208,15 +211,16 @@ def test_a_build_waits_for_the_toolchain_that_another_is_installing(
 def test_a_toolchain_that_a_build_uses_is_not_removed(
     engine: FakeEngine, make: Build, toolchain: Image, tmp_path: Path
 ) -> None:
-    refused = []
+    refused, building = [], engine.build
 
-    def fetch() -> dict[str, Path]:
+    def look(context: IO[bytes], **options: Any) -> Iterator[Message]:  # noqa: ANN401 - a build's
         with pytest.raises(InUseError):
             remove_toolchain(engine, toolchain, tmp_path)
         refused.append(toolchain)
-        return {}
+        return building(context, **options)
 
-    make(fetch=fetch)
+    engine.build = look  # type: ignore[method-assign] # as an engine does
+    make()
     assert refused
     remove_toolchain(engine, toolchain, tmp_path)
     assert engine.calls[-1] == f"remove {toolchain.tags[0]} with parents"
@@ -278,11 +282,11 @@ def test_a_build_that_loses_a_layer_begins_again(
     whole, building = [*engine.conversation], engine.build
     contexts = []
 
-    def lose_once(context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
+    def lose_once(context: IO[bytes], **options: Any) -> Iterator[Message]:  # noqa: ANN401 - a build's
         contexts.append(context.read())
         context.seek(0)
         engine.conversation = [*whole[:9], {"error": said}] if len(contexts) == 1 else whole
-        return building(context, options)
+        return building(context, **options)
 
     engine.build = lose_once  # type: ignore[method-assign] # as an engine does
     built = make()

@@ -22,34 +22,31 @@ VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)
 
 
-class Vendor:
-    """Where the file comes from, and how often it was asked for."""
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self.asked = 0
-
-    def fetch(self) -> Path:
-        self.asked += 1
-        return self.run
-
-    @property
-    def source(self) -> RunfileSource:
-        return RunfileSource(
-            url="https://driver.example/driver.run",
-            sha256=hashlib.sha256(self.run.read_bytes()).hexdigest(),
-            version=VERSION,
-            architecture="x86_64",
-        )
-
-
 @pytest.fixture
-def vendor(tmp_path: Path) -> Vendor:
+def run(tmp_path: Path) -> Path:
     files: dict[str, bytes | Path] = {
         ".manifest": manifest(VERSION, _ROWS).encode(),
         "kernel-open/Makefile": b"all:\n",
     }
-    return Vendor(write_runfile(tmp_path / "driver.run", VERSION, files))
+    return write_runfile(tmp_path / "driver.run", VERSION, files)
+
+
+@pytest.fixture
+def source(run: Path) -> RunfileSource:
+    return RunfileSource(
+        url="http://127.0.0.1:9/driver.run",
+        sha256=hashlib.sha256(run.read_bytes()).hexdigest(),
+        version=VERSION,
+        architecture="x86_64",
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, run: Path) -> PackageStore:
+    """A store that has the file."""
+    made = PackageStore(tmp_path / "state")
+    made.add_bytes(run.read_bytes())
+    return made
 
 
 @pytest.fixture
@@ -58,47 +55,44 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_parts_are_made_once_and_lie_under_their_checksums(
-    settings: Settings, vendor: Vendor
+    store: PackageStore, source: RunfileSource
 ) -> None:
-    first = ensure_parts(settings, vendor.source, vendor.fetch)
+    first = ensure_parts(store, source)
     assert sorted(first) == ["files", "kernel-open", "layer"]
-    assert {path.parent for path in first.values()} == {PackageStore(settings.state).files}
-    (index,) = PackageStore(settings.state).runfiles.iterdir()
+    assert {path.parent for path in first.values()} == {store.files}
+    (index,) = store.runfiles.iterdir()
     os.utime(index, (0, 0))
-    assert ensure_parts(settings, vendor.source, vendor.fetch) == first
-    assert vendor.asked == 1
+    store.path(source.sha256).unlink()
+    assert ensure_parts(store, source) == first
     # Garbage collection goes by the time of use.
     assert index.stat().st_mtime > 0
 
 
 @pytest.mark.parametrize("damaged", [True, False])
 def test_a_part_that_is_lost_or_damaged_is_made_again(
-    settings: Settings, vendor: Vendor, *, damaged: bool
+    store: PackageStore, source: RunfileSource, *, damaged: bool
 ) -> None:
-    first = ensure_parts(settings, vendor.source, vendor.fetch)
+    first = ensure_parts(store, source)
     if damaged:
         first["layer"].write_bytes(b"something else")
     else:
         first["layer"].unlink()
-    again = ensure_parts(settings, vendor.source, vendor.fetch)
+    again = ensure_parts(store, source)
     assert again == first
-    assert PackageStore(settings.state).whole(again["layer"].name)
-    assert vendor.asked == 2
+    assert store.whole(again["layer"].name)
 
 
-def test_other_rules_are_other_parts(settings: Settings, vendor: Vendor) -> None:
-    ensure_parts(settings, vendor.source, vendor.fetch)
-    other = vendor.source.model_copy(update={"leave_out": ("CUDA_LIB",)})
-    ensure_parts(settings, other, vendor.fetch)
-    assert vendor.asked == 2
+def test_other_rules_are_other_parts(store: PackageStore, source: RunfileSource) -> None:
+    ensure_parts(store, source)
+    ensure_parts(store, source.model_copy(update={"leave_out": ("CUDA_LIB",)}))
+    assert len(list(store.runfiles.iterdir())) == 2
 
 
-def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendor) -> None:
-    wrong = vendor.source.model_copy(update={"version": "1.0"})
+def test_a_file_that_is_refused_leaves_nothing(store: PackageStore, source: RunfileSource) -> None:
+    before = set(store.files.iterdir())
     with pytest.raises(ProvisionError):
-        ensure_parts(settings, wrong, vendor.fetch)
-    store = PackageStore(settings.state)
-    assert not store.files.is_dir() or not list(store.files.iterdir())
+        ensure_parts(store, source.model_copy(update={"version": "1.0"}))
+    assert set(store.files.iterdir()) == before
     assert not store.runfiles.exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from kit.fileserver import guard
 from kit.git_server import Commit, commit_files, git_served
 from kit.process import run
-from provision.build.commits import commit_at, ensure_commits
+from provision.build.context_files import commit_at, ensure_commits
 from provision.build.package_store import PackageStore
 from provision.errors import NotFoundError, ProvisionError, UnreachableError, UsageError
 from provision.pin import GitCommit

@@ -18,7 +18,6 @@ from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
 from provision.build.package_store import PackageStore
-from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
 from provision.config import ArchiveConfig, DistroConfig
@@ -98,8 +97,9 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
     engine.conversation = recorded("built")
     final = [message["aux"]["ID"] for message in recorded("built") if "aux" in message][-1]
     engine.result = Image(final, labels={DIGEST_LABEL: resolved.pin.digest})
-    for how, jobs in ((BuildSettings(), "3"), (BuildSettings(jobs=1, rebuild=True), "1")):
-        assert build_image(using(settings, engine), resolved, how).built
+    for given, jobs in ((None, "3"), (1, "1")):
+        again = build_image(using(settings, engine), resolved, jobs=given, rebuild=given == 1)
+        assert again.built
         assert engine.build_args[-1]["JOBS"] == jobs
     assert "hush" not in str(engine.build_args)
 

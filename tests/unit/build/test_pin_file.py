@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.fileserver import served
-from provision.build.context_files import downloaded_files
+from provision.build.context_files import context_files
 from provision.build.package_store import PackageStore
 from provision.build.resolve import pin_document, read_pin, recipe_digest, render_context
 from provision.build.workspace import Settings
@@ -196,7 +196,9 @@ def test_downloads_are_counted_and_have_names_for_people(
         case.write(pin_document(case.pin, {sha256(_PACKAGE): (f"{url}/gcc.rpm",)}))
         found = read_pin(case.settings, case.file)
         case.keep(_SOURCE)
-        downloaded_files(case.settings, found, render_context(found))
+        context_files(
+            PackageStore(case.settings.state), found.pin, found.urls, render_context(found)
+        )
     # One line where lines stay, and a bar where a terminal can draw one.
     assert [e.text for e in events if isinstance(e, Note)] == ["Downloading 1 file (0.0 MB)"]
     first, last = [event for event in events if isinstance(event, Tally)]

@@ -16,9 +16,9 @@ from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import (
     DIGEST_LABEL,
     build_image,
+    record_built,
 )
-from provision.build.provenance import record_built
-from provision.build.request import BuildSettings, DriverRequest, choose_distro
+from provision.build.request import DriverRequest, choose_distro
 from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
@@ -121,12 +121,12 @@ def test_a_base_image_is_named_by_its_digest(settings: Settings) -> None:
 def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: AptEngine) -> None:
     resolved = resolve_pin(using(settings, engine), REQUEST)
     with pytest.raises(UnreachableError):
-        build_image(using(settings, engine), resolved, BuildSettings())
+        build_image(using(settings, engine), resolved)
     labels = {DIGEST_LABEL: resolved.pin.digest}
     image_id = f"sha256:{'1' * 64}"
     engine.have(Image(image_id, (resolved.pin.image,), labels=labels))
     record_built(settings.state, image_id, resolved.pin.image)
-    assert not build_image(using(settings, engine), resolved, BuildSettings()).built
+    assert not build_image(using(settings, engine), resolved).built
     # Whether it was made now or before, it is said what it lacks.
     left_out = {"driver-pod": "no awk", "driver-pod/tool": "tool needs libtool.so.1"}
     folder = settings.state / "artifact"
@@ -136,7 +136,7 @@ def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: Ap
     engine.contents[image_id] = folder
     events: list[Event] = []
     with listening(events.append):
-        assert build_image(using(settings, engine), resolved, BuildSettings()).left_out == left_out
+        assert build_image(using(settings, engine), resolved).left_out == left_out
     assert all(any(reason in str(event) for event in events) for reason in left_out.values())
 
 

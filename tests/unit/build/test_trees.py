@@ -15,7 +15,7 @@ import pytest
 from provision.build import trees
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.context_files import downloaded_files
+from provision.build.context_files import context_files
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
 from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
@@ -307,11 +307,11 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     # The packages are made up.
     shared = replace(shared, downloads={"kernel/tree.tar": shared.downloads["kernel/tree.tar"]})
     tree = store.path(shared.downloads["kernel/tree.tar"])
-    assert downloaded_files(settings, again, shared) == {"kernel/tree.tar": tree}
+    assert context_files(store, again.pin, again.urls, shared) == {"kernel/tree.tar": tree}
     for damage in (partial(tree.write_bytes, b"another source"), tree.unlink):
         damage()
         with pytest.raises(NotFoundError) as caught:
-            downloaded_files(settings, again, shared)
+            context_files(store, again.pin, again.urls, shared)
         assert str(tree) in str(caught.value.resolution)
 
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from provision.build.image import TOOLCHAIN_LABEL
 from provision.build.workspace import EngineConnection, Settings
-from provision.engine.docker_api import BuildOptions, Engine, Image, Message
+from provision.engine.docker_api import Engine, Image, Message
 from provision.errors import ProvisionError
 
 DATA = Path(__file__).parent / "data"
@@ -34,7 +34,6 @@ class FakeEngine(Engine):
         conversation: What a build or pull says.
         result: What a build leaves behind; taken up when its conversation ends.
         calls: What was asked of it.
-        networks: The network of each build.
         contexts: The files of each build.
         build_args: The arguments of each build.
         loaded: The archives of images that were loaded.
@@ -47,7 +46,6 @@ class FakeEngine(Engine):
         self.conversation: Iterable[Message] = ()
         self.result: Image | None = None
         self.calls: list[str] = []
-        self.networks: list[str | None] = []
         self.contexts: list[list[str]] = []
         self.build_args: list[Mapping[str, str]] = []
         self.loaded: list[bytes] = []
@@ -69,10 +67,17 @@ class FakeEngine(Engine):
         named = {i.id: i for i in self.images.values() if key in i.labels}.values()
         return [image for image in named if not given or image.labels[key] == value]
 
-    def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
-        self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")
-        self.networks.append(options.network)
-        self.build_args.append(options.build_args)
+    def build(
+        self,
+        context: IO[bytes],
+        *,
+        build_args: Mapping[str, str],
+        platform: str | None = None,
+        cache: bool = True,
+    ) -> Iterator[Message]:
+        del platform, cache
+        self.calls.append(f"build {build_args.get('BASE_IMAGE')}")
+        self.build_args.append(build_args)
         with tarfile.open(fileobj=context) as archive:
             self.contexts.append(archive.getnames())
             dockerfile = archive.extractfile("Dockerfile")

@@ -21,7 +21,6 @@ from docker.errors import DockerException, StreamParseError
 from provision.engine import docker_api as module
 from provision.engine import docker_api as sdk
 from provision.engine.docker_api import (
-    BuildOptions,
     ContainerRequest,
     Engine,
     EngineLostError,
@@ -95,13 +94,13 @@ def test_an_engine_that_says_nothing_during_a_build_is_lost(
         engine = Engine(APIClient(base_url=address, version="1.41"), address)
         try:
             with pytest.raises(EngineLostError):
-                list(engine.build(io.BytesIO(), BuildOptions()))
+                list(engine.build(io.BytesIO(), build_args={}))
         finally:
             engine.close()
 
 
 def _build(engine: Engine) -> None:
-    list(engine.build(io.BytesIO(), BuildOptions()))
+    list(engine.build(io.BytesIO(), build_args={}))
 
 
 def _read(engine: Engine) -> None:
@@ -190,7 +189,7 @@ def _archive(engine: Engine) -> None:
 _CALLS: list[Callable[[Engine], object]] = [
     lambda engine: engine.image("x"),
     lambda engine: engine.images_with_label("x"),
-    lambda engine: list(engine.build(io.BytesIO(), BuildOptions())),
+    lambda engine: list(engine.build(io.BytesIO(), build_args={})),
     lambda engine: list(engine.pull("x:1")),
     _archive,
 ]

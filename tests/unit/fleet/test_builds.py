@@ -15,8 +15,7 @@ from kit.artifact import make_pin
 from kit.memory_registry import ECDSA, MemoryRegistry, new_key, public_pem
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.dockerfile import OPERATOR_LABEL
-from provision.build.image import TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL
-from provision.build.provenance import record_built
+from provision.build.image import TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL, record_built
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue

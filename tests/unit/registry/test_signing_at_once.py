@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kit.artifact import make_pin
 from kit.memory_registry import MemoryRegistry, public
-from provision.build.provenance import record_built
+from provision.build.image import record_built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, Image
 from provision.pin import PIN_LABEL

@@ -10,8 +10,7 @@ import pytest
 from kit.artifact import make_artifact, make_pin
 from provision.agent.desired import load_desired
 from provision.agent.use import use
-from provision.build.image import DIGEST_LABEL
-from provision.build.provenance import record_built
+from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config

@@ -10,8 +10,7 @@ import pytest
 
 from kit.artifact import MODULE, make_artifact, make_pin
 from kit.module_key import module_key
-from provision.build.image import DIGEST_LABEL
-from provision.build.provenance import record_built
+from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig
