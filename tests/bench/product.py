@@ -110,8 +110,8 @@ def _make_inside(scene: Scene) -> tuple[float, float]:
 def _make_outside(scene: Scene) -> float:
     """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
     tree, command = _before_make(scene)
-    words = ["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command]
-    taken = seconds_of(partial(run, words))
+    words = ("env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command)
+    taken = seconds_of(partial(run, ["chroot", tree, *words]))
     shutil.rmtree(tree, ignore_errors=True)
     return taken
 

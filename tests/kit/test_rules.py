@@ -17,30 +17,31 @@ _FILES = {
 }
 # The last one reads the time of a file's last change, which can't be set.
 _CLOCKS = {"today", "time", "monotonic", "sleep", "_last_use"}
-# Functions of ours that are replaced: builds take minutes, and `unit/agent/host.py` makes them up;
-# only / has a library cache and an initramfs, and no test's folder is that.
-_REPLACED = {
-    "tests/unit/agent/host.py": ["prepare.resolve_pin", "prepare.obtain"],
-    "tests/unit/store/test_activate.py": ["activate._is_running_host"] * 2,
-}
+# A function of ours that is replaced: only / has a library cache and an initramfs, and no test's
+# folder is that.
+_REPLACED = {"tests/unit/store/test_activate.py": ["activate._is_running_host"] * 2}
 # Errors of libraries are known by what they say.
 _OF_LIBRARIES = {"UndefinedError", "ValidationError", "CommandFailedError"}
 
 
-def _of_ours(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a file imports from `provision`."""
+def _imported(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield the names that a file imports, and whether from `provision`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 module = node.module if isinstance(node, ast.ImportFrom) else alias.name
-                if (module or "").partition(".")[0] == "provision":
-                    yield (alias.asname or alias.name).partition(".")[0]
+                is_ours = (module or "").partition(".")[0] == "provision"
+                yield (alias.asname or alias.name).partition(".")[0], is_ours
 
 
 def _replaced(source: str) -> Iterator[str]:
-    """Yield what of `provision` a test replaces, other than clocks and limits."""
+    """Yield what of `provision` a test replaces, other than clocks and limits.
+
+    What is not written out may be of `provision` too.
+    """
     tree = ast.parse(source)
-    ours = {"provision", *_of_ours(tree)}
+    imported = dict(_imported(tree))
+    others = {name for name, is_ours in imported.items() if not is_ours}
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
@@ -49,8 +50,10 @@ def _replaced(source: str) -> Iterator[str]:
         is_path = isinstance(node.args[0], ast.Constant)
         words = node.args[:1] if is_path else node.args[:2]
         path = ".".join(ast.unparse(word).strip("'\"") for word in words)
-        name = path.rpartition(".")[2]
-        if path.partition(".")[0] in ours and name not in _CLOCKS and not name.isupper():
+        first, name = path.partition(".")[0], path.rpartition(".")[2]
+        is_foreign = first != "provision" if is_path else first in others
+        is_named = isinstance(words[-1], ast.Constant)
+        if not (is_foreign or (is_named and (name in _CLOCKS or name.isupper()))):
             yield path
 
 

@@ -1,6 +1,6 @@
-"""Kills a run at a chosen operation on the file system.
+"""Kills a run at a chosen operation on the file system, or has what touches a path raise an error.
 
-A kill is played by an audit hook: from that operation on, every further one fails, so no cleanup of
+Both are played by an audit hook. From a kill on, every further operation fails, so no cleanup of
 the dying run gets anywhere, as after SIGKILL.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 
 _CHANGES = ("os.", "shutil.")
+_PATHS = ("open", "os.listdir", "os.scandir")
 _READ_ONLY = ("os.listdir", "os.scandir", "os.walk", "os.getxattr", "os.listxattr", "os.fwalk")
 
 
@@ -25,9 +27,17 @@ class Killer:
         self.counting = False
         self.count = 0
         self.after: int | None = None
+        self._raised: tuple[str, BaseException] | None = None
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self._raised and event in _PATHS and arguments:
+            pattern, error = self._raised
+            if PurePath(str(arguments[0])).match(pattern):
+                if isinstance(error, KeyboardInterrupt):
+                    # A person interrupts once.
+                    self._raised = None
+                raise error
         if not self.counting or not _is_change(event, arguments):
             return
         self.count += 1
@@ -44,6 +54,15 @@ class Killer:
             pass
         finally:
             self.counting = False
+
+    @contextmanager
+    def raising(self, error: BaseException, pattern: str) -> Iterator[None]:
+        """Raise an error in whatever opens or lists a path that ends like this."""
+        self._raised = pattern, error
+        try:
+            yield
+        finally:
+            self._raised = None
 
 
 def _is_change(event: str, arguments: tuple[object, ...]) -> bool:

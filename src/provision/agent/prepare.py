@@ -190,6 +190,9 @@ class Prepare:
     driver: str
     kernel: str
     artifact: KernelArtifact
+    # What decides on all inputs of an artifact, and what puts it into the store.
+    resolve: Callable[[Settings, DriverRequest], Resolved] = resolve_pin
+    obtain: Callable[..., Stored] = obtain
 
     @property
     def _setting(self) -> DriverConfig:
@@ -212,7 +215,7 @@ class Prepare:
             pin = found.pin
             make = partial(store_pulled, self.settings, found, self._trust)
         else:
-            resolved = resolve_pin(self.settings, self._request())
+            resolved = self.resolve(self.settings, self._request())
             pin = resolved.pin
             make = partial(self._build, resolved)
         if self._keeps(pin):
@@ -264,7 +267,7 @@ class Prepare:
             reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
             notes.clear()
             # Only what decides on all inputs shows that they are there.
-            pin = (found or resolve_pin(self.settings, self._request())).pin
+            pin = (found or self.resolve(self.settings, self._request())).pin
             if self._keeps(pin):
                 reason = "there is no newer one"
                 return Forecast(*place, "store", self.artifact.version, reason=reason)
@@ -384,13 +387,13 @@ class Prepare:
                 # The driver's own source is gone.
                 raise
             report(Note(f"{gone.message} Solving the closure of packages again"))
-        resolved = resolve_pin(self.settings, self._request(refresh=True))
+        resolved = self.resolve(self.settings, self._request(refresh=True))
         self._refuse_rejected(resolved.pin)
         return self._obtain(resolved, replace=replace)
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
         settings = self.settings
-        making = partial(obtain, settings, resolved, replace=replace)
+        making = partial(self.obtain, settings, resolved, replace=replace)
         try:
             return making()
         except EngineLostError as lost:

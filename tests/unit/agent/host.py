@@ -6,10 +6,12 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -25,10 +27,10 @@ from kit.artifact import (
 )
 from kit.files import write
 from kit.host_tree import DRIVER, HostTree
-from provision.agent import prepare
+from provision.agent.actions import Maker
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
-from provision.agent.prepare import maker
+from provision.agent.prepare import Prepare, settings_of
 from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
@@ -90,12 +92,18 @@ class Host(HostTree):
         """Run the agent once."""
         with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
-            return apply(Run(self.root, self.desired(), flags), maker)
+            return apply(Run(self.root, self.desired(), flags), self.maker)
 
     def prepare(self, *extra_kernels: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
         with listening(self.hear):
-            return apply(Run(self.root, self.desired(), Mode(extra_kernels=extra_kernels)), maker)
+            mode = Mode(extra_kernels=extra_kernels)
+            return apply(Run(self.root, self.desired(), mode), self.maker)
+
+    def maker(self, run: Run, held: ExitStack) -> Maker:
+        """Return what makes up artifacts, in place of builds."""
+        settings = held.enter_context(settings_of(run).connected())
+        return partial(Prepare, settings, run, resolve=self.resolve, obtain=self.obtain)
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
@@ -123,8 +131,8 @@ class Host(HostTree):
         (path,) = self.layout.kernel_link(release).resolve().glob("lib/modules/*/demo.ko")
         return path
 
-    def resolve(self, _settings: object, wanted: DriverRequest, **_more: object) -> object:
-        """Stand in for ``resolve_pin``."""
+    def resolve(self, _settings: object, wanted: DriverRequest) -> Any:  # noqa: ANN401 - see below
+        """Decide on a Pin, with nothing else that is resolved."""
         self.wanted.append(wanted)
         release = wanted.kernel or ""
         for what in (release, wanted.driver):
@@ -140,7 +148,7 @@ class Host(HostTree):
         return SimpleNamespace(pin=pin)
 
     def obtain(self, settings: object, resolved: object, **more: bool) -> Stored:
-        """Stand in for ``obtain``."""
+        """Build, as it was arranged."""
         return (self.builds or self.build)(settings, resolved, **more)
 
     def build(self, _settings: object, resolved: object, **more: bool) -> Stored:
@@ -176,8 +184,6 @@ def make_host(
     for release in releases:
         host.add_kernel(release)
     host.configure(f"[drivers.{DRIVER}]\n")
-    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
-    monkeypatch.setattr(prepare, "obtain", host.obtain)
     return host
 
 

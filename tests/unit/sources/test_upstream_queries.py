@@ -171,21 +171,16 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(vendor: Mirror, tmp_path:
     assert reading.releases
 
 
-@pytest.mark.parametrize(
-    ("module", "limit", "value"),
-    [(ask_module, "_MAX_ANSWER", 10), (sessions, "_WAITING_S", -1.0)],
-)
+@pytest.mark.parametrize("limited", ["size", "time"])
 def test_an_answer_is_bounded_in_size_and_time(
-    vendor: Mirror,
-    asking: Asking,
-    monkeypatch: pytest.MonkeyPatch,
-    module: object,
-    limit: str,
-    value: float,
+    vendor: Mirror, asking: Asking, monkeypatch: pytest.MonkeyPatch, limited: str
 ) -> None:
     source = {**_LIST, "url": f"{vendor.url}/files.json"}
     (reading,) = asking(source)
     assert reading.trouble is None
-    monkeypatch.setattr(module, limit, value)
+    if limited == "size":
+        monkeypatch.setattr(ask_module, "_MAX_ANSWER", 10)
+    else:
+        monkeypatch.setattr(sessions, "_WAITING_S", -1.0)
     (reading,) = asking(source)
     assert reading.trouble is not None
