@@ -12,11 +12,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use oci_decorator::config::settings;
-use oci_decorator::config::vendor::read;
-use oci_decorator::host::inventory::collect;
+use oci_decorator::config::vendor::{read, Choice};
+use oci_decorator::host::resolve::collect;
 use oci_decorator::host::rootfs::Root;
 use oci_decorator::host::{ldcache, Host};
-use oci_decorator::model::decide::Choice;
 use oci_decorator::model::edits::Edits;
 use rustix::mount::{MountFlags, UnmountFlags};
 

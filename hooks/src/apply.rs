@@ -12,11 +12,10 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::host::ldcache::{self, compare_names};
+use crate::host::libraries::{self, elf_section};
 use crate::host::rootfs::{is_same, names_in, open_regular, Root, Rootfs};
-use crate::host::{elf, libraries};
 use crate::log::{Level, Log, Note};
-use crate::model::edits::paths::clean;
-use crate::model::edits::{Compat, Library, Link, Settled};
+use crate::model::edits::{clean, Compat, Library, Link, Settled};
 
 /// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
 /// prevents is logged.
@@ -127,7 +126,7 @@ fn is_wanted(root: &Root, compat: &Compat) -> rustix::io::Result<bool> {
     };
     let driver = compat.driver.as_deref();
     let is_newer = driver.map(|driver| major(&version) > major(driver));
-    let fitness = elf::section(&file, NOTE, MAX_NOTE).and_then(|bytes| Fitness::parse(&bytes));
+    let fitness = elf_section(&file, NOTE, MAX_NOTE).and_then(|bytes| Fitness::parse(&bytes));
     Ok(match fitness {
         Some(fitness) => fitness.allows(&version, compat),
         None => is_newer == Some(true),

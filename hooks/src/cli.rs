@@ -1,11 +1,11 @@
 //! The command line of `oci-decorator`.
 
 pub mod check;
-mod commands;
 mod configure;
 pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
+pub mod options;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 
 use crate::apply::cdi;
 use crate::cli::check::SampleContainer;
-use crate::cli::commands::{command, Program, Takes};
+use crate::cli::options::{command, flag, value, Opt, ParsedArgs, Program, Style, Takes};
 use crate::config::nvidia;
 use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
@@ -25,7 +25,6 @@ use crate::host::Host;
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
 use crate::spec::config::MAX_CONFIG;
-use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
 
 /// The settings; `configure` has another `--config`.
 const CONFIG: Opt = value(&["config"]).keyed("settings");
@@ -56,7 +55,7 @@ const GENERATE: &[Opt] = &[
 static PROGRAM: Program = Program {
     name: "oci-decorator",
     version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
-    syntax: Syntax::Go,
+    style: Style::Go,
     options: &[CONFIG, flag(&["version", "V"])],
     helps: &[("", include_str!("cli/help.txt")), ("configure", include_str!("cli/configure.txt"))],
     commands: &[

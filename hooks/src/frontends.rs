@@ -18,24 +18,21 @@ use std::path::Path;
 use crate::apply::spec::Spec;
 use crate::config::nvidia::{LoadedConfig, NvidiaConfig};
 use crate::config::settings::{LoadedSettings, Settings};
-use crate::config::vendor;
+use crate::config::vendor::{self, VendorFile};
 use crate::error::{Error, Result};
-use crate::frontends::nvidia::vars::DEVICES;
-use crate::frontends::nvidia::{csv, Nvidia, HOOKS};
+use crate::frontends::nvidia::{csv, Nvidia, DEVICES, HOOKS};
 use crate::frontends::scheduler::{
     has_hook, read_amd, replace_request, without_hooks, Scheduled, SchedulerLists,
 };
-use crate::host::inventory::collect;
-use crate::host::resolve::resolve;
+use crate::host::nodes::gated_edits;
+use crate::host::resolve::{collect, resolve};
 use crate::host::rootfs::{path_of, Rootfs};
-use crate::host::{gated_devices, libraries, Host};
+use crate::host::{libraries, Host};
 use crate::log::{Level, Log, Note};
 use crate::model::decide::{decide, may_ask, ResolvedRequest};
-use crate::model::edits::paths::{Image, Unseen};
-use crate::model::edits::{variable_name, Edits, Present, Settled};
+use crate::model::edits::{variable_name, Edits, Image, Present, Settled, Unseen};
 use crate::model::policy::Policy;
 use crate::model::request::{Backend, ContainerRequest, DeviceRequest, Interface};
-use crate::model::vendor::VendorFile;
 use crate::spec::config::{ContainerConfig, HOOK_STAGES};
 
 /// What a front end works with: the settings, and what differs between the names of this program.
@@ -307,7 +304,7 @@ impl Context<'_> {
             if request.backend == Backend::VendorFile {
                 edits.append(nvidia.spec_edits(host)?);
             }
-            let (gated, more) = gated_devices::edits(host, request);
+            let (gated, more) = gated_edits(host, request);
             edits.append(gated);
             notes.extend(more);
             // The hook that Docker adds for `--gpus` has nothing left to do.

@@ -26,15 +26,12 @@ pub mod model {
     pub mod edits;
     pub mod policy;
     pub mod request;
-    pub mod vendor;
 }
 /// The formats of the Open Container Initiative: command lines of runtimes, what specs ask for,
 /// states.
 pub mod spec {
     pub mod command_line;
     pub mod config;
-    pub mod json;
-    pub mod options;
 }
 
 #[cfg(test)]

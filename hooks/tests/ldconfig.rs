@@ -89,13 +89,13 @@ fn libraries(host: &Tree) -> Vec<Library> {
         names.join(",")
     );
     let host_root = oci_decorator::host::Host::open(host.0.path()).unwrap();
-    let file = oci_decorator::model::vendor::VendorFile {
+    let file = oci_decorator::config::vendor::VendorFile {
         name: "x".into(),
         path: "x.json".into(),
         content: Ok(oci_decorator::config::vendor::parse(&config).unwrap()),
     };
-    let choice = oci_decorator::model::decide::Choice::whole(&file).unwrap();
-    let (edits, _) = oci_decorator::host::inventory::collect(&host_root, &choice).unwrap();
+    let choice = oci_decorator::config::vendor::Choice::whole(&file).unwrap();
+    let (edits, _) = oci_decorator::host::resolve::collect(&host_root, &choice).unwrap();
     assert_eq!(edits.libraries.len(), names.len());
     edits.libraries
 }

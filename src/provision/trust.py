@@ -2,7 +2,7 @@
 
 A path is walked from the root, by descriptors. A file that only root may write can still be
 replaced by who may rename a folder above it, and a link leads to where its owner wants. The crate
-does the same (``hooks/src/host/trust.rs``), as sshd and sudo do.
+does the same (``hooks/src/host/rootfs.rs``), as sshd and sudo do.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _replace_by(make: Break) -> Break:
 
 _FIFO = _replace_by(os.mkfifo)
 _FOLDER = _replace_by(os.mkdir)
-# What else makes a file a mistake: hooks/tests/corpus, and `trust.rs`.
+# What else makes a file a mistake: hooks/tests/corpus, and `host/rootfs.rs`.
 _BROKEN_VENDORS = [
     pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by no one"),
     pytest.param(_insert(b',"version":"\xfc"'), "not valid UTF-8", id="not UTF-8"),

@@ -33,7 +33,7 @@ _NOT_EMULATED = (
     *("container::", "container_root::", "namespace_of_a_process", "hostile::through_the_hook"),
     *("hook::a_container_", "hook::a_user_namespace_", "hook::code_of_", "hook::device_rules_"),
     *("hook::the_devices_", "nvidia_runc::newer_", "nvidia_runc::the_hook_"),
-    *("nvidia_runc::the_old_name_", "device_filter::", "openat2_is_named"),
+    *("nvidia_runc::the_old_name_", "cgroup::", "openat2_is_named"),
     *("check_holds_sonames", "in_no_time", "make_no_start_wait"),
 )
 _CARGO = '#!/bin/sh\necho "cargo {version}"\n'

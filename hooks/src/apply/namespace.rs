@@ -1,24 +1,26 @@
 //! Applies edits to a container whose namespaces and mounts exist already, by descriptors.
 
 pub mod cgroup;
-mod device_filter;
-pub mod params;
-pub mod process;
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustc_hash::FxHashMap;
 use rustix::fs::{fstat, makedev, mknodat, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, CWD};
 use rustix::io::Errno;
-use rustix::mount::{move_mount, open_tree, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::{
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
+use rustix::process::{Pid, PidfdFlags};
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 use crate::error::{Error, Result};
-use crate::host::rootfs::{is_same, Root, Rootfs};
-use crate::host::syscalls::restrict_mount;
+use crate::host::rootfs::{is_same, open_regular, Root, Rootfs};
 use crate::log::{Level, Note};
-use crate::model::edits::paths::split;
 use crate::model::edits::{
-    variable_name, Attribute, Device, Edits, Settled, DEVICE_MOUNT, FILE_MOUNT,
+    split, variable_name, Attribute, Device, Edits, Settled, DEVICE_MOUNT, FILE_MOUNT,
 };
 
 /// Opened files by their sources. Each can be mounted once.
@@ -230,5 +232,348 @@ fn place(root: &Root, path: &str, kind: FileType) -> rustix::io::Result<OwnedFd>
         (true, false) => Err(Errno::ISDIR),
         (false, true) => Err(Errno::NOTDIR),
         _ => Ok(found),
+    }
+}
+
+/// The inode of the user namespace that a host starts with: linux/nsfs.h, `USER_NS_INIT_INO`.
+const HOSTS_USERS: u64 = 0xEFFF_FFFD;
+
+/// A process with open namespaces. All parts belong to the same process, which was still alive
+/// after the last one was opened.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    mounts: OwnedFd,
+    /// `/proc/PID/cgroup`.
+    pub cgroups: String,
+    /// If the process has its own user namespace: the user and group outside that are its root.
+    root: Option<(u32, u32)>,
+    /// We only have the rights of a user: device nodes that we make would not work, and we can't change
+    /// cgroups.
+    pub is_rootless: bool,
+}
+
+impl Process {
+    /// Errors: the process has ended, or shares our mount namespace.
+    pub fn open(pid: Pid) -> Result<Self> {
+        // Before Linux 5.3 there are no handles, and the number has to be enough.
+        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        if handle.as_ref().err() == Some(&Errno::SRCH) {
+            return Err(gone(pid, Errno::SRCH));
+        }
+        let mounts = open_of(pid, "ns/mnt")?;
+        let users = open_of(pid, "ns/user")?;
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup", pid = raw(pid)))
+            .map_err(|e| gone(pid, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        if same(&mounts, "/proc/self/ns/mnt")? {
+            return Err(Error::failed(format!(
+                "the process {} has no mount namespace of its own: nothing is mounted into the host",
+                raw(pid)
+            )));
+        }
+        let root = if same(&users, "/proc/self/ns/user")? {
+            None
+        } else {
+            Some((root_of(pid, "uid_map")?, root_of(pid, "gid_map")?))
+        };
+        if let Ok(handle) = handle {
+            // Only the handle, not the number, shows that this was one process all the time.
+            ended(&handle).map_err(|e| gone(pid, e))?;
+        }
+        Ok(Self { pid, mounts, cgroups, root, is_rootless: is_rootless() })
+    }
+
+    /// True if device nodes that we make would not work for it: it has its own user namespace, or
+    /// we only have the rights of a user.
+    pub fn needs_mounted_nodes(&self) -> bool {
+        self.root.is_some() || self.is_rootless
+    }
+
+    /// Moves this process into the mount namespace.
+    pub fn join(&self) -> Result<()> {
+        use std::os::fd::AsFd;
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(self.mounts.as_fd(), kind).map_err(|e| {
+            let pid = raw(self.pid);
+            Error::failed(format!("can't join the mount namespace of the process {pid}: {e}"))
+                .resolve("the hook needs the rights that the runtime has")
+        })
+    }
+
+    /// From now on, files are made as the container's root, because the container's file systems may
+    /// not know the host's. What lies in folders of the host's users has to be open before.
+    pub fn become_root(&self) {
+        if let Some((user, group)) = self.root {
+            set_fs_ids(user, group);
+        }
+    }
+}
+
+fn raw(pid: Pid) -> i32 {
+    pid.as_raw_pid()
+}
+
+fn open_of(pid: Pid, name: &str) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open(format!("/proc/{}/{name}", raw(pid)), flags, Mode::empty())
+        .map_err(|e| gone(pid, e))
+}
+
+fn gone(pid: Pid, error: Errno) -> Error {
+    let pid = raw(pid);
+    match error {
+        Errno::NOENT | Errno::SRCH => {
+            Error::failed(format!("the container's process {pid} is gone"))
+        }
+        other => Error::failed(format!("can't look at the container's process {pid}: {other}")),
+    }
+}
+
+/// The user or group outside that is number 0 in the process's user namespace
+/// (`user_namespaces(7)`).
+fn root_of(pid: Pid, map: &str) -> Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{}/{map}", raw(pid)))
+        .map_err(|e| gone(pid, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    root_in(&text).ok_or_else(|| {
+        let pid = raw(pid);
+        Error::failed(format!("the container's process {pid} has no root in its {map}"))
+    })
+}
+
+/// The number outside that a map of users or groups gives to number 0.
+fn root_in(map: &str) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace();
+        (numbers.next() == Some("0")).then(|| numbers.next()?.parse().ok())?
+    })
+}
+
+fn same(namespace: &OwnedFd, own: &str) -> Result<bool> {
+    let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+    let fail = |e: Errno| Error::failed(format!("can't compare with {own}: {e}"));
+    let (theirs, ours) = (rustix::fs::fstat(namespace), rustix::fs::stat(own));
+    Ok(identity(theirs.map_err(fail)?) == identity(ours.map_err(fail)?))
+}
+
+/// Errors: `SRCH` if the process has ended. Its handle is readable then.
+fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let mut one = [PollFd::new(handle, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut one, Some(&now))? {
+        0 => Ok(()),
+        _ => Err(Errno::SRCH),
+    }
+}
+
+/// In a user namespace of its own, even root has only a user's rights, whichever users it maps.
+fn is_rootless() -> bool {
+    let own = rustix::fs::stat("/proc/self/ns/user");
+    let is_hosts = own.is_ok_and(|own| own.st_ino == HOSTS_USERS);
+    !is_hosts || !rustix::process::geteuid().is_root()
+}
+
+// Covers `/proc/driver/nvidia/params` in a container with a file that has `ModifyDeviceFiles: 0`,
+// so that the driver's own programs make no device nodes there.
+//
+// The file lies in its own file system in memory. The kernel only clones a mount of a file system
+// that is mounted. So this one is mounted over the folder first, while no process of the container
+// exists, and unmounted when the clone is made.
+
+/// The file in which the driver shows its settings.
+pub const PARAMS: &str = "/proc/driver/nvidia/params";
+const SETTING: &str = "ModifyDeviceFiles:";
+/// A hundred times the size of the driver's file.
+const MAX_SIZE: u64 = 1 << 16;
+const PARAMS_NAME: &str = "params";
+
+/// Shows the container settings with which the driver's programs make no nodes. Does nothing if
+/// there are no settings, or if they say so already. Errors: the file can't be put there.
+pub fn mask_modify_device_files(rootfs: &Rootfs) -> Result<()> {
+    let fail = |e: Errno| {
+        Error::failed(format!("can't change {PARAMS} in the container: {e}"))
+            .resolve("it needs Linux 5.12, and the rights of the runtime; `nvidia-ctk cdi generate --disable-hook=disable-device-node-modification` leaves it out of a specification")
+    };
+    try_mask(rootfs).map_err(fail)
+}
+
+fn try_mask(rootfs: &Rootfs) -> rustix::io::Result<()> {
+    let found = match rootfs.mounted.open_plain(PARAMS, OFlags::PATH) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        other => other?,
+    };
+    // If the file lies on another file system than /proc, it is covered already.
+    let proc = rootfs.mounted.open_plain("/proc", OFlags::PATH | OFlags::DIRECTORY)?;
+    if fstat(&found)?.st_dev != fstat(&proc)?.st_dev {
+        return Ok(());
+    }
+    let Some(new) = masked(&read_params(&found)?) else {
+        return Ok(());
+    };
+    let folder = PARAMS.trim_end_matches(PARAMS_NAME).trim_end_matches('/');
+    let folder = rootfs.mounted.open_plain(folder, OFlags::PATH | OFlags::DIRECTORY)?;
+    let file = file_mount(&folder, new.as_bytes())?;
+    move_to(&file, &found)
+}
+
+/// Reads a file of /proc, whose size is unknown.
+fn read_params(found: &OwnedFd) -> rustix::io::Result<String> {
+    let to_errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+    let (file, _) = open_regular(found)?;
+    let mut text = String::new();
+    let mut file = File::from(file).take(MAX_SIZE);
+    file.read_to_string(&mut text).map_err(to_errno)?;
+    Ok(text)
+}
+
+/// A mount of one file with these bytes, not attached yet.
+fn file_mount(folder: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "size", "64k")?;
+    fsconfig_set_string(context.as_fd(), "mode", "755")?;
+    fsconfig_create(context.as_fd())?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let memory = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let permissions = Mode::from_raw_mode(0o444);
+    let file = rustix::fs::openat(&memory, PARAMS_NAME, flags, permissions)?;
+    let written = File::from(file).write_all(bytes);
+    written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    move_to(&memory, folder)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let clone = open_tree(&memory, PARAMS_NAME, flags);
+    // Named by its descriptor, as the path may lead elsewhere.
+    let own = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    unmount(own, UnmountFlags::DETACH)?;
+    let clone = clone?;
+    restrict_mount(&clone, FILE_MOUNT)?;
+    Ok(clone)
+}
+
+fn move_to(mount: &OwnedFd, place: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", place, "", flags)
+}
+
+/// The settings with `ModifyDeviceFiles` off. `None`: it is off already, or missing.
+pub fn masked(text: &str) -> Option<String> {
+    let is_on = |line: &str| {
+        let value = line.strip_prefix(SETTING);
+        value.is_some_and(|value| value.trim() != "0")
+    };
+    if !text.lines().any(is_on) {
+        return None;
+    }
+    let mut new = String::with_capacity(text.len() + 2);
+    for line in text.lines() {
+        if is_on(line) {
+            new.push_str(SETTING);
+            new.push_str(" 0");
+        } else {
+            new.push_str(line);
+        }
+        new.push('\n');
+    }
+    Some(new)
+}
+
+/// From now on, this thread opens and creates files as this user and group.
+#[allow(unsafe_code)]
+pub fn set_fs_ids(user: u32, group: u32) {
+    // SAFETY: both calls take a number and change only this thread's credentials. They can't
+    // fail for root; for any other user, the next file operation reports the error.
+    unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
+    }
+}
+
+/// `struct mount_attr` of `mount_setattr(2)`.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Sets the attributes of an open mount, and makes it private.
+/// Errors: `NOSYS` before Linux 5.12.
+#[allow(unsafe_code)]
+pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io::Result<()> {
+    let attributes = MountAttributes {
+        set: attributes.iter().map(|attribute| bit(*attribute)).sum(),
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        user_namespace: 0,
+    };
+    let fd = mount.as_fd().as_raw_fd();
+    let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+    // SAFETY: the kernel reads a string that ends with NUL and a structure of the given size.
+    // Both live until the call returns.
+    let result = unsafe {
+        let size = size_of::<MountAttributes>();
+        libc::syscall(libc::SYS_mount_setattr, fd, path, flags, &raw const attributes, size)
+    };
+    checked(result).map(drop)
+}
+
+/// `MOUNT_ATTR_…` of `linux/mount.h`.
+fn bit(attribute: Attribute) -> u64 {
+    match attribute {
+        Attribute::ReadOnly => libc::MOUNT_ATTR_RDONLY,
+        Attribute::NoSuid => libc::MOUNT_ATTR_NOSUID,
+        Attribute::NoDevices => libc::MOUNT_ATTR_NODEV,
+        Attribute::NoPrograms => libc::MOUNT_ATTR_NOEXEC,
+    }
+}
+
+pub(super) fn checked(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn maps_of_users_are_read() {
+        for (map, root) in [
+            ("         0          0 4294967295\n", Some(0)),
+            ("         0     100000      65536\n", Some(100_000)),
+            ("1000 7 1\n0 200000 1000\n", Some(200_000)),
+            ("         1     100000      65536\n", None),
+            ("0 x 1\n", None),
+            ("", None),
+        ] {
+            assert_eq!(root_in(map), root, "{map}");
+        }
+    }
+
+    /// The number may belong to another process by then, so files that were opened by it are not used.
+    #[test]
+    fn a_process_that_has_ended_is_known_by_its_handle() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(ended(&handle), Ok(()));
+        child.kill().unwrap();
+        // The process is still in /proc until it is waited for.
+        rustix::event::poll(
+            &mut [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)],
+            None,
+        )
+        .unwrap();
+        assert_eq!(ended(&handle), Err(Errno::SRCH));
+        child.wait().unwrap();
+        assert_eq!(ended(&handle), Err(Errno::SRCH));
+        let error = Process::open(pid).unwrap_err();
+        assert!(error.to_string().contains("is gone"), "{error}");
     }
 }

@@ -13,16 +13,15 @@ use serde_json::json;
 use crate::cli::check::interfaces::NameResults;
 use crate::config::nvidia::ConfigPath;
 use crate::config::settings::{LoadedSettings, DEFAULT_CONFIG_DIR};
-use crate::config::vendor::read;
+use crate::config::vendor::{read, Choice, Mistake, VendorFile};
 use crate::error::{exit, Error, Result};
 use crate::frontends::reserved;
 use crate::frontends::scheduler::Scheduled;
-use crate::host::inventory::{collect_whole, Item, Report};
+use crate::host::resolve::{collect_whole, Item, Report};
 use crate::host::Host;
 use crate::log::{printable, Level};
-use crate::model::decide::{decide, Choice};
+use crate::model::decide::decide;
 use crate::model::request::{asked, ContainerRequest};
-use crate::model::vendor::{Mistake, VendorFile};
 
 pub use interfaces::SampleContainer;
 

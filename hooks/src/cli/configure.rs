@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use crate::cli::options::{flag, value, Opt, ParsedArgs};
 use crate::cli::{print, JSON};
 use crate::engines::drop_ins::check;
 use crate::engines::hooks_d::{self, Hook};
@@ -13,7 +14,7 @@ use crate::engines::{by_hand, containerd, links, Done, Engine, Job, RuntimeEntry
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::look_for_low_level;
 use crate::host::files::{self, is_executable, PATH};
-use crate::spec::options::{flag, value, Opt, ParsedArgs};
+use crate::host::own_program;
 
 pub const OPTIONS: &[Opt] = &[
     flag(&["set-as-default"]),
@@ -149,7 +150,7 @@ pub fn runtime(
 
 /// The path of another name of this program, in the program's folder.
 pub fn beside_us(name: &str) -> Result<String> {
-    Ok(files::own_program()?.with_file_name(name).display().to_string())
+    Ok(own_program()?.with_file_name(name).display().to_string())
 }
 
 impl Order {
@@ -399,7 +400,7 @@ pub fn run_links(args: &ParsedArgs) -> Result<u8> {
     };
     let folder = std::path::absolute(folder)
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
-    let program = files::own_program()?;
+    let program = own_program()?;
     let links = links::Links::new(&folder, &program);
     let (changed, verb) = if args.is_set("remove") {
         (links.remove()?, "removed")

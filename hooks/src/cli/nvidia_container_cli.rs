@@ -10,25 +10,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::process::Pid;
 
-use crate::cli::commands::{command, Program, Takes};
 use crate::cli::nvidia_hook::SETTINGS_OPTION;
+use crate::cli::options::{command, flag, optional, value, Opt, ParsedArgs, Program, Style, Takes};
 use crate::cli::{complain, print};
 use crate::config::nvidia::{
     Compat, LoadedConfig, NvidiaConfig, CAPABILITIES as KNOWN_CAPABILITIES,
 };
 use crate::config::settings::{self, LoadedSettings};
 use crate::error::{exit, Error, Result};
-use crate::frontends::nvidia::vars::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
+use crate::frontends::nvidia::{CAPABILITIES, DEVICES, IMEX_CHANNELS};
 use crate::frontends::{hook, Context, FrontEndKind};
 use crate::host::facts::{field, Facts, Gpu, WRITE_AGAIN};
 use crate::host::libraries::is_library;
-use crate::host::nodes::number;
+use crate::host::nodes::trailing_number;
 use crate::host::Host;
 use crate::log::{Level, Log};
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
 use crate::model::request::{ContainerRequest, Interface, MIG_RIGHTS};
-use crate::spec::options::{flag, optional, value, Opt, ParsedArgs, Syntax};
 
 /// The name of the program with this command line.
 pub const NAME: &str = "nvidia-container-cli";
@@ -36,7 +35,7 @@ pub const NAME: &str = "nvidia-container-cli";
 static PROGRAM: Program = Program {
     name: NAME,
     version: concat!("cli-version: ", env!("CARGO_PKG_VERSION"), " (oci-decorator)\n"),
-    syntax: Syntax::Argp,
+    style: Style::Argp,
     options: &[
         value(&[SETTINGS_OPTION]),
         value(&["debug", "d"]),
@@ -249,7 +248,7 @@ fn info(words: &ParsedArgs) -> Result<u8> {
 /// What the nodes say of the devices: that they are there, by the numbers by which `list` and
 /// requests know them, too.
 fn of_nodes(host: &Host) -> Option<Facts> {
-    let numbers = host.nodes("/dev/nvidia[0-9]*").filter_map(|node| number(&node.path));
+    let numbers = host.nodes("/dev/nvidia[0-9]*").filter_map(|node| trailing_number(&node.path));
     let mut numbers: Vec<u32> = numbers.collect();
     numbers.sort_unstable();
     let gpu = |number| Gpu { index: number, minor: number, ..Gpu::default() };

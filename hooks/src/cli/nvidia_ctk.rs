@@ -1,25 +1,27 @@
 //! The command line of `nvidia-ctk`.
 
-mod cdi;
 mod config;
 mod system;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::apply::cdi::{
+    generate as specification, text, write, Naming, Options, SpecMode, KIND, USUAL,
+};
 use crate::cli::check::SampleContainer;
-use crate::cli::commands::{command, Program, Takes};
 use crate::cli::configure::{beside_us, engine_of, is_hook_mode, runtime, Order, REPLACE};
 use crate::cli::nvidia_hook::run_cdi;
-use crate::cli::{complain, print, report, JSON};
+use crate::cli::options::{command, flag, value, Opt, ParsedArgs, Program, Style, Takes};
+use crate::cli::{complain, print, report, settings_of, Listing, CONFIG_DIR, JSON, ROOT};
+use crate::config::cdi::{Syntax, DEFAULT_FOLDERS};
 use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
 use crate::engines::hooks_d::Hook;
 use crate::engines::Engine;
-use crate::error::Result;
+use crate::error::{exit, Result};
 use crate::log::printable;
-use crate::spec::options::{flag, value, Opt, ParsedArgs, Syntax};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
@@ -31,14 +33,14 @@ static PROGRAM: Program = Program {
         env!("CARGO_PKG_VERSION"),
         "\n"
     ),
-    syntax: Syntax::Go,
+    style: Style::Go,
     options: &[
         flag(&["debug", "d"]).or(&["NVIDIA_CTK_DEBUG"]),
         flag(&["quiet"]).or(&["NVIDIA_CTK_QUIET"]),
         value(&["config"]).keyed("settings").or(&["NVIDIA_CTK_CONFIG"]),
         flag(&["version", "v"]),
     ],
-    helps: &[("", HELP), ("cdi", cdi::HELP)],
+    helps: &[("", HELP), ("cdi", CDI_HELP)],
     commands: &[
         command("runtime configure", RUNTIME_OPTIONS, configure_runtime),
         command("config", config::OPTIONS, config::run),
@@ -46,8 +48,8 @@ static PROGRAM: Program = Program {
         command("info", INFO, info),
         command("system create-dev-char-symlinks", system::LINK_OPTIONS, system::links),
         command("system create-device-nodes", system::NODE_OPTIONS, system::nodes),
-        command("cdi generate", cdi::GENERATE, cdi::generate),
-        command("cdi list", cdi::LIST, cdi::list),
+        command("cdi generate", CDI_GENERATE, generate),
+        command("cdi list", CDI_LIST, list),
         command("hook", &[], hook).takes(Takes::Line),
     ],
 };
@@ -168,6 +170,124 @@ fn installed(name: &str) -> Result<String> {
     Ok(format!("/usr/bin/{name}"))
 }
 
+pub const CDI_HELP: &str = include_str!("nvidia_ctk/cdi.txt");
+
+// They may stand after the command too, and change nothing then.
+const DEBUG: Opt = flag(&["debug"]);
+const QUIET: Opt = flag(&["quiet"]);
+
+pub const CDI_GENERATE: &[Opt] = &[
+    DEBUG,
+    QUIET,
+    value(&["output"]).or(&["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"]),
+    value(&["format"]).or(&["NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT"]),
+    value(&["mode", "discovery-mode"]).or(&["NVIDIA_CTK_CDI_GENERATE_MODE"]),
+    value(&["device-name-strategy"]).or(&["NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES"]),
+    value(&["vendor", "cdi-vendor"]).or(&["NVIDIA_CTK_CDI_GENERATE_VENDOR"]),
+    value(&["class", "cdi-class"]).or(&["NVIDIA_CTK_CDI_GENERATE_CLASS"]),
+    value(&["disable-hook", "disable-hooks"]).or(&["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"]),
+    value(&["enable-hook", "enable-hooks"]).or(&["NVIDIA_CTK_CDI_GENERATE_ENABLED_HOOKS"]),
+    flag(&["no-all-device"]).or(&["NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE"]),
+    value(&["device-id", "device-ids", "device", "devices"])
+        .or(&["NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"]),
+    // NVIDIA's program does not have these two.
+    ROOT,
+    CONFIG_DIR,
+    // These change nothing, because the vendor file has the paths of the driver.
+    unused(&["config-search-path"], &["NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS"]),
+    unused(&["csv.compat-container-root"], &["NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT"]),
+    unused(&["csv.file"], &["NVIDIA_CTK_CDI_GENERATE_CSV_FILES"]),
+    unused(&["csv.ignore-pattern"], &["NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS"]),
+    unused(&["dev-root"], &["NVIDIA_CTK_DEV_ROOT"]),
+    unused(&["driver-root"], &["NVIDIA_CTK_DRIVER_ROOT"]),
+    unused(&["feature-flag", "feature-flags"], &["NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS"]),
+    unused(&["ldconfig-path"], &["NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH"]),
+    unused(&["library-search-path"], &["NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS"]),
+    unused(&["nvidia-cdi-hook-path", "nvidia-ctk-path"], &["NVIDIA_CTK_CDI_HOOK_PATH"]),
+];
+
+const UNUSED: &str = "unused";
+
+const fn unused(names: &'static [&'static str], variables: &'static [&'static str]) -> Opt {
+    value(names).keyed(UNUSED).or(variables)
+}
+
+pub const CDI_LIST: &[Opt] =
+    &[DEBUG, QUIET, value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]), JSON, ROOT, CONFIG_DIR];
+
+pub fn generate(args: &ParsedArgs) -> Result<u8> {
+    let settings = settings_of(args)?.sound()?;
+    let namings =
+        args.list_of("device-name-strategy", Naming::parse, "index, uuid and type-index")?;
+    let enabled_hooks = args.list("enable-hook");
+    if enabled_hooks.iter().any(|hook| hook == "all") {
+        return Err(args.wrong("--enable-hook all: name each hook"));
+    }
+    let mode = args.one_of("mode", SpecMode::parse, &SpecMode::words())?;
+    let syntax = syntax(args)?;
+    let options = Options {
+        vendor: args.value("vendor").unwrap_or(KIND.0),
+        class: args.value("class").unwrap_or(KIND.1),
+        namings: if namings.is_empty() { &USUAL } else { &namings },
+        ids: &args.list("device-id"),
+        without_all: args.is_set("no-all-device"),
+        disabled_hooks: &args.list("disable-hook"),
+        enabled_hooks: &enabled_hooks,
+    };
+    let document = specification(&settings, mode.unwrap_or(SpecMode::Devices), &options)?;
+    for name in args.each(UNUSED).map(|given| &given.by) {
+        warn(
+            args,
+            &format!("{name} has no meaning here: the vendor file names the driver's folder"),
+        );
+    }
+    let text = text(&document, syntax);
+    match output(args) {
+        None => print(&text),
+        Some(path) => write(path, &text).map(|()| exit::DONE),
+    }
+}
+
+pub fn list(args: &ParsedArgs) -> Result<u8> {
+    let settings = settings_of(args)?.sound()?;
+    let mut folders = Vec::new();
+    for given in args.each("spec-dir") {
+        for folder in given.value.split(',').map(str::trim) {
+            if folder.is_empty() {
+                return Err(args.wrong(&format!("{} is empty: give it a path", given.by)));
+            }
+            folders.push(PathBuf::from(folder));
+        }
+    }
+    if folders.is_empty() {
+        folders = DEFAULT_FOLDERS.map(PathBuf::from).into();
+    }
+    let listing = Listing::read(&settings.root, &folders)?;
+    if !args.is_set("json") {
+        listing.complain("nvidia-ctk");
+    }
+    listing.print(args.is_set("json"))
+}
+
+/// The file to write. `None`: standard output.
+fn output(args: &ParsedArgs) -> Option<&Path> {
+    let named = args.value("output").filter(|path| !matches!(*path, "" | "-"));
+    named.map(Path::new)
+}
+
+/// The requested syntax, else that of the output's name, else YAML.
+fn syntax(args: &ParsedArgs) -> Result<Syntax> {
+    let read = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "" => Some(None),
+        "yaml" => Some(Some(Syntax::Yaml)),
+        "json" => Some(Some(Syntax::Json)),
+        _ => None,
+    };
+    let named = args.one_of("format", read, "yaml and json")?.flatten();
+    let by_name = || output(args)?.to_str().and_then(Syntax::of);
+    Ok(named.or_else(by_name).unwrap_or(Syntax::Yaml))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +302,7 @@ mod tests {
             let name = command.name.replace("hook", "hook NAME");
             assert!(page.contains(&format!("| `nvidia-ctk {name}` |")), "{name}");
             for word in command.name.split(' ') {
-                assert!(HELP.contains(word) || cdi::HELP.contains(word), "{word}");
+                assert!(HELP.contains(word) || CDI_HELP.contains(word), "{word}");
             }
         }
         for verb in VERBS {
@@ -201,13 +321,13 @@ mod tests {
 
     #[test]
     fn the_help_of_cdi_has_every_option_and_mode() {
-        for word in crate::apply::cdi::nvidia::SpecMode::words().split(", ") {
-            assert!(word == "management" || cdi::HELP.contains(word), "{word}");
+        for word in crate::apply::cdi::SpecMode::words().split(", ") {
+            assert!(word == "management" || CDI_HELP.contains(word), "{word}");
         }
-        for option in [cdi::GENERATE, cdi::LIST].into_iter().flatten() {
+        for option in [CDI_GENERATE, CDI_LIST].into_iter().flatten() {
             let name = option.name();
             let is_global = ["debug", "quiet"].contains(&name);
-            assert!(is_global || cdi::HELP.contains(&format!("--{name}")), "{name}");
+            assert!(is_global || CDI_HELP.contains(&format!("--{name}")), "{name}");
         }
     }
 }

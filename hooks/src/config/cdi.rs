@@ -6,16 +6,14 @@
 //! `frontends::cdi` decides what a container gets from them.
 
 mod reader;
-mod yaml;
 
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::config::folder::{self, Unusable};
+use crate::config::folder::{self, Json, Unusable};
+use crate::config::vendor::{summary, Mistake};
 use crate::error::{Error, Result};
-use crate::model::vendor::{summary, Mistake};
-use crate::spec::json::Json;
 
 pub use crate::config::folder::MAX_SIZE;
 pub use reader::parse;
@@ -42,7 +40,7 @@ impl Syntax {
     pub fn parse(self, text: &str) -> Result<Json<'_>, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}")),
-            Self::Yaml => yaml::parse(text).map_err(|e| format!("not valid YAML: {e}")),
+            Self::Yaml => reader::parse_yaml(text).map_err(|e| format!("not valid YAML: {e}")),
         }
     }
 }

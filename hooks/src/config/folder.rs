@@ -2,18 +2,20 @@
 //! mistakes of a file are collected: a user other than root may have written it, it can't be read,
 //! and what its reader finds.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustc_hash::{FxBuildHasher, FxHashSet};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::host::rootfs::{names_in, open_regular, read_whole};
-use crate::host::trust::{self, untrusted, Distrust};
+use crate::config::vendor::Mistake;
+use crate::host::rootfs::{names_in, open_regular, open_trusted, read_whole, untrusted, Distrust};
 use crate::model::edits::is_variable;
-use crate::model::vendor::Mistake;
-use crate::spec::json::Json;
+use crate::spec::config::members;
 
 /// Largest file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
@@ -34,7 +36,7 @@ pub fn read<T, F>(
     parse: impl Fn(&str, &str) -> Result<T, Vec<Mistake>>,
     make: impl Fn(&str, &Path, Result<T, Unusable>) -> F,
 ) -> rustix::io::Result<Vec<F>> {
-    let found = trust::open(folder)?;
+    let found = open_trusted(folder)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(&found.fd, ".", flags, Mode::empty())?;
     let mut names = names_in(&opened)?;
@@ -120,7 +122,7 @@ fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened>
         }
         // Anyone who may change a folder in the link's path chooses its target.
         FileType::Symlink => {
-            let found = trust::open(path)?;
+            let found = open_trusted(path)?;
             let (fd, stat) = open_regular(found.fd)?;
             Ok((fd, stat, found.problem))
         }
@@ -300,6 +302,159 @@ pub fn get<'a>(members: &Members<'a>, field: &str) -> Option<&'a Json<'a>> {
     found.map(|(_, node)| *node).filter(|node| !node.is_null())
 }
 
+/// A value of JSON, or of YAML, whose objects keep the order and the duplicates of their keys.
+/// Strings are borrowed from the text where they have no escapes.
+///
+/// Nesting deeper than 127 is an error of the parser, so neither parsing nor
+/// dropping one can run out of stack.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Json<'a> {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(Cow<'a, str>),
+    /// YAML without quotes. Its type depends on the field.
+    Plain(Cow<'a, str>),
+    Array(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+impl Json<'_> {
+    /// The kind of value, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "true or false",
+            Self::Number(_) => "a number",
+            Self::Text(_) | Self::Plain(_) => "a string",
+            Self::Array(_) => "a list",
+            Self::Object(_) => "an object",
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Plain(text) => matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
+            _ => false,
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Plain(text) if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn boolean(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            Self::Plain(text) => match &**text {
+                "true" | "True" | "TRUE" => Some(true),
+                "false" | "False" | "FALSE" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            // Numbers up to this limit are exact, and no field has larger ones.
+            #[allow(clippy::cast_possible_truncation)]
+            Self::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+                Some(*number as i64)
+            }
+            Self::Plain(text) => plain_integer(text),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a number of YAML 1.1 or 1.2. The engines' readers take a leading zero for octal.
+fn plain_integer(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let radix = |digits: &str, radix| {
+        let plain = digits.chars().all(|c| c.is_digit(radix));
+        plain.then(|| i64::from_str_radix(digits, radix).ok()).flatten()
+    };
+    let value = if let Some(hex) = digits.strip_prefix("0x") {
+        radix(hex, 16)
+    } else if let Some(octal) = digits.strip_prefix("0o") {
+        radix(octal, 8)
+    } else if digits.len() > 1 && digits.starts_with('0') {
+        radix(digits, 8)
+    } else {
+        radix(digits, 10)
+    };
+    value.map(|value| sign * value)
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    // No key that is read here holds a number, so its value doesn't matter.
+    #[allow(clippy::cast_precision_loss)]
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value as f64))
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json<'de>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Json<'de>, A::Error> {
+        members(map).map(Json::Object)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,5 +467,32 @@ mod tests {
         let found = read(dir.path(), |_| true, parse, |_, _, content| content).unwrap();
         let unusable = found[0].as_ref().unwrap_err();
         assert_eq!(unusable.text, "x".repeat(1_048_576));
+    }
+
+    #[test]
+    fn plain_text_is_what_its_place_makes_of_it() {
+        let plain = |text: &'static str| Json::Plain(text.into());
+        for (text, number) in [
+            ("0", Some(0)),
+            ("195", Some(195)),
+            ("-1", Some(-1)),
+            ("0666", Some(0o666)),
+            ("0o666", Some(0o666)),
+            ("0x1b", Some(27)),
+            ("08", None),
+            ("1.5", None),
+            ("--1", None),
+            ("-+1", None),
+            ("", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(plain(text).integer(), number, "{text}");
+        }
+        assert_eq!(plain("0").text(), Some("0"));
+        assert_eq!(plain("~").text(), None);
+        assert_eq!(plain("true").boolean(), Some(true));
+        assert_eq!(Json::Text("true".into()).boolean(), None);
+        assert_eq!(Json::Text("1".into()).integer(), None);
+        assert_eq!(Json::Number(1.5).integer(), None);
     }
 }

@@ -8,8 +8,7 @@ use toml_edit::{DocumentMut, InlineTable, TomlError, Value};
 
 use crate::config::folder::{text_of, FileText};
 use crate::error::{Error, Result};
-use crate::host::rootfs::open_regular;
-use crate::host::trust;
+use crate::host::rootfs::{open_regular, open_trusted, Distrust};
 use crate::log::Level;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 use crate::model::request::{by_word, Interface};
@@ -167,7 +166,7 @@ pub(super) struct File {
     /// Why this is not the whole file, or not its exact text.
     damage: Option<String>,
     /// Why a user other than root may have written it.
-    pub(super) distrust: Option<trust::Distrust>,
+    pub(super) distrust: Option<Distrust>,
 }
 
 impl File {
@@ -190,7 +189,7 @@ impl File {
 
 /// Errors: `INVAL` if it is not a regular file.
 pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
-    let found = trust::open(path)?;
+    let found = open_trusted(path)?;
     let (fd, stat) = open_regular(found.fd)?;
     let FileText { text, damage } = text_of(&fd, stat)?;
     Ok(File { text, damage, distrust: found.problem })

@@ -6,7 +6,7 @@
 use serde_json::{json, Value};
 
 use crate::engines::{Result, RuntimeEntry};
-use crate::spec::json::{quote, RawObject};
+use crate::spec::config::{quote, RawObject};
 
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &[&str] = &["default-runtime"];

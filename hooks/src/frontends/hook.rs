@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 
-use crate::apply::namespace::process::Process;
-use crate::apply::namespace::{cgroup, params, DetachedMounts};
+use crate::apply::namespace::{cgroup, mask_modify_device_files, DetachedMounts, Process};
 use crate::apply::spec::read_config;
 use crate::apply::write_files;
 use crate::config::nvidia::LoadedConfig;
@@ -150,7 +149,7 @@ fn fill(
     rootfs.open_new(&settled.new_file_systems);
     log.write_all(&hosts.put_into(&rootfs, &settled)?);
     if settled.keeps_nodes {
-        params::mask_modify_device_files(&rootfs)?;
+        mask_modify_device_files(&rootfs)?;
     }
     write_files(&rootfs, &settled, log);
     Ok(())

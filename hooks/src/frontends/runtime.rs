@@ -20,8 +20,7 @@ use crate::host::files::{candidates, is_executable, PATH};
 use crate::host::rootfs::Rootfs;
 use crate::log::{append, now, printable, Level, Log, Note};
 use crate::spec::command_line::{Arguments, Create, LogFormat};
-use crate::spec::config::ContainerConfig;
-use crate::spec::json::quote;
+use crate::spec::config::{quote, ContainerConfig};
 
 /// The program's name as a runtime.
 pub const NAME: &str = "oci-decorator-runtime";

@@ -3,9 +3,9 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::config::vendor::VendorFile;
 use crate::error::Result;
-use crate::frontends::nvidia::vars::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES};
-use crate::frontends::nvidia::HOOKS;
+use crate::frontends::nvidia::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES, HOOKS};
 use crate::host::nodes::is_right;
 use crate::host::{numbers, Host};
 use crate::log::{Level, Note};
@@ -14,7 +14,6 @@ use crate::model::policy::{not_scheduled, refuse, Policy};
 use crate::model::request::{
     ContainerRequest, DeviceList, DeviceRequest, Interface, RequestSource,
 };
-use crate::model::vendor::VendorFile;
 
 // Translates the variables with which a scheduler gives devices to a job into the numbering of the
 // container, as Sarus does before its hooks run.

@@ -7,11 +7,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::host::rootfs::read_regular;
-use crate::host::trust::untrusted;
+use crate::host::nodes::{filled, Part};
+use crate::host::rootfs::{read_regular, untrusted};
 use crate::host::Host;
-use crate::model::decide::units::{filled, Part};
-use crate::model::edits::paths::split;
+use crate::model::edits::split;
 
 /// The folder of the files, below the host's root.
 pub const FOLDER: &str = "/run/oci-decorator/devices";

@@ -170,12 +170,6 @@ pub fn candidates(name: &str, search: &OsStr) -> Vec<PathBuf> {
     folders.map(|folder| folder.join(name)).collect()
 }
 
-/// The real path of this program's file.
-pub fn own_program() -> Result<PathBuf> {
-    let path = std::env::current_exe();
-    path.map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))
-}
-
 /// True for a file that this process may run.
 pub fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|stat| stat.is_file())

@@ -19,8 +19,7 @@ use crate::host::ldcache::format::compare_entries;
 use crate::host::libraries::has_unversioned_name;
 use crate::host::rootfs::Root;
 use crate::log::{Level, Note};
-use crate::model::edits::paths::{glob_matches, split};
-use crate::model::edits::Library;
+use crate::model::edits::{glob_matches, split, Library};
 
 pub use format::{compare_names, parse, write, Cache, Entry, Unreadable};
 

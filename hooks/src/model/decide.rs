@@ -1,12 +1,11 @@
 //! Decides what a container gets. A pure function of vendor files, requests and policy: the only
 //! place that judges a request.
 
-pub mod units;
-
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
+use crate::config::vendor::{summary, Broken, Choice, Vendor, VendorFile};
 use crate::error::{Error, Result};
 use crate::log::{brief, Level, Note};
 use crate::model::policy::{not_scheduled, refuse, Policy};
@@ -14,27 +13,9 @@ use crate::model::request::{
     asked, Backend, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
     RequestSource, ANNOTATION_PREFIX,
 };
-use crate::model::vendor::{summary, Broken, Vendor, VendorFile};
 
 /// At most this many annotations without a vendor file are reported.
 const SAID: usize = 5;
-
-/// Features of a vendor file.
-#[derive(Debug)]
-pub struct Choice<'a> {
-    pub file: &'a VendorFile,
-    pub vendor: &'a Vendor,
-    /// In the order of the request; each is in the inventory.
-    pub features: Vec<&'a str>,
-}
-
-impl<'a> Choice<'a> {
-    /// Every feature. `None`: the file has mistakes.
-    pub fn whole(file: &'a VendorFile) -> Option<Self> {
-        let vendor = file.content.as_ref().ok()?;
-        Some(Self { file, vendor, features: vendor.feature_names().collect() })
-    }
-}
 
 /// The allowed part of a request.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 
 use std::fmt;
 
+use crate::config::vendor::VendorFile;
 use crate::error::Error;
 use crate::log::{Level, Note};
 use crate::model::request::{ContainerRequest, RequestSource};
-use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

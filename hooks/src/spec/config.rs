@@ -5,15 +5,16 @@
 //! runtime reports it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::PathBuf;
 
 use rustix::process::Pid;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::config::folder::Json;
 use crate::error::{Error, Result};
 use crate::model::request::{AskingMount, ContainerRequest, ANNOTATION_PREFIX};
-use crate::spec::json::{lossy_text, Json, RawObject};
 
 /// Largest config.json that is read, in bytes.
 pub const MAX_CONFIG: u64 = 64 << 20;
@@ -221,6 +222,91 @@ fn pid(value: Option<&RawValue>) -> Result<Pid> {
 
 fn invalid_state(problem: &str) -> Error {
     Error::failed(format!("the state on standard input can't be used: {problem}"))
+}
+
+/// Text in which an invalid character, such as half of a surrogate pair, becomes U+FFFD, as
+/// it does for runc. Some strings are the container's, and its author may write anything.
+struct LossyText<'a>(Cow<'a, str>);
+
+struct LossyTextVisitor;
+
+impl<'de> Visitor<'de> for LossyTextVisitor {
+    type Value = LossyText<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_bytes<E>(self, text: &'de [u8]) -> Result<LossyText<'de>, E> {
+        Ok(LossyText(String::from_utf8_lossy(text)))
+    }
+
+    fn visit_bytes<E>(self, text: &[u8]) -> Result<LossyText<'de>, E> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        Ok(LossyText(Cow::Owned(text)))
+    }
+}
+
+impl<'de> Deserialize<'de> for LossyText<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(LossyTextVisitor)
+    }
+}
+
+/// The text of a string, borrowed where it has no escapes. `None`: it isn't a string.
+pub fn lossy_text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let plain = value.get().strip_prefix('"')?.strip_suffix('"')?;
+    if !plain.contains('\\') {
+        return Some(Cow::Borrowed(plain));
+    }
+    let text: LossyText = serde_json::from_str(value.get()).ok()?;
+    Some(text.0)
+}
+
+/// The members of one object, each value an untouched slice of the text.
+#[derive(Debug, Clone)]
+pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> RawObject<'a> {
+    /// Of two members with one key, the last one counts.
+    pub fn get(&self, key: &str) -> Option<&'a RawValue> {
+        self.0.iter().rev().find(|(k, _)| k == key).map(|(_, v)| *v)
+    }
+}
+
+struct RawObjectVisitor;
+
+impl<'de> Visitor<'de> for RawObjectVisitor {
+    type Value = RawObject<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        members(map).map(RawObject)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawObjectVisitor)
+    }
+}
+
+pub fn members<'de, A: MapAccess<'de>, V: Deserialize<'de>>(
+    mut map: A,
+) -> Result<Vec<(Cow<'de, str>, V)>, A::Error> {
+    let mut members = Vec::new();
+    while let Some((LossyText(key), value)) = map.next_entry()? {
+        members.push((key, value));
+    }
+    Ok(members)
+}
+
+/// A JSON string literal for this text.
+pub fn quote(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 #[cfg(test)]

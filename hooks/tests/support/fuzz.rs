@@ -8,10 +8,9 @@ use oci_decorator::apply::spec::Spec;
 use oci_decorator::config::cdi::{self, Syntax};
 use oci_decorator::config::{nvidia, vendor};
 use oci_decorator::error::Result;
-use oci_decorator::host::elf;
 use oci_decorator::host::ldcache::{merge, parse, write, Addition};
-use oci_decorator::model::edits::paths::Unseen;
-use oci_decorator::model::edits::{Device, Edits, Mount};
+use oci_decorator::host::libraries;
+use oci_decorator::model::edits::{Device, Edits, Mount, Unseen};
 use oci_decorator::model::request::{
     asked, Environment, Known, Outcome, RequestSource, Requirement,
 };
@@ -297,7 +296,7 @@ fn check_elf(bytes: &[u8]) {
         file.set_len(0).expect("an empty file");
         file.rewind().expect("its beginning");
         file.write_all(bytes).expect("its bytes");
-        let _ = elf::read(file);
-        let _ = elf::section(file, ".note.cuda.fwd_compatibility", 4096);
+        let _ = libraries::read_elf(file);
+        let _ = libraries::elf_section(file, ".note.cuda.fwd_compatibility", 4096);
     });
 }

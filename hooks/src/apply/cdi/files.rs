@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::apply::cdi::nvidia::{self, Options, KIND};
-use crate::apply::cdi::{text, Generator, OWN_VENDOR};
+use crate::apply::cdi::{answers, of_vendor, text, Generator, Options, KIND, OWN_VENDOR};
 use crate::config::cdi::{read_folders, SpecFile, Syntax, DEFAULT_FOLDERS};
 use crate::error::{exit, Error, Result};
 use crate::host::files::{self, write_through};
@@ -60,7 +59,7 @@ pub fn remove_each(folder: &Path) -> Result<Vec<PathBuf>> {
 /// The file that has the devices under NVIDIA's names: ours, which is written, or another program's.
 /// `None`: no vendor file answers NVIDIA's interface.
 fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Option<PathBuf>> {
-    let Some(file) = nvidia::answers(&generator.files) else {
+    let Some(file) = answers(&generator.files) else {
         return Ok(None);
     };
     let own = folder.join(NVIDIA);
@@ -75,7 +74,7 @@ fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Option<PathBuf>
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
     let options = Options { without_all: has_kind, ..Options::default() };
-    let document = nvidia::of_vendor(generator, &options)?;
+    let document = of_vendor(generator, &options)?;
     write(&own, &format!("{MARK}\n{}", text(&document, Syntax::Yaml)))?;
     Ok(Some(own))
 }

@@ -1,7 +1,7 @@
-use super::*;
-use crate::model::edits::paths::Unseen;
-use crate::model::edits::{Device, Edits, Hook, Link, NetDevice};
 use proptest::prelude::*;
+
+use super::*;
+use crate::model::edits::{Device, Edits, Hook, Link, NetDevice, Unseen};
 
 fn edits() -> Edits {
     let device = |path: &str, minor| Device {
@@ -22,7 +22,7 @@ fn edits() -> Edits {
     }
 }
 
-fn tree(text: &str) -> crate::spec::json::Json<'_> {
+fn tree(text: &str) -> crate::config::folder::Json<'_> {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, CWD};
 use rustix::io::Errno;
 
-use crate::apply::namespace::params::PATH as PARAMS;
+use crate::apply::namespace::PARAMS;
 use crate::cli::nvidia_ctk::{debug, warn};
+use crate::cli::options::{flag, value, Opt, ParsedArgs};
 use crate::error::{exit, Error, Result};
 use crate::host::facts::field;
 use crate::host::Host;
-use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 // Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
 pub const LINK_OPTIONS: &[Opt] = &[

@@ -4,18 +4,15 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::config::nvidia::NvidiaConfig;
+use crate::config::vendor::{Choice, Inventory, Vendor, VendorFile};
 use crate::error::{Error, Result};
-use crate::frontends::nvidia::vars::DEVICES;
-use crate::host::inventory::{collect, groups};
-use crate::host::resolve::check_requirements;
-use crate::host::trust::Distrust;
+use crate::frontends::nvidia::DEVICES;
+use crate::host::resolve::{check_requirements, collect, groups};
+use crate::host::rootfs::Distrust;
 use crate::host::Host;
 use crate::log::{brief, Level, Note};
-use crate::model::decide::Choice;
-use crate::model::edits::paths::{clean, split};
-use crate::model::edits::{Edits, Link, Mount};
+use crate::model::edits::{clean, split, Edits, Link, Mount};
 use crate::model::request::{DeviceRequest, Interface};
-use crate::model::vendor::{Inventory, Vendor, VendorFile};
 
 /// The base lists. The others only count for images that ask for all lists.
 const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::host::rootfs::{cannot_open, is_empty, is_same, Root};
-use crate::model::edits::lies_in;
-use crate::model::edits::paths::{is_plain, split, At, Image};
+use crate::model::edits::{is_plain, lies_in, split, At, Image};
 
 /// Names of the root that this program itself runs in, and of the one that the host's
 /// first process has: they differ in a chroot.

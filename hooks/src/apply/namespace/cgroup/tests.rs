@@ -9,18 +9,16 @@ use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
 use rustix::mount::{mount, unmount, MountFlags, UnmountFlags};
 
 use super::*;
-use crate::apply::namespace::cgroup::allow_by_program;
 use crate::host::rootfs::{mountinfo, MountPoint};
-use crate::host::syscalls::forbidden_in;
 use crate::need;
 
 /// A cgroup of version 2, and a folder for nodes.
-struct Cgroup {
+struct TestCgroup {
     folder: PathBuf,
     nodes: tempfile::TempDir,
 }
 
-impl Cgroup {
+impl TestCgroup {
     /// `None`: this machine has no cgroup that can be changed.
     fn make() -> Option<Self> {
         if !need::root("BPF programs of cgroups") {
@@ -57,7 +55,7 @@ impl Cgroup {
 
     /// Attaches a program as runtimes do.
     fn attach(&self, program: &[Instruction], flags: u32) {
-        let program = load(program).expect("the verifier's consent");
+        let program = load_program(program).expect("the verifier's consent");
         let cgroup = self.open();
         let mut attributes = Attach {
             target: cgroup.as_raw_fd(),
@@ -124,7 +122,7 @@ impl Drop for CountsOfVersion1 {
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         // Processes leave a cgroup a moment after they have ended.
         for _ in 0..100 {
@@ -188,11 +186,11 @@ fn only_what_is_asked_for_opens_beside_what_opened_before() {
         // The test opens the nodes for reading.
         (&[77], 0, "c126:1/r c126:2/w c126:3/rm c126:4/", "c126:1 c126:3 c126:77 c125:77 b125:77"),
     ] {
-        let Some(cgroup) = Cgroup::make() else { return };
+        let Some(cgroup) = TestCgroup::make() else { return };
         for minor in programs {
             cgroup.attach(&runtime_program(*minor), flags);
         }
-        allow(&cgroup.open(), &devices(asked)).unwrap();
+        add_rules(&cgroup.open(), &devices(asked)).unwrap();
         // The same numbers as a block device, the neighbours, and the numbers swapped.
         let near = "b126:125 c126:124 c126:126 c125:125 c127:125 c125:126 b126:3 c125:4 c126:4 \
             b125:3 c126:1048574 c126:0 c126:78";
@@ -202,23 +200,23 @@ fn only_what_is_asked_for_opens_beside_what_opened_before() {
         assert_eq!(found.join(" "), opens);
         assert_eq!(cgroup.ids().len(), programs.len());
     }
-    let Some(cgroup) = Cgroup::make() else { return };
-    allow(&cgroup.open(), &devices("c126:125")).unwrap();
+    let Some(cgroup) = TestCgroup::make() else { return };
+    add_rules(&cgroup.open(), &devices("c126:125")).unwrap();
     assert_eq!(cgroup.ids(), Vec::<u32>::new());
 }
 
 #[test]
 fn twice_is_once() {
     for flags in [0, number::ALLOW_MULTI] {
-        let Some(cgroup) = Cgroup::make() else { return };
+        let Some(cgroup) = TestCgroup::make() else { return };
         cgroup.attach(&runtime_program(77), flags);
         let devices = [device("c126:125"), device("c126:4")];
-        allow(&cgroup.open(), &devices).unwrap();
+        add_rules(&cgroup.open(), &devices).unwrap();
         let once = cgroup.ids();
-        allow(&cgroup.open(), &devices).unwrap();
+        add_rules(&cgroup.open(), &devices).unwrap();
         assert_eq!(cgroup.ids(), once);
         // Another device makes another program.
-        allow(&cgroup.open(), &[device("c126:5")]).unwrap();
+        add_rules(&cgroup.open(), &[device("c126:5")]).unwrap();
         assert_ne!(cgroup.ids(), once);
         assert_eq!(cgroup.opened(&["c126:125", "c126:4", "c126:5", "c126:6"]).len(), 3);
     }
@@ -226,7 +224,7 @@ fn twice_is_once() {
 
 #[test]
 fn what_is_not_there_is_not_forbidden() {
-    let Some(cgroup) = Cgroup::make() else { return };
+    let Some(cgroup) = TestCgroup::make() else { return };
     cgroup.attach(&runtime_program(77), 0);
     let at =
         |name: &str| Device { source: cgroup.node(name).display().to_string(), ..device(name) };
@@ -240,7 +238,7 @@ fn what_is_not_there_is_not_forbidden() {
 /// would share.
 #[test]
 fn a_cgroup_without_room_for_a_process_forbids_no_start() {
-    let Some(outer) = Cgroup::make() else { return };
+    let Some(outer) = TestCgroup::make() else { return };
     outer.attach(&runtime_program(77), number::ALLOW_MULTI);
     let counts = fs::write(outer.folder.join("cgroup.subtree_control"), "+pids").is_ok();
     let inner = outer.inner();
@@ -258,14 +256,78 @@ fn a_cgroup_without_room_for_a_process_forbids_no_start() {
         if !need::need(mounted.is_ok(), "cgroups that count processes") {
             return;
         }
-        Some(Cgroup::below(mounted.as_ref().unwrap().0.path()).unwrap())
+        Some(TestCgroup::below(mounted.as_ref().unwrap().0.path()).unwrap())
     };
     let allow_there = || {
-        if let Some(Cgroup { folder, .. }) = &full {
+        if let Some(TestCgroup { folder, .. }) = &full {
             fs::write(folder.join("pids.max"), "1").unwrap();
             fs::write(folder.join("tasks"), rustix::thread::gettid().to_string()).unwrap();
         }
         allow()
     };
     std::thread::scope(|scope| scope.spawn(allow_there).join()).unwrap().unwrap();
+}
+
+const HYBRID: &str = "30 29 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n\
+    31 30 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+    32 30 0:27 / /sys/fs/cgroup/devices rw shared:9 - cgroup cgroup rw,devices\n\
+    33 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup rw\n";
+const TWO: &str = "30 29 0:25 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+#[test]
+fn cgroups_of_every_kind_of_host() {
+    let hybrid = "9:cpu,cpuacct:/docker/c\n5:devices:/docker/c\n0::/system.slice\n";
+    let devices = Cgroup::One("/sys/fs/cgroup/devices/docker/c".into());
+    assert_eq!(find(HYBRID, hybrid), Some(devices));
+    let two = Cgroup::Two("/sys/fs/cgroup/machine.slice/c.scope".into());
+    assert_eq!(find(TWO, "0::/machine.slice/c.scope\n"), Some(two));
+    assert_eq!(find(TWO, "0::/\n"), Some(Cgroup::Two("/sys/fs/cgroup/".into())));
+    // A controller of version 1 that is mounted nowhere, and a named one.
+    let named = "3:name=devices:/x\n1:devices:/x\n7::/x\n0:odd:/x\n0::/c\n";
+    let two = Cgroup::Two("/sys/fs/cgroup/c".into());
+    assert_eq!(find(TWO, named), Some(two));
+    assert_eq!(find(HYBRID, "0::/c\n"), Some(Cgroup::Two("/sys/fs/cgroup/unified/c".into())));
+    assert_eq!(find(TWO, "1:cpu:/x\n"), None);
+    assert_eq!(find("", "0::/x\n"), None);
+    assert_eq!(find(TWO, "0::/../x\n"), None);
+}
+
+#[test]
+fn version_one_is_set_in_its_own_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = |kind, major, minor| Device {
+        source: "/dev/x".to_owned(),
+        path: "/dev/x".to_owned(),
+        kind,
+        major,
+        minor,
+        mode: 0o666,
+        uid: Some(0),
+        gid: Some(0),
+        access: crate::model::edits::Access::ALL,
+    };
+    // A missing file is not made, as the folder would not be a cgroup.
+    let one = [device('c', 195, 255)];
+    let error = allow_by_file(&one, folder.path()).unwrap_err();
+    assert!(error.to_string().contains("devices.allow"), "{error}");
+    let file = folder.path().join("devices.allow");
+    for (devices, expected) in [
+        (&one[..], "c 195:255 rwm"),
+        // The kernel takes one rule for each write, so each is written at the beginning.
+        (&[device('c', 1, 3), device('b', 259, 1)], "b 259:1 rwm"),
+    ] {
+        std::fs::write(&file, "").unwrap();
+        allow_by_file(devices, folder.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
+    }
+    assert!(allow_by_program(&one, folder.path(), "c").is_err());
+    assert!(allow_by_program(&one, &file, "c").is_err());
+}
+
+#[test]
+fn a_mount_of_a_part_of_the_tree() {
+    let mounts = TWO.replace("0:25 / ", "0:25 /outer ");
+    let inner = Cgroup::Two("/sys/fs/cgroup/c".into());
+    assert_eq!(find(&mounts, "0::/outer/c\n"), Some(inner));
+    assert_eq!(find(&mounts, "0::/elsewhere/c\n"), None);
 }

@@ -8,11 +8,13 @@
 //! A program in C has them as GNU's `argp` does: letters may stand together, the last one may have its
 //! value attached, and a long name may be cut where it stays unique.
 //!
-//! Source: <https://www.gnu.org/software/libc/manual/html_node/Argument-Syntax.html>
+//! Source: <https://www.gnu.org/software/libc/manual/html_node/Argument-Style.html>
 
 use std::ffi::OsString;
+use std::fmt::Write;
 use std::path::PathBuf;
 
+use crate::cli::print;
 use crate::error::{Error, Result};
 
 #[derive(Debug, Clone, Copy)]
@@ -20,13 +22,13 @@ pub struct Opt {
     /// Its name in [`ParsedArgs`].
     key: &'static str,
     names: &'static [&'static str],
-    takes: Takes,
+    takes: Argument,
     /// The first of these variables that is set and not empty stands in for the option.
     variables: &'static [&'static str],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
+enum Argument {
     Value,
     /// A value after `=` only.
     MayHave,
@@ -35,17 +37,17 @@ enum Takes {
 
 /// An option without a value, or with `=true` and the like.
 pub const fn flag(names: &'static [&'static str]) -> Opt {
-    Opt { key: names[0], names, takes: Takes::Truth, variables: &[] }
+    Opt { key: names[0], names, takes: Argument::Truth, variables: &[] }
 }
 
 /// An option with a value.
 pub const fn value(names: &'static [&'static str]) -> Opt {
-    Opt { key: names[0], names, takes: Takes::Value, variables: &[] }
+    Opt { key: names[0], names, takes: Argument::Value, variables: &[] }
 }
 
 /// An option that may have a value, after `=`.
 pub const fn optional(names: &'static [&'static str]) -> Opt {
-    Opt { key: names[0], names, takes: Takes::MayHave, variables: &[] }
+    Opt { key: names[0], names, takes: Argument::MayHave, variables: &[] }
 }
 
 impl Opt {
@@ -95,12 +97,12 @@ pub struct ParsedArgs {
     pub command: String,
     /// The words that print the help, for errors.
     pub help: [&'static str; 2],
-    pub syntax: Syntax,
+    pub style: Style,
 }
 
 /// How a program's options are written.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum Syntax {
+pub enum Style {
     #[default]
     Go,
     Argp,
@@ -140,7 +142,7 @@ impl ParsedArgs {
             match text.strip_prefix("--").or_else(|| text.strip_prefix('-')) {
                 Some("") if text == "--" => break,
                 None | Some("") => self.operands.push(word.clone()),
-                Some(letters) if self.syntax == Syntax::Argp && !text.starts_with("--") => {
+                Some(letters) if self.style == Style::Argp && !text.starts_with("--") => {
                     self.letters(letters, &mut left, known)?;
                 }
                 Some(option) => self.option(option, &mut left, known)?,
@@ -169,7 +171,7 @@ impl ParsedArgs {
         let found = found.ok_or_else(|| self.wrong(&format!("unknown option {by}")))?;
         let value = match value {
             Some(value) => value,
-            None if found.takes != Takes::Value => "true",
+            None if found.takes != Argument::Value => "true",
             None => left
                 .next()
                 .and_then(|word| word.to_str())
@@ -187,7 +189,7 @@ impl ParsedArgs {
             longer.next().filter(|_| longer.next().is_none())
         };
         let exact = all().find(|option| option.names.contains(&name));
-        exact.or_else(|| cut().filter(|_| self.syntax == Syntax::Argp && name.len() > 1))
+        exact.or_else(|| cut().filter(|_| self.style == Style::Argp && name.len() > 1))
     }
 
     /// Reads options of one letter that stand together. What follows one that may have a value is its
@@ -200,7 +202,7 @@ impl ParsedArgs {
     ) -> Result<()> {
         for (at, letter) in letters.char_indices() {
             let (name, rest) = letters[at..].split_at(letter.len_utf8());
-            let has_value = self.find(name, known).is_some_and(|it| it.takes != Takes::Truth);
+            let has_value = self.find(name, known).is_some_and(|it| it.takes != Argument::Truth);
             if has_value && !rest.is_empty() {
                 return self.option(&format!("{name}={rest}"), left, known);
             }
@@ -210,7 +212,7 @@ impl ParsedArgs {
     }
 
     fn take(&mut self, option: &Opt, by: String, value: &str) -> Result<()> {
-        let value = if option.takes == Takes::Truth {
+        let value = if option.takes == Argument::Truth {
             let is = truth(value);
             let wrong = || self.wrong(&format!("{by} is true or false, not {value:?}"));
             is.ok_or_else(wrong)?.to_string()
@@ -329,6 +331,208 @@ fn parts(given: &Given) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
+pub struct Command {
+    /// Its words, such as `cdi generate`.
+    pub name: &'static str,
+    pub options: &'static [Opt],
+    pub takes: Takes,
+    pub run: fn(&ParsedArgs) -> Result<u8>,
+}
+
+/// A command that takes only options.
+pub const fn command(
+    name: &'static str,
+    options: &'static [Opt],
+    run: fn(&ParsedArgs) -> Result<u8>,
+) -> Command {
+    Command { name, options, takes: Takes::Nothing, run }
+}
+
+impl Command {
+    #[must_use]
+    pub const fn takes(self, takes: Takes) -> Self {
+        Self { takes, ..self }
+    }
+}
+
+/// The words after the command that are no options.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    One,
+    /// The rest of the line as it is, options included.
+    Line,
+}
+
+pub struct Program {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub style: Style,
+    /// The options before the command.
+    pub options: &'static [Opt],
+    pub commands: &'static [Command],
+    /// The help, and those of commands that have their own.
+    pub helps: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    /// Runs a line, without the program's name. `None`: it has no command.
+    pub fn run(&self, line: &[OsString]) -> Result<Option<u8>> {
+        let mut words = ParsedArgs { style: self.style, ..ParsedArgs::of("", self.help("")) }
+            .leading(line, self.options)?;
+        let line = std::mem::take(&mut words.operands);
+        if words.is_set("version") {
+            return print(self.version).map(Some);
+        }
+        if words.is_set("help") {
+            return print(self.helps[0].1).map(Some);
+        }
+        let (name, count) = self.name_in(&line);
+        words.help = self.help(&name);
+        words.command.clone_from(&name);
+        let rest = &line[count..];
+        let Some(command) = self.commands.iter().find(|command| command.name == name) else {
+            return match rest.first().map(|word| word.to_string_lossy()) {
+                Some(word) if is_help(&word) => self.print_help(&name).map(Some),
+                Some(word) => Err(words.wrong(&format!(
+                    "unknown command {word:?}; known are {}",
+                    self.below(&name).join(", ")
+                ))),
+                None if name.is_empty() => Ok(None),
+                None => Err(words.wrong(&format!(
+                    "the command is missing; known are {}",
+                    self.below(&name).join(", ")
+                ))),
+            };
+        };
+        if command.takes == Takes::Line {
+            words.operands = rest.to_vec();
+            return (command.run)(&words).map(Some);
+        }
+        let words = words.all(rest, command.options)?;
+        if words.is_set("help") {
+            return self.print_help(&name).map(Some);
+        }
+        let limit = usize::from(command.takes == Takes::One);
+        if let Some(word) = words.operands.get(limit) {
+            return Err(words.wrong(&format!("unexpected word {:?}", word.to_string_lossy())));
+        }
+        (command.run)(&words).map(Some)
+    }
+
+    /// The longest beginning of the line that is a command or a group of commands.
+    fn name_in(&self, line: &[OsString]) -> (String, usize) {
+        let mut name = String::new();
+        for (count, word) in line.iter().enumerate() {
+            if !self.below(&name).iter().any(|known| word == known) {
+                return (name, count);
+            }
+            if count > 0 {
+                name.push(' ');
+            }
+            name.push_str(&word.to_string_lossy());
+        }
+        (name, line.len())
+    }
+
+    /// The next words of the commands below a group.
+    fn below(&self, group: &str) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        for command in self.commands {
+            let rest = match group {
+                "" => Some(command.name),
+                group => command.name.strip_prefix(group).and_then(|rest| rest.strip_prefix(' ')),
+            };
+            match rest.and_then(|rest| rest.split(' ').next()) {
+                Some(word) if !found.contains(&word) => found.push(word),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The help text that has a command, and the first words of the commands in it.
+    fn help_of(&self, name: &str) -> (&'static str, &'static str) {
+        let mut helps = self.helps.iter().rev();
+        let found = helps.find(|(of, _)| name.split(' ').next() == Some(of));
+        *found.unwrap_or(&self.helps[0])
+    }
+
+    fn print_help(&self, name: &str) -> Result<u8> {
+        match self.help_of(name) {
+            (_, text) if name.is_empty() => print(text),
+            (of, text) if of == name => print(text),
+            (of, text) => {
+                print(help_of_command(text, name.strip_prefix(of).unwrap_or(name).trim()))
+            }
+        }
+    }
+
+    /// The words that print the help of a command.
+    fn help(&self, name: &str) -> [&'static str; 2] {
+        [self.name, self.help_of(name).0]
+    }
+}
+
+fn is_help(word: &str) -> bool {
+    ["help", "h", "-h", "--help", "-help"].contains(&word)
+}
+
+/// The entries of a help text that are about a command, or about each command of a group. An entry
+/// is a line that begins with two blanks, and the deeper lines below it. The options are those that
+/// the command's own entries name.
+fn help_of_command(text: &str, command: &str) -> String {
+    let name = command.split(' ').next_back().unwrap_or_default();
+    let mut out = String::new();
+    for (title, body) in text.split("\n\n").filter_map(|part| part.split_once('\n')) {
+        let kept: Vec<&str> = match title {
+            "Usage:" | "Commands:" => {
+                entries(body).into_iter().filter(|entry| is_about(entry, command)).collect()
+            }
+            "Options:" => entries(body).into_iter().filter(|entry| is_named(entry, &out)).collect(),
+            own if own == format!("Options of {name}:") => entries(body),
+            _ => continue,
+        };
+        if !kept.is_empty() {
+            let gap = if out.is_empty() { "" } else { "\n" };
+            let _ = writeln!(out, "{gap}{title}\n{}", kept.join("\n"));
+        }
+    }
+    let codes = text.lines().filter(|line| line.starts_with("Exit codes: "));
+    codes.for_each(|line| _ = writeln!(out, "\n{line}"));
+    out
+}
+
+fn entries(body: &str) -> Vec<&str> {
+    let is_start = |at: usize| {
+        let line = &body[at..];
+        line.starts_with("  ") && !line.starts_with("   ")
+    };
+    let newlines = body.match_indices('\n').map(|(at, _)| at + 1);
+    let mut starts: Vec<usize> = newlines.filter(|at| is_start(*at)).collect();
+    starts.push(body.len() + 1);
+    let mut from = 0;
+    let entry = |end: usize| &body[std::mem::replace(&mut from, end)..end - 1];
+    starts.into_iter().map(entry).map(str::trim_end).collect()
+}
+
+/// True if the words of the command follow each other in the entry's first line, before what is
+/// said about it.
+fn is_about(entry: &str, command: &str) -> bool {
+    let line = entry.trim_start().lines().next().unwrap_or_default();
+    let head = line.split("  ").next().unwrap_or_default();
+    let words: Vec<&str> = head.split([' ', ',']).filter(|w| !w.is_empty()).collect();
+    let wanted: Vec<&str> = command.split(' ').collect();
+    words.windows(wanted.len()).any(|found| found == wanted)
+}
+
+/// True for an option that the text names, and for the settings, which every command reads.
+fn is_named(entry: &str, text: &str) -> bool {
+    let option = entry.split_whitespace().next().unwrap_or_default();
+    let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    option == "--config" || words.any(|word| word == option)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,7 +547,7 @@ mod tests {
     ];
 
     fn read(line: &str) -> Result<String> {
-        let words = ParsedArgs { syntax: Syntax::Argp, ..ParsedArgs::default() };
+        let words = ParsedArgs { style: Style::Argp, ..ParsedArgs::default() };
         let line: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let words = words.all(&line, KNOWN)?;
         let given = words.given.iter().map(|it| format!("{}={}", it.option, it.value));

@@ -4,7 +4,7 @@ use std::io::Write;
 fn from_bytes(bytes: &[u8]) -> Option<Elf> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
-    read(&file)
+    read_elf(&file)
 }
 
 /// A small shared library, built by hand: one segment and one dynamic section.
