@@ -12,11 +12,12 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use oci_decorator::config::settings;
-use oci_decorator::config::vendor::{read, Choice};
-use oci_decorator::host::resolve::collect;
+use oci_decorator::config::vendor::read;
+use oci_decorator::host::resolve::resolve_all;
 use oci_decorator::host::rootfs::Root;
 use oci_decorator::host::{ldcache, Host};
 use oci_decorator::model::edits::Edits;
+use oci_decorator::model::vendor::Choice;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 const ROUNDS: usize = 60;
@@ -52,7 +53,7 @@ fn edits(host: &Path) -> Edits {
     let host = Host::open(host).expect("the host");
     let mut edits = Edits::default();
     for choice in files.iter().filter_map(Choice::whole) {
-        edits.append(collect(&host, &choice).expect("edits").0);
+        edits.append(resolve_all(&host, &choice).expect("edits").0);
     }
     edits
 }

@@ -5,7 +5,6 @@ mod configure;
 pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
-pub mod options;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -15,9 +14,8 @@ use serde_json::{json, Value};
 
 use crate::apply::cdi;
 use crate::cli::check::SampleContainer;
-use crate::cli::options::{command, flag, value, Opt, ParsedArgs, Program, Style, Takes};
 use crate::config::nvidia;
-use crate::config::settings::{self, LoadedSettings};
+use crate::config::settings::{self, root_of, settings_of, LoadedSettings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::cdi::{read, Registry, DEFAULT_FOLDERS};
 use crate::frontends::{hook, read_input, runtime};
@@ -25,6 +23,9 @@ use crate::host::Host;
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
 use crate::spec::config::MAX_CONFIG;
+use crate::spec::options::{
+    command, complain, flag, print, value, Opt, ParsedArgs, Program, Style, Takes,
+};
 
 /// The settings; `configure` has another `--config`.
 const CONFIG: Opt = value(&["config"]).keyed("settings");
@@ -93,43 +94,6 @@ pub fn run(line: &[OsString]) -> u8 {
 /// bytes.
 fn is_called_by_engines(word: &OsStr) -> bool {
     word == "precreate" || word.to_str().is_some_and(hook::is_stage)
-}
-
-/// Prints an error, and returns its exit code.
-fn complain(program: &str, error: &Error) -> u8 {
-    let text = error.lines().join("\n");
-    let _ = writeln!(std::io::stderr(), "{program}: {text}");
-    error.code
-}
-
-fn print(text: impl AsRef<[u8]>) -> Result<u8> {
-    let mut out = std::io::stdout().lock();
-    // Flushed here, because nothing is flushed when the program ends.
-    out.write_all(text.as_ref())
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::failed(format!("can't write to standard output: {e}")))?;
-    Ok(exit::DONE)
-}
-
-/// `--root`. Mounts begin with it, and engines resolve these somewhere else.
-fn root_of(words: &ParsedArgs) -> Result<Option<PathBuf>> {
-    let root = words.path("root")?.map(std::path::absolute).transpose();
-    root.map_err(|e| words.wrong(&format!("--root: {e}")))
-}
-
-/// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
-/// because the environment may be the container's.
-fn settings_of(words: &ParsedArgs) -> Result<LoadedSettings> {
-    let mut loaded = settings::load(words.value("settings").map(Path::new));
-    if let Some(root) = root_of(words)? {
-        loaded.settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
-        loaded.settings.root = root;
-    }
-    if let Some(folder) = words.path("config-dir")? {
-        loaded.settings.config_dir = folder;
-        loaded.suspected.clear();
-    }
-    Ok(loaded)
 }
 
 fn check(words: &ParsedArgs) -> Result<u8> {

@@ -18,21 +18,22 @@ use std::path::Path;
 use crate::apply::spec::Spec;
 use crate::config::nvidia::{LoadedConfig, NvidiaConfig};
 use crate::config::settings::{LoadedSettings, Settings};
-use crate::config::vendor::{self, VendorFile};
+use crate::config::vendor;
 use crate::error::{Error, Result};
-use crate::frontends::nvidia::{csv, Nvidia, DEVICES, HOOKS};
+use crate::frontends::nvidia::{csv, Nvidia, DEVICES, HOOKS, OWN};
 use crate::frontends::scheduler::{
     has_hook, read_amd, replace_request, without_hooks, Scheduled, SchedulerLists,
 };
 use crate::host::nodes::gated_edits;
-use crate::host::resolve::{collect, resolve};
+use crate::host::resolve::resolve;
 use crate::host::rootfs::{path_of, Rootfs};
 use crate::host::{libraries, Host};
 use crate::log::{Level, Log, Note};
-use crate::model::decide::{decide, may_ask, ResolvedRequest};
+use crate::model::decide::{decide, ResolvedRequest};
 use crate::model::edits::{variable_name, Edits, Image, Present, Settled, Unseen};
 use crate::model::policy::Policy;
 use crate::model::request::{Backend, ContainerRequest, DeviceRequest, Interface};
+use crate::model::vendor::VendorFile;
 use crate::spec::config::{ContainerConfig, HOOK_STAGES};
 
 /// What a front end works with: the settings, and what differs between the names of this program.
@@ -68,7 +69,9 @@ impl<'a> Context<'a> {
     ) -> Self {
         let settings = &loaded.settings;
         let scheduled = settings.scheduler.then(SchedulerLists::of_process).unwrap_or_default();
-        let nvidia = Nvidia::of(nvidia, settings, kind);
+        let is_listed = settings.interfaces.contains(&Interface::Nvidia);
+        let nvidia = nvidia.or_else(|| is_listed.then(|| &*OWN));
+        let nvidia = nvidia.map(|loaded| Nvidia { loaded, kind });
         Self { loaded, log, kind, nvidia, scheduled }
     }
 
@@ -93,7 +96,7 @@ impl<'a> Context<'a> {
     ) -> Result<Option<Edits>> {
         let files = self.vendor_files(request, notes)?;
         if let Some(problem) = self.loaded.problem.as_ref().or(request.ambiguity.as_ref()) {
-            if let Some(flag) = may_ask(&files, request, self.policy()) {
+            if let Some(flag) = self.policy().possible_trigger(&files, request) {
                 return Err(in_doubt(flag, problem));
             }
             notes.push(Note::new(Level::Warning, problem.to_string()));
@@ -104,11 +107,13 @@ impl<'a> Context<'a> {
         // A host that can't be looked at may be a Jetson, which needs no vendor file.
         let allowed = decided.map_err(|error| Host::open(&settings.root).err().unwrap_or(error))?;
         let changes = !request.set.is_empty() || !request.unset.is_empty();
-        if allowed.is_empty() && !changes && !has_hook(request) {
+        let has_hook = request.has_scheduler() && has_hook(request);
+        if allowed.is_empty() && !changes && !has_hook {
             return Ok(None);
         }
         let host = Host::open(&settings.root)?;
-        let scheduled = Scheduled::of(request, &host, &files, self.policy());
+        let is_scheduled = request.has_scheduler();
+        let scheduled = is_scheduled.then(|| Scheduled::of(&host, &files, self.policy()));
         self.collected(request, &host, &allowed, scheduled.as_ref(), notes).map(Some)
     }
 
@@ -133,7 +138,7 @@ impl<'a> Context<'a> {
             edits.append(without_hooks(request, notes));
         }
         for one in allowed {
-            let (mut own, more) = self.resolve(one, request, host)?;
+            let (mut own, more) = self.edits_of(one, request, host)?;
             notes.extend(more);
             let is_limited = one.request.interface.is_none() || one.request.backend == Backend::Cdi;
             if let Some(scheduled) = scheduled.filter(|_| is_limited) {
@@ -146,13 +151,12 @@ impl<'a> Context<'a> {
         Ok(edits)
     }
 
-    /// The flag with which the container may ask for something.
-    pub fn may_ask(&self, request: &ContainerRequest) -> Result<Option<String>> {
+    /// The flag that may request something, for a container whose config is not known for certain.
+    pub fn flag_in_doubt(&self, request: &ContainerRequest) -> Result<Option<String>> {
         let mut notes = Vec::new();
         let files = self.vendor_files(request, &mut notes);
         self.log.write_all(&notes);
-        let files = files?;
-        Ok(may_ask(&files, request, self.policy()).map(str::to_owned))
+        Ok(self.policy().possible_trigger(&files?, request).map(str::to_owned))
     }
 
     /// Errors: the folder can't be read, and the container has an annotation that asks.
@@ -283,7 +287,7 @@ impl Context<'_> {
     }
 
     /// Looks up on the host what a request gives a container.
-    pub(super) fn resolve(
+    fn edits_of(
         &self,
         allowed: &ResolvedRequest,
         container: &ContainerRequest,
@@ -291,7 +295,6 @@ impl Context<'_> {
     ) -> Result<(Edits, Vec<Note>)> {
         let request = &allowed.request;
         let (mut edits, mut notes) = match (&allowed.choice, self.nvidia) {
-            (Some(choice), _) if request.interface.is_none() => collect(host, choice)?,
             (Some(choice), _) => resolve(host, request, choice)?,
             (None, Some(nvidia)) if request.backend == Backend::Csv => {
                 csv::edits(host, &nvidia.loaded.config, request)?

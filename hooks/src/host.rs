@@ -179,6 +179,16 @@ impl Host {
         Some(target).filter(|target| !target.is_empty())
     }
 
+    /// True on NVIDIA's Jetson boards, whose driver is part of their system.
+    pub fn is_tegra(&self) -> bool {
+        let family = || {
+            let text = self.text_of_kernel("sys/devices/soc0/family")?;
+            Some(text.to_ascii_lowercase().starts_with("tegra"))
+        };
+        self.tree(None).is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
+            || family().unwrap_or_default()
+    }
+
     /// The path of an open file, with the root as the caller wrote it.
     pub(super) fn source(&self, fd: impl AsFd) -> Option<String> {
         let path = path_of(fd)?;

@@ -9,8 +9,8 @@ pub mod cli;
 /// The configuration of a host: settings, vendor files and CDI specifications.
 pub mod config {
     pub mod cdi;
-    pub mod folder;
     pub mod nvidia;
+    pub mod reader;
     pub mod settings;
     pub mod vendor;
 }
@@ -26,12 +26,14 @@ pub mod model {
     pub mod edits;
     pub mod policy;
     pub mod request;
+    pub mod vendor;
 }
 /// The formats of the Open Container Initiative: command lines of runtimes, what specs ask for,
 /// states.
 pub mod spec {
     pub mod command_line;
     pub mod config;
+    pub mod options;
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn install_driver(tree: &Tree) {
     }
 }
 
-/// What `collect` finds for the whole folder of the driver.
+/// What `resolve_all` finds for the whole folder of the driver.
 fn libraries(host: &Tree) -> Vec<Library> {
     let mut names: Vec<String> = fs::read_dir(host.path(DRIVER))
         .unwrap()
@@ -89,13 +89,13 @@ fn libraries(host: &Tree) -> Vec<Library> {
         names.join(",")
     );
     let host_root = oci_decorator::host::Host::open(host.0.path()).unwrap();
-    let file = oci_decorator::config::vendor::VendorFile {
+    let file = oci_decorator::model::vendor::VendorFile {
         name: "x".into(),
         path: "x.json".into(),
         content: Ok(oci_decorator::config::vendor::parse(&config).unwrap()),
     };
-    let choice = oci_decorator::config::vendor::Choice::whole(&file).unwrap();
-    let (edits, _) = oci_decorator::host::resolve::collect(&host_root, &choice).unwrap();
+    let choice = oci_decorator::model::vendor::Choice::whole(&file).unwrap();
+    let (edits, _) = oci_decorator::host::resolve::resolve_all(&host_root, &choice).unwrap();
     assert_eq!(edits.libraries.len(), names.len());
     edits.libraries
 }

@@ -231,7 +231,7 @@ fn odd_documents_get_one_verdict() {
         agree(&document);
         let is_read = oci_decorator::config::vendor::parse(&document.to_string()).is_ok();
         assert_eq!(is_read, is_name, "{name}");
-        let device = oci_decorator::config::cdi::is_device(&format!("feature-{name}"));
+        let device = oci_decorator::config::reader::is_device(&format!("feature-{name}"));
         assert!(device || !is_read, "{name}");
     }
     for name in ["libx.so.1", "libx.so/1", "/libx.so", ".", "..", "...", "", "a\nb", "é"] {

@@ -1,6 +1,6 @@
 //! Generates CDI specifications (Container Device Interface) from the inventories of vendor files:
 //! the devices of a vendor under our own kind, one for each node that can be chosen, and one for each
-//! feature, each with everything that its use needs. `nvidia` makes those that NVIDIA's tool makes.
+//! feature, each with everything that its use needs; and the specifications that NVIDIA's tool makes.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
 mod files;
@@ -11,20 +11,21 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashSet;
 use serde_json::{json, Map, Value};
 
-use crate::config::cdi::{is_device, ContainerEdits, DeviceNode, Document, NamedDevice, Syntax};
+use crate::config::cdi::Syntax;
+use crate::config::reader::is_device;
 use crate::config::settings::Settings;
-use crate::config::vendor::{read, Choice, Vendor, VendorFile};
+use crate::config::vendor::read;
 use crate::error::{Error, Result};
 use crate::host::facts::{Facts, WRITE_AGAIN};
 use crate::host::nodes::{Chosen, Class, GatedDevices, Nodes, Unit, GATED};
-use crate::host::own_hook;
-use crate::host::resolve::{collect_one, collect_whole, compat, cuda_folder, groups, Report};
-use crate::host::Host;
-use crate::log::brief;
-use crate::model::edits::{
-    split, Attribute, Compat, DescribedMount, Device, Edits, Hook, Mount, FILE_MOUNT,
+use crate::host::resolve::{
+    collect_all_units, collect_inventory, compat, cuda_folder, groups, Report,
 };
+use crate::host::{own_hook, Host};
+use crate::log::brief;
+use crate::model::edits::{split, Attribute, Compat, Device, Edits, Hook, FILE_MOUNT};
 use crate::model::request::{by_word, Interface};
+use crate::model::vendor::{Choice, Vendor, VendorFile};
 
 pub use files::{remove_each, write, write_each};
 
@@ -63,7 +64,7 @@ impl<'a> Generator<'a> {
                     "load the driver: provision load; see what is missing: oci-decorator check",
                 ));
         }
-        Ok(text(&document, Syntax::Json))
+        Ok(document.text(Syntax::Json))
     }
 
     /// The vendor file of this name, or all of them. Errors: there is none, or one has mistakes.
@@ -108,8 +109,12 @@ fn plain(text: &str, others: &str) -> String {
 }
 
 /// A document with the devices of these vendor files, and one with everything.
-fn own_document(host: &Host, kind: String, chosen: &[(&VendorFile, &Vendor)]) -> Result<Document> {
-    let mut document = Document { kind, ..Document::default() };
+fn own_document(
+    host: &Host,
+    kind: String,
+    chosen: &[(&VendorFile, &Vendor)],
+) -> Result<Specification> {
+    let mut document = Specification { kind, ..Specification::default() };
     let mut all = Edits::default();
     for (file, vendor) in chosen {
         let prefix = match chosen {
@@ -119,20 +124,20 @@ fn own_document(host: &Host, kind: String, chosen: &[(&VendorFile, &Vendor)]) ->
         all.append(add_vendor(&mut document, host, (file, vendor), &prefix)?);
     }
     all.sort();
-    add(&mut document, "all", described(&all)?);
+    document.add("all", described(all)?);
     Ok(document)
 }
 
 /// Adds the devices of a vendor. Returns the edits of all its features together.
 fn add_vendor(
-    document: &mut Document,
+    document: &mut Specification,
     host: &Host,
     (file, vendor): (&VendorFile, &Vendor),
     prefix: &str,
 ) -> Result<Edits> {
     let collect = |features: Vec<&str>| {
         let choice = Choice { file, vendor, features };
-        collect_whole(host, &choice, Report::Missing).map(|(mut edits, _)| {
+        collect_all_units(host, &choice, Report::Missing).map(|(mut edits, _)| {
             edits.sort();
             edits
         })
@@ -143,7 +148,7 @@ fn add_vendor(
     }
     let all = collect(vendor.feature_names().collect())?;
     let mut put = |name: &str, edits: &Edits| -> Result<()> {
-        add(document, &format!("{prefix}{name}"), described(edits)?);
+        document.add(&format!("{prefix}{name}"), described(edits.clone())?);
         Ok(())
     };
     let (nodes, _) = Nodes::by_facts(host, vendor, &file.name, &all.devices);
@@ -189,34 +194,9 @@ fn name(path: &str) -> String {
 }
 
 /// What a container gets, with the hooks for what a specification can't describe.
-fn described(edits: &Edits) -> Result<ContainerEdits> {
-    Ok(ContainerEdits {
-        nodes: nodes(&edits.devices),
-        mounts: mounts(&edits.mounts),
-        hooks: hooks([directories_call(edits), cache_call(edits)].into_iter().flatten())?,
-        ..ContainerEdits::default()
-    })
-}
-
-/// Paths without numbers. Engines look these up when a container starts: they change from one boot
-/// to the next, and may then belong to another driver.
-fn nodes<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<DeviceNode> {
-    let node = |device: &Device| DeviceNode {
-        path: device.path.clone(),
-        host_path: (device.source != device.path).then(|| device.source.clone()),
-        ..DeviceNode::default()
-    };
-    devices.into_iter().map(node).collect()
-}
-
-fn mounts(mounts: &[Mount]) -> Vec<DescribedMount> {
-    let mount = |mount: &Mount| DescribedMount {
-        source: mount.source.clone(),
-        target: mount.target.clone(),
-        kind: String::new(),
-        options: Attribute::options(FILE_MOUNT).map(str::to_owned).collect(),
-    };
-    mounts.iter().map(mount).collect()
+fn described(mut edits: Edits) -> Result<Edits> {
+    edits.hooks = hooks([directories_call(&edits), cache_call(&edits)].into_iter().flatten())?;
+    Ok(edits)
 }
 
 /// The hooks for what a specification can't describe, in the form that NVIDIA's tool writes: calls
@@ -252,49 +232,54 @@ fn call<'v>(
     (words.len() > 1).then_some(words)
 }
 
-/// Adds a device, unless the name is taken. A device that gives nothing is left out, because
-/// engines refuse the whole document for it.
-fn add(document: &mut Document, name: &str, edits: ContainerEdits) {
-    let is_taken = document.devices.iter().any(|device| device.name == name);
-    if !edits.is_empty() && !is_taken {
-        let name = name.to_owned();
-        document.devices.push(NamedDevice { name, edits });
+/// A specification: its devices by name, and the edits that all of them share.
+#[derive(Debug, Default)]
+pub struct Specification {
+    kind: String,
+    devices: Vec<(String, Edits)>,
+    common: Edits,
+}
+
+impl Specification {
+    /// Adds a device, unless the name is taken. A device that gives nothing is left out, because
+    /// engines refuse the whole document for it.
+    fn add(&mut self, name: &str, edits: Edits) {
+        let is_taken = self.devices.iter().any(|(device, _)| device == name);
+        if members(&edits) != json!({}) && !is_taken {
+            self.devices.push((name.to_owned(), edits));
+        }
+    }
+
+    /// Its text, in the lowest version that has every member. JSON is a part of YAML.
+    pub fn text(&self, syntax: Syntax) -> String {
+        let mut all = self.devices.iter().map(|(_, edits)| edits).chain([&self.common]);
+        // Engines of 2022 read 0.5.0; additionalGids came with 0.7.0.
+        let version = if all.any(|edits| !edits.groups.is_empty()) { "0.7.0" } else { "0.5.0" };
+        let device = |(name, edits): &(String, Edits)| json!({"name": name, "containerEdits": members(edits)});
+        let devices: Vec<Value> = self.devices.iter().map(device).collect();
+        let mut document = json!({"cdiVersion": version, "kind": self.kind, "devices": devices});
+        let common = members(&self.common);
+        if common != json!({}) {
+            document["containerEdits"] = common;
+        }
+        let start = if syntax == Syntax::Yaml { "---\n" } else { "" };
+        format!("{start}{document:#}\n")
     }
 }
 
-/// The document in the lowest version that suffices.
-fn json(document: &Document) -> Value {
-    let devices = document.devices.iter();
-    let devices: Vec<Value> = devices
-        .map(|device| json!({"name": device.name, "containerEdits": members(&device.edits)}))
-        .collect();
-    let mut json = json!({
-        "cdiVersion": document.lowest_version(),
-        "kind": document.kind,
-        "devices": devices,
-    });
-    if !document.edits.is_empty() {
-        json["containerEdits"] = members(&document.edits);
-    }
-    json
-}
-
-/// The text of a document. JSON is a part of YAML.
-pub fn text(document: &Document, syntax: Syntax) -> String {
-    let start = if syntax == Syntax::Yaml { "---\n" } else { "" };
-    format!("{start}{:#}\n", json(document))
-}
-
-/// The members that generated specifications have.
-fn members(edits: &ContainerEdits) -> Value {
-    let node = |node: &DeviceNode| match &node.host_path {
-        Some(source) => json!({"path": node.path, "hostPath": source}),
-        None => json!({"path": node.path}),
+/// The members that generated specifications have. Nodes come without numbers: engines look these
+/// up when a container starts, as they change from one boot to the next, and may then belong to
+/// another driver.
+fn members(edits: &Edits) -> Value {
+    let node = |node: &Device| match node.source == node.path {
+        true => json!({"path": node.path}),
+        false => json!({"path": node.path, "hostPath": node.source}),
     };
+    let options: Vec<_> = Attribute::options(FILE_MOUNT).collect();
     let lists: [(&str, Vec<Value>); 5] = [
-        ("env", edits.env.iter().map(|entry| json!(entry)).collect()),
-        ("deviceNodes", edits.nodes.iter().map(node).collect()),
-        ("mounts", edits.mounts.iter().map(|mount| json!({"hostPath": mount.source, "containerPath": mount.target, "options": mount.options})).collect()),
+        ("env", edits.environment.iter().map(|entry| json!(entry)).collect()),
+        ("deviceNodes", edits.devices.iter().map(node).collect()),
+        ("mounts", edits.mounts.iter().map(|mount| json!({"hostPath": mount.source, "containerPath": mount.target, "options": options})).collect()),
         ("hooks", edits.hooks.iter().map(|hook| json!({"hookName": hook.stage, "path": hook.path, "args": hook.args, "env": hook.env})).collect()),
         ("additionalGids", edits.groups.iter().map(|group| json!(group)).collect()),
     ];
@@ -343,7 +328,7 @@ impl SpecMode {
 
 /// The specification of a mode. Errors: there is no vendor file for NVIDIA, its driver is not installed,
 /// this host lacks the devices or the requested ones, or the mode is not supported.
-pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Result<Document> {
+pub fn generate(settings: &Settings, mode: SpecMode, options: &Options) -> Result<Specification> {
     match mode {
         SpecMode::Devices => of_vendor(&Generator::read(settings)?, options),
         SpecMode::Nodes(which) => of_others_nodes(&Host::open(&settings.root)?, which, options),
@@ -473,12 +458,12 @@ impl<'a> Candidate<'a> {
     }
 }
 
-pub(super) fn of_vendor(generator: &Generator, options: &Options) -> Result<Document> {
+pub(super) fn of_vendor(generator: &Generator, options: &Options) -> Result<Specification> {
     let kind = options.kind()?;
     let choice = choose(generator)?;
     let Choice { file, vendor, .. } = choice;
     let host = generator.host()?;
-    let (mut edits, _) = collect_one(host, &choice, Report::Missing)?;
+    let (mut edits, _) = collect_inventory(host, &choice, Report::Missing)?;
     edits.sort();
     let facts = facts(host, &file.name)?;
     let nodes = Nodes::of(host, vendor, &edits.devices, facts.as_ref());
@@ -488,10 +473,10 @@ pub(super) fn of_vendor(generator: &Generator, options: &Options) -> Result<Docu
     given.sort_by_key(|device| nodes.class(&device.path) != Class::Unit);
     let is_common = |device: &&Device| nodes.class(&device.path) == Class::Common;
     let (common, own): (Vec<_>, Vec<_>) = given.iter().partition(is_common);
-    let common = ContainerEdits {
-        env: [VOID.to_owned()].into_iter().chain(cuda_folder(&edits.libraries)).collect(),
-        mounts: mounts(&edits.mounts),
+    let common = Edits {
+        environment: [VOID.to_owned()].into_iter().chain(cuda_folder(&edits.libraries)).collect(),
         hooks: hooks(calls(&edits, &compat(vendor, facts.as_ref()), options))?,
+        mounts: edits.mounts,
         ..of_nodes(common)
     };
     let candidates = Candidate::all(&nodes, &given);
@@ -501,16 +486,16 @@ pub(super) fn of_vendor(generator: &Generator, options: &Options) -> Result<Docu
     document(kind, common, &candidates, own, options)
 }
 
-fn of_others_nodes(host: &Host, which: &GatedDevices, options: &Options) -> Result<Document> {
+fn of_others_nodes(host: &Host, which: &GatedDevices, options: &Options) -> Result<Specification> {
     let kind = options.kind()?;
     let devices = which.devices(host);
     if devices.is_empty() {
         return Err(no_nodes(which, host));
     }
-    let common = ContainerEdits {
-        env: vec![VOID.to_owned()],
-        mounts: mounts(&which.mounts(host)),
-        ..ContainerEdits::default()
+    let common = Edits {
+        environment: vec![VOID.to_owned()],
+        mounts: which.mounts(host),
+        ..Edits::default()
     };
     let mut candidates = Vec::new();
     if let Some(name) = which.number_behind {
@@ -527,16 +512,16 @@ fn of_others_nodes(host: &Host, which: &GatedDevices, options: &Options) -> Resu
 /// Errors: an id that none has.
 fn document<'g>(
     kind: String,
-    edits: ContainerEdits,
+    common: Edits,
     candidates: &[Candidate<'g>],
     mut all: Vec<&'g Device>,
     options: &Options,
-) -> Result<Document> {
-    let mut document = Document { kind, edits, ..Document::default() };
+) -> Result<Specification> {
+    let mut document = Specification { kind, common, ..Specification::default() };
     let ids = match options.special() {
         Some("none") => {
-            let env = vec![VOID.to_owned()];
-            add(&mut document, "none", ContainerEdits { env, ..ContainerEdits::default() });
+            let environment = vec![VOID.to_owned()];
+            document.add("none", Edits { environment, ..Edits::default() });
             return Ok(document);
         }
         Some(_) => &[],
@@ -566,7 +551,7 @@ fn document<'g>(
             if let Some(name) =
                 candidate.names[*naming as usize].as_ref().filter(|name| is_device(name))
             {
-                add(&mut document, name, of_nodes(candidate.nodes.iter().copied()));
+                document.add(name, of_nodes(candidate.nodes.iter().copied()));
             }
         }
     }
@@ -577,16 +562,16 @@ fn document<'g>(
     }
     // Engines refuse a document without devices.
     if document.devices.is_empty() || !options.without_all {
-        add(&mut document, "all", of_nodes(all));
+        document.add("all", of_nodes(all));
     }
     Ok(document)
 }
 
-fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> ContainerEdits {
-    ContainerEdits {
+fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> Edits {
+    Edits {
         groups: groups(devices.clone()),
-        nodes: nodes(devices),
-        ..ContainerEdits::default()
+        devices: devices.into_iter().cloned().collect(),
+        ..Edits::default()
     }
 }
 

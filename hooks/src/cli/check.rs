@@ -13,15 +13,16 @@ use serde_json::json;
 use crate::cli::check::interfaces::NameResults;
 use crate::config::nvidia::ConfigPath;
 use crate::config::settings::{LoadedSettings, DEFAULT_CONFIG_DIR};
-use crate::config::vendor::{read, Choice, Mistake, VendorFile};
+use crate::config::vendor::read;
 use crate::error::{exit, Error, Result};
 use crate::frontends::reserved;
 use crate::frontends::scheduler::Scheduled;
-use crate::host::resolve::{collect_whole, Item, Report};
+use crate::host::resolve::{collect_all_units, Item, Report};
 use crate::host::Host;
 use crate::log::{printable, Level};
 use crate::model::decide::decide;
 use crate::model::request::{asked, ContainerRequest};
+use crate::model::vendor::{Choice, Mistake, VendorFile};
 
 pub use interfaces::SampleContainer;
 
@@ -101,8 +102,8 @@ pub fn run(
     if asks && refused.is_none() {
         refused = vendors.iter().find_map(|v| v.problem.clone());
     }
-    let scheduled = Scheduled::of(&request, &host, &files, &settings.policy);
-    if let Some(scheduled) = scheduled.filter(|_| asks && refused.is_none()) {
+    if request.has_scheduler() && asks && refused.is_none() {
+        let scheduled = Scheduled::of(&host, &files, &settings.policy);
         refused = limit(&scheduled, &host, &choices, &mut vendors, &mut ignored).err();
     }
     let names = NameResults::of(container, loaded, nvidia);
@@ -135,7 +136,7 @@ fn limit(
     ignored: &mut Vec<String>,
 ) -> Result<()> {
     for (choice, report) in choices.iter().zip(vendors) {
-        let (mut edits, _) = collect_whole(host, choice, Report::Missing)?;
+        let (mut edits, _) = collect_all_units(host, choice, Report::Missing)?;
         let mut notes = Vec::new();
         let flag = &choice.vendor.activation_flag;
         let paths = scheduled.limit(flag, &mut edits, &mut notes)?;
@@ -220,7 +221,7 @@ fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
 }
 
 fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
-    let (items, problem) = match collect_whole(host, choice, Report::All) {
+    let (items, problem) = match collect_all_units(host, choice, Report::All) {
         Ok((_, items)) => (items, None),
         Err(error) => (Vec::new(), Some(error)),
     };

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::cli::options::{flag, value, Opt, ParsedArgs};
-use crate::cli::{print, JSON};
+use crate::cli::JSON;
 use crate::engines::drop_ins::check;
 use crate::engines::hooks_d::{self, Hook};
 use crate::engines::{by_hand, containerd, links, Done, Engine, Job, RuntimeEntry};
@@ -15,6 +14,7 @@ use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::look_for_low_level;
 use crate::host::files::{self, is_executable, PATH};
 use crate::host::own_program;
+use crate::spec::options::{flag, print, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
     flag(&["set-as-default"]),

@@ -11,8 +11,6 @@ use rustix::fs::FileType;
 use rustix::process::Pid;
 
 use crate::cli::nvidia_hook::SETTINGS_OPTION;
-use crate::cli::options::{command, flag, optional, value, Opt, ParsedArgs, Program, Style, Takes};
-use crate::cli::{complain, print};
 use crate::config::nvidia::{
     Compat, LoadedConfig, NvidiaConfig, CAPABILITIES as KNOWN_CAPABILITIES,
 };
@@ -28,6 +26,9 @@ use crate::log::{Level, Log};
 use crate::model::edits::Edits;
 use crate::model::policy::Policy;
 use crate::model::request::{ContainerRequest, Interface, MIG_RIGHTS};
+use crate::spec::options::{
+    command, complain, flag, optional, print, value, Opt, ParsedArgs, Program, Style, Takes,
+};
 
 /// The name of the program with this command line.
 pub const NAME: &str = "nvidia-container-cli";

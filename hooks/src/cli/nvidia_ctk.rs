@@ -7,21 +7,21 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::apply::cdi::{
-    generate as specification, text, write, Naming, Options, SpecMode, KIND, USUAL,
-};
+use crate::apply::cdi::{generate as specification, write, Naming, Options, SpecMode, KIND, USUAL};
 use crate::cli::check::SampleContainer;
 use crate::cli::configure::{beside_us, engine_of, is_hook_mode, runtime, Order, REPLACE};
 use crate::cli::nvidia_hook::run_cdi;
-use crate::cli::options::{command, flag, value, Opt, ParsedArgs, Program, Style, Takes};
-use crate::cli::{complain, print, report, settings_of, Listing, CONFIG_DIR, JSON, ROOT};
+use crate::cli::{report, Listing, CONFIG_DIR, JSON, ROOT};
 use crate::config::cdi::{Syntax, DEFAULT_FOLDERS};
 use crate::config::nvidia::{self, ConfigPath};
-use crate::config::settings;
+use crate::config::settings::{self, settings_of};
 use crate::engines::hooks_d::Hook;
 use crate::engines::Engine;
 use crate::error::{exit, Result};
 use crate::log::printable;
+use crate::spec::options::{
+    command, complain, flag, print, value, Opt, ParsedArgs, Program, Style, Takes,
+};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
@@ -241,7 +241,7 @@ pub fn generate(args: &ParsedArgs) -> Result<u8> {
             &format!("{name} has no meaning here: the vendor file names the driver's folder"),
         );
     }
-    let text = text(&document, syntax);
+    let text = document.text(syntax);
     match output(args) {
         None => print(&text),
         Some(path) => write(path, &text).map(|()| exit::DONE),

@@ -5,8 +5,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use crate::cli::options::{flag, value, Opt, ParsedArgs};
-use crate::cli::print;
 use crate::config::nvidia::{self, ConfigPath};
 use crate::config::settings;
 use crate::error::{exit, Result};
@@ -14,6 +12,7 @@ use crate::frontends::cdi_hook::{self, parse, Verb, VERBS};
 use crate::frontends::hook::{self, read_state};
 use crate::frontends::nvidia::HOOKS;
 use crate::log::{printable, Level, Log};
+use crate::spec::options::{flag, print, value, Opt, ParsedArgs};
 
 /// Names our settings, which have the policy: a hook trusts no variable to name them.
 pub const SETTINGS_OPTION: &str = "oci-decorator-config";

@@ -5,18 +5,18 @@
 //! Like vendor files, they belong to a host's configuration, and their authors must be trusted.
 //! `frontends::cdi` decides what a container gets from them.
 
-mod reader;
+mod parse;
 
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::config::folder::{self, Json, Unusable};
-use crate::config::vendor::{summary, Mistake};
+use crate::config::reader::{self, is_kind, Json, Unusable};
 use crate::error::{Error, Result};
+use crate::model::vendor::{summary, Mistake};
 
-pub use crate::config::folder::MAX_SIZE;
-pub use reader::parse;
+pub use crate::config::reader::MAX_SIZE;
+pub use parse::parse;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
@@ -40,31 +40,9 @@ impl Syntax {
     pub fn parse(self, text: &str) -> Result<Json<'_>, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}")),
-            Self::Yaml => reader::parse_yaml(text).map_err(|e| format!("not valid YAML: {e}")),
+            Self::Yaml => parse::parse_yaml(text).map_err(|e| format!("not valid YAML: {e}")),
         }
     }
-}
-
-/// The kind and the device of a name: `vendor.com/class=device`. `None`: it is not a CDI name.
-pub fn qualified(text: &str) -> Option<(&str, &str)> {
-    text.split_once('=').filter(|(kind, device)| is_kind(kind) && is_device(device))
-}
-
-/// True for `vendor.com/class`.
-pub fn is_kind(text: &str) -> bool {
-    let is_part =
-        |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic()) && is_word(part, "_-.");
-    text.split_once('/').is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
-}
-
-/// True for the name of a device within its kind.
-pub fn is_device(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_word(text, "_-.:")
-}
-
-fn is_word(text: &str, others: &str) -> bool {
-    let known = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
-    text.ends_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(known)
 }
 
 /// A specification without mistakes.
@@ -132,17 +110,6 @@ pub struct Rdt {
 /// The known versions, in ascending order.
 pub const VERSIONS: [&str; 8] =
     ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-
-/// What generated documents have at least: engines of 2022 can read it too.
-const LOWEST: &str = "0.5.0";
-
-impl Document {
-    /// The lowest version that has every field of a generated document.
-    pub fn lowest_version(&self) -> &'static str {
-        let needed = needed(self).into_iter();
-        needed.map(|(version, _)| version).fold(LOWEST, Ord::max)
-    }
-}
 
 /// Checks the document's version: every field that it does not have is a mistake.
 pub fn check_version(document: &Document) -> Vec<Mistake> {
@@ -251,7 +218,7 @@ pub fn read_folders(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
             content: content.map_err(|broken| Broken::of(broken, syntax(name))),
             path: path.to_owned(),
         };
-        match folder::read(folder, is_wanted, |name, text| parse(text, syntax(name)), make) {
+        match reader::read(folder, is_wanted, |name, text| parse(text, syntax(name)), make) {
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(e) => {
                 return Err(Error::failed(format!("can't read {}: {e}", folder.display())));
@@ -283,24 +250,6 @@ fn kind_in(text: &str, syntax: Syntax) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Names of one letter are names, although another reader's program crashes with them.
-    #[test]
-    fn names_and_texts_that_are_not_names() {
-        let names =
-            "nvidia.com/gpu=0 nvidia.com/gpu=all nvidia.com/gpu=0:1 nvidia.com/gpu=GPU-0a.b_c \
-            a/b=c v/c.d=1 V-1_x.y/C-1_z=dev";
-        for text in names.split_whitespace() {
-            let found = qualified(text).map(|(kind, device)| format!("{kind}={device}"));
-            assert_eq!(found.as_deref(), Some(text));
-        }
-        let others = "all 0 nvidia.com/gpu nvidia.com/gpu= nvidia.com=0 /gpu=0 nvidia.com/=0 \
-            1nvidia.com/gpu=0 _v/gpu=0 v-/gpu=0 v/1gpu=0 v/gpu-=0 v/gpu=-0 v/gpu=0- v/gpu=a=b \
-            v/gpu/x=0 v/gpu=\u{e9} \u{e9}/gpu=0";
-        for text in others.split_whitespace().chain(["", "v/gpu=a b", " v/gpu=0"]) {
-            assert_eq!(qualified(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn the_kind_of_a_broken_text_is_found() {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use toml_edit::{InlineTable, Value};
 use Key::{Gated, Idle, Sets};
 
-use crate::config::cdi::is_kind;
+use crate::config::reader::is_kind;
 use crate::config::settings::{
     boolean, cannot_read, list, one_line, parse_toml, path, read, runtimes, sorted, string, text,
     type_of, File,

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use toml_edit::{DocumentMut, InlineTable, TomlError, Value};
 
-use crate::config::folder::{text_of, FileText};
+use crate::config::reader::{text_of, FileText};
 use crate::error::{Error, Result};
 use crate::host::rootfs::{open_regular, open_trusted, Distrust};
 use crate::log::Level;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 use crate::model::request::{by_word, Interface};
+use crate::spec::options::ParsedArgs;
 
 pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
 /// The default folder of the vendor files, on the host.
@@ -106,6 +107,27 @@ impl Default for Settings {
             scheduler: false,
         }
     }
+}
+
+/// `--root`. Mounts begin with it, and engines resolve these somewhere else.
+pub fn root_of(words: &ParsedArgs) -> Result<Option<PathBuf>> {
+    let root = words.path("root")?.map(std::path::absolute).transpose();
+    root.map_err(|e| words.wrong(&format!("--root: {e}")))
+}
+
+/// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
+/// because the environment may be the container's.
+pub fn settings_of(words: &ParsedArgs) -> Result<LoadedSettings> {
+    let mut loaded = load(words.value("settings").map(Path::new));
+    if let Some(root) = root_of(words)? {
+        loaded.settings.config_dir = beneath(&root, DEFAULT_CONFIG_DIR);
+        loaded.settings.root = root;
+    }
+    if let Some(folder) = words.path("config-dir")? {
+        loaded.settings.config_dir = folder;
+        loaded.suspected.clear();
+    }
+    Ok(loaded)
 }
 
 /// Reads the named file, else the default one if it exists. A link that leads nowhere is an error,

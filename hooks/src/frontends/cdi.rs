@@ -12,8 +12,9 @@ use rustix::fs::FileType;
 
 use crate::apply::namespace::{masked, PARAMS};
 use crate::config::cdi::{
-    qualified, read_folders, ContainerEdits, DeviceNode, Document, NamedDevice, SpecFile,
+    read_folders, ContainerEdits, DeviceNode, Document, NamedDevice, SpecFile,
 };
+use crate::config::reader::qualified;
 use crate::error::{Error, Result};
 use crate::frontends::cdi_hook::{parse, Verb};
 use crate::host::files::PATH;

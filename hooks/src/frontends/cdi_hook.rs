@@ -16,7 +16,6 @@ use rustix::fs::OFlags;
 use crate::apply::namespace::mask_modify_device_files;
 use crate::apply::spec::{read_config, Spec, NEW_FILE_SYSTEMS};
 use crate::apply::{cannot_list, compatible, make_directories, make_links};
-use crate::cli::options::{flag, value, Opt, ParsedArgs};
 use crate::error::{Error, Result};
 use crate::host::ldcache::{self, compat_folder, put_compat, MAX_CACHE};
 use crate::host::libraries::{
@@ -26,6 +25,7 @@ use crate::host::rootfs::{self, MountPoint, Root, Rootfs};
 use crate::log::{Level, Note};
 use crate::model::edits::{clean, split, Compat, Library, Link, Mounted, Present};
 use crate::spec::config::{bundle, ContainerConfig};
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 /// The note of a command that does nothing, and needs no state.
 pub fn idle_note(verb: &Verb) -> Option<Note> {

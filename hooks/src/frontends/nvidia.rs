@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::config::cdi;
 use crate::config::nvidia::{load, place, Compat, LoadedConfig, NvidiaConfig, RuntimeMode};
-use crate::config::settings::{self, Settings};
+use crate::config::reader;
+use crate::config::settings;
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::frontends::{runtime, FrontEndKind};
@@ -31,7 +31,7 @@ use crate::spec::config::ScanScope;
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
-static OWN: LazyLock<LoadedConfig> = LazyLock::new(|| {
+pub static OWN: LazyLock<LoadedConfig> = LazyLock::new(|| {
     let config = NvidiaConfig { mode: RuntimeMode::JitCdi, ..NvidiaConfig::default() };
     LoadedConfig { config, ..LoadedConfig::default() }
 });
@@ -45,18 +45,6 @@ pub struct Nvidia<'a> {
 }
 
 impl<'a> Nvidia<'a> {
-    /// The interface with NVIDIA's configuration, or under this program's own names. `None`: the
-    /// settings do not list it.
-    pub fn of(
-        loaded: Option<&'a LoadedConfig>,
-        settings: &Settings,
-        kind: FrontEndKind,
-    ) -> Option<Self> {
-        let is_listed = settings.interfaces.contains(&Interface::Nvidia);
-        let loaded = loaded.or_else(|| is_listed.then(|| &*OWN))?;
-        Some(Self { loaded, kind })
-    }
-
     /// True for NVIDIA's runtime: its engine has not handled CDI annotations, so they count.
     fn is_runtime(&self) -> bool {
         self.kind == FrontEndKind::Runtime && self.loaded.path.is_some()
@@ -75,23 +63,22 @@ impl<'a> Nvidia<'a> {
     /// Adds what a container asks for through this interface to its request. The root is the
     /// host's, which is opened only if a request needs it.
     pub fn read(&self, request: &mut ContainerRequest, policy: &Policy, root: &Path) {
-        if self.possible_trigger(request, |_| true).is_none() {
+        if self.trigger(request, |_| true).is_none() {
             return;
         }
-        request.possible_trigger = self.possible_trigger(request, |source| policy.may_use(source));
+        request.possible_trigger = self.trigger(request, |source| policy.may_use(source));
         if request.ambiguity.is_none() && request.possible_trigger.is_some() {
             request.ambiguity.clone_from(&self.loaded.problem);
         }
         if request.ambiguity.is_none() {
-            let is_tegra =
-                LazyCell::new(|| Host::open(root).is_ok_and(|host| csv::is_tegra(&host)));
+            let is_tegra = LazyCell::new(|| Host::open(root).is_ok_and(|host| host.is_tegra()));
             request.device_requests.extend(self.requests(request, &|| *is_tegra));
         }
     }
 
     /// The variable, mount or annotation that may ask for something, in any reading of the request
     /// and in a source that may count.
-    fn possible_trigger(
+    fn trigger(
         &self,
         request: &ContainerRequest,
         may: impl Fn(RequestSource) -> bool,
@@ -305,7 +292,7 @@ impl Nvidia<'_> {
             request.problem = self.add_details(container, request).err();
         }
         if let Some(name) =
-            names.iter().find(|name| by_annotation && cdi::qualified(name).is_none())
+            names.iter().find(|name| by_annotation && reader::qualified(name).is_none())
         {
             request.problem = Some(no_name(&request.by, name));
         }

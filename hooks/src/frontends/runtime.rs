@@ -129,7 +129,7 @@ fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
 fn refuse_who_asks(context: &Context, configs: &[Existing], why: Option<&str>) -> Result<()> {
     for config in configs {
         if let Some(flag) =
-            context.may_ask(&context.request(&ContainerConfig::parse(&config.bytes)))?
+            context.flag_in_doubt(&context.request(&ContainerConfig::parse(&config.bytes)))?
         {
             let why = why.unwrap_or("runc, crun and youki would take different configs");
             return Err(ambiguous(&format!("{flag} is set, but "), why));

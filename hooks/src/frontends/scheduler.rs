@@ -3,7 +3,6 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::config::vendor::VendorFile;
 use crate::error::Result;
 use crate::frontends::nvidia::{CAPABILITIES, CUDA, CUDA_VERSION, DEVICES, HOOKS};
 use crate::host::nodes::is_right;
@@ -14,6 +13,7 @@ use crate::model::policy::{not_scheduled, refuse, Policy};
 use crate::model::request::{
     ContainerRequest, DeviceList, DeviceRequest, Interface, RequestSource,
 };
+use crate::model::vendor::VendorFile;
 
 // Translates the variables with which a scheduler gives devices to a job into the numbering of the
 // container, as Sarus does before its hooks run.
@@ -162,16 +162,7 @@ pub struct Scheduled<'a> {
 }
 
 impl<'a> Scheduled<'a> {
-    /// `None`: no scheduler counts.
-    pub fn of(
-        request: &ContainerRequest,
-        host: &'a Host,
-        files: &[VendorFile],
-        policy: &'a Policy,
-    ) -> Option<Self> {
-        if !request.has_scheduler() {
-            return None;
-        }
+    pub fn of(host: &'a Host, files: &[VendorFile], policy: &'a Policy) -> Self {
         let vendors = files.iter().filter_map(|file| file.content.as_ref().ok());
         let answering = vendors.filter(|vendor| !vendor.interfaces.is_empty());
         let units = answering.filter_map(|vendor| vendor.units.as_deref());
@@ -180,12 +171,12 @@ impl<'a> Scheduled<'a> {
         let graphics = GRAPHICS.iter().flat_map(|pattern| host.nodes(pattern));
         let graphics = graphics.filter(|device| host.may_be_scheduled(&device.path));
         let devices: Vec<_> = named.chain(graphics).collect();
-        Some(Self {
+        Self {
             host,
             policy,
             numbers: devices.iter().map(numbers_of).collect(),
             paths: devices.into_iter().map(|device| device.path).collect(),
-        })
+        }
     }
 
     /// Removes the nodes that only the scheduler gives, and returns their paths. `by` asks for
@@ -225,9 +216,9 @@ impl<'a> Scheduled<'a> {
     }
 }
 
-/// True if a scheduler counts and the spec has a hook that would give devices.
+/// True if the spec has a hook that would give devices.
 pub fn has_hook(request: &ContainerRequest) -> bool {
-    request.has_scheduler() && hooks(request).next().is_some()
+    hooks(request).next().is_some()
 }
 
 fn hooks<'r>(request: &'r ContainerRequest) -> impl Iterator<Item = &'r String> {

@@ -8,7 +8,6 @@ use rustix::fs::OFlags;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::config::vendor::{device_name, Vendor};
 use crate::error::Error;
 use crate::host::facts::{field, Facts, FactsSource, FactsState, Gpu};
 use crate::host::resolve::groups;
@@ -17,6 +16,7 @@ use crate::host::{DeviceFound, Host};
 use crate::log::{brief, Level, Note};
 use crate::model::edits::{Device, Edits, Mount};
 use crate::model::request::{Channels, DeviceList, DeviceRequest, ExtraKind, Interface};
+use crate::model::vendor::{device_name, Vendor};
 
 /// The folder of the kernel's graphics nodes.
 const DRM: &str = "/dev/dri/";

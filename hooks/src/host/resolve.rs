@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::config::vendor::{Choice, Inventory, Vendor};
 use crate::error::{Error, Result};
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
 use crate::host::libraries::{is_library, read_elf, Elf, NATIVE_FLAGS};
@@ -21,6 +20,7 @@ use crate::model::request::{
     is_version, DeviceList, DeviceRequest, ExtraKind, Features, Interface, Known, Outcome,
     Requirement, Subject,
 };
+use crate::model::vendor::{Choice, Inventory, Vendor};
 
 /// The control node of AMD's compute driver. A host without it has no such driver.
 const AMD_CONTROL: &str = "/dev/kfd";
@@ -43,9 +43,12 @@ pub fn resolve(
     request: &DeviceRequest,
     choice: &Choice,
 ) -> Result<(Edits, Vec<Note>)> {
+    if request.interface.is_none() {
+        return resolve_all(host, choice);
+    }
     let by = request.by.as_str();
     let mut notes = Vec::new();
-    let (mut edits, items) = collect_one(host, choice, Report::Missing)?;
+    let (mut edits, items) = collect_inventory(host, choice, Report::Missing)?;
     notes.extend(items.iter().filter_map(|item| missing(choice, item)));
     let is_there = |path: &str| edits.devices.iter().any(|device| device.path == path);
     let interface = request.interface.unwrap_or(Interface::Nvidia);
@@ -302,9 +305,9 @@ pub struct Item {
 const DEVICE: &str = "device";
 
 /// Collects the edits of a choice with every unit. Notes: what the host lacks.
-/// Errors: as [`collect_one`].
-pub fn collect(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Note>)> {
-    let (mut edits, items) = collect_whole(host, choice, Report::Missing)?;
+/// Errors: as [`collect_inventory`].
+pub fn resolve_all(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Note>)> {
+    let (mut edits, items) = collect_all_units(host, choice, Report::Missing)?;
     if edits.libraries.iter().any(|library| library.soname == CUDA) {
         edits.compat.push(compat(choice.vendor, host.facts(&choice.file.name).facts()));
     }
@@ -322,9 +325,13 @@ pub enum Report {
 }
 
 /// Collects the edits of one choice for a container that chooses no devices: it gets every unit.
-/// Reports on the lines of the inventory. Errors: as [`collect_one`].
-pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
-    let (mut edits, mut items) = collect_one(host, choice, report)?;
+/// Reports on the lines of the inventory. Errors: as [`collect_inventory`].
+pub fn collect_all_units(
+    host: &Host,
+    choice: &Choice,
+    report: Report,
+) -> Result<(Edits, Vec<Item>)> {
+    let (mut edits, mut items) = collect_inventory(host, choice, report)?;
     let (vendor, name) = (choice.vendor, &choice.file.name);
     let (nodes, problem) = Nodes::by_facts(host, vendor, name, &edits.devices);
     let item = |path: String, problem: String| Item {
@@ -353,7 +360,11 @@ pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Ed
 
 /// Collects the edits of one choice with the nodes of every class, and reports on the lines of its
 /// inventory. Errors: the driver is not installed, or a path can't be given to a container.
-pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
+pub fn collect_inventory(
+    host: &Host,
+    choice: &Choice,
+    report: Report,
+) -> Result<(Edits, Vec<Item>)> {
     let tree = host.tree(choice.vendor.root.as_deref()).map_err(|error| Error {
         message: format!(
             "{} is set ({}): {}",

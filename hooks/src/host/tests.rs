@@ -68,3 +68,20 @@ fn links_stay_within_the_tree() {
     assert_eq!(up.kind, FileType::Directory);
     assert_eq!(up.open().unwrap_err(), Errno::INVAL);
 }
+
+#[test]
+fn boards_are_known_by_two_files() {
+    for (path, text, expected) in [
+        ("etc/nv_tegra_release", "# R35", true),
+        ("sys/devices/soc0/family", "Tegra\n", true),
+        ("sys/devices/soc0/family", "i.MX\n", false),
+        ("etc/os-release", "", false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        assert_eq!(host.is_tegra(), expected, "{path} {text}");
+    }
+}

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use crate::config::vendor::{summary, Broken, Choice, Vendor, VendorFile};
 use crate::error::{Error, Result};
 use crate::log::{brief, Level, Note};
 use crate::model::policy::{not_scheduled, refuse, Policy};
@@ -13,6 +12,7 @@ use crate::model::request::{
     asked, Backend, ContainerRequest, DeviceList, DeviceRequest, Extra, ExtraKind, Features,
     RequestSource, ANNOTATION_PREFIX,
 };
+use crate::model::vendor::{summary, Broken, Choice, Vendor, VendorFile};
 
 /// At most this many annotations without a vendor file are reported.
 const SAID: usize = 5;
@@ -23,22 +23,6 @@ pub struct ResolvedRequest<'a> {
     pub request: DeviceRequest,
     /// `None`: no vendor file is needed.
     pub choice: Option<Choice<'a>>,
-}
-
-/// The flag, variable or annotation that may request something in any reading of the config.
-/// `None`: the container starts, whatever is wrong with its config or the settings.
-pub fn may_ask<'a>(
-    files: &'a [VendorFile],
-    request: &'a ContainerRequest,
-    policy: &Policy,
-) -> Option<&'a str> {
-    if let Some(by) = &request.possible_trigger {
-        return Some(by);
-    }
-    let flags = |file: &'a VendorFile| file.flags().iter().map(move |flag| (file, flag));
-    let mut flags = files.iter().flat_map(flags);
-    let found = flags.find(|(file, flag)| policy.may_count(request, &file.name, flag))?;
-    Some(found.1)
 }
 
 /// Decides about every request: first those by flags, then those through other programs'

@@ -4,10 +4,10 @@
 
 use std::fmt;
 
-use crate::config::vendor::VendorFile;
 use crate::error::Error;
 use crate::log::{Level, Note};
 use crate::model::request::{ContainerRequest, RequestSource};
+use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -142,13 +142,29 @@ impl Policy {
         }
     }
 
+    /// The flag, variable or annotation that may request something in any reading of the config.
+    /// `None`: the container starts, whatever is wrong with its config or the settings.
+    pub fn possible_trigger<'a>(
+        &self,
+        files: &'a [VendorFile],
+        request: &'a ContainerRequest,
+    ) -> Option<&'a str> {
+        if let Some(by) = &request.possible_trigger {
+            return Some(by);
+        }
+        let flags = |file: &'a VendorFile| file.flags().iter().map(move |flag| (file, flag));
+        let mut flags = files.iter().flat_map(flags);
+        let found = flags.find(|(file, flag)| self.may_count(request, &file.name, flag))?;
+        Some(found.1)
+    }
+
     /// Whether this flag may ask for something that counts, in any reading of the request and for
     /// any kind of container.
-    pub fn may_count(&self, request: &ContainerRequest, vendor: &str, flag: &str) -> bool {
+    fn may_count(&self, request: &ContainerRequest, vendor: &str, flag: &str) -> bool {
         self.allowed(vendor).is_some()
             && RequestSource::OF_FLAGS
                 .into_iter()
-                .any(|source| self.may_use(source) && request.may_ask(source, flag))
+                .any(|source| self.may_use(source) && request.requests_by(source, flag))
     }
 
     /// Whether a feature may be asked for.

@@ -121,7 +121,7 @@ impl<'a> ContainerRequest<'a> {
 
     /// Whether any value that a source gives to a flag asks for something. Values that a later one
     /// in the same source overrides count too.
-    pub fn may_ask(&self, source: RequestSource, flag: &str) -> bool {
+    pub fn requests_by(&self, source: RequestSource, flag: &str) -> bool {
         self.values(source, flag).any(|value| asked(Some(value)).is_some())
     }
 

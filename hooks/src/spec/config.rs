@@ -12,8 +12,8 @@ use rustix::process::Pid;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::config::folder::Json;
 use crate::error::{Error, Result};
+use crate::log::brief;
 use crate::model::request::{AskingMount, ContainerRequest, ANNOTATION_PREFIX};
 
 /// Largest config.json that is read, in bytes.
@@ -203,15 +203,9 @@ fn pid(value: Option<&RawValue>) -> Result<Pid> {
     let Some(value) = value else {
         return Err(invalid_state("it has no \"pid\": the container has no process yet"));
     };
-    let number = match serde_json::from_str(value.get()) {
-        Ok(Json::Number(number)) => number,
-        Ok(other) => {
-            let kind = other.kind();
-            let problem = format!("\"pid\": expected a number, found {kind}");
-            return Err(invalid_state(&problem));
-        }
-        Err(error) => return Err(invalid_state(&format!("\"pid\": {error}"))),
-    };
+    let found = brief(value.get());
+    let number: f64 = serde_json::from_str(value.get())
+        .map_err(|_| invalid_state(&format!("\"pid\": expected a number, found {found}")))?;
     // A hook within the container sees 1, which is the init process on the host.
     let valid = number.fract() == 0.0 && number > 1.0 && number <= f64::from(i32::MAX);
     #[allow(clippy::cast_possible_truncation)] // It was just compared.

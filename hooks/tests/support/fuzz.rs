@@ -6,7 +6,7 @@ use std::io::{Seek, Write};
 
 use oci_decorator::apply::spec::Spec;
 use oci_decorator::config::cdi::{self, Syntax};
-use oci_decorator::config::{nvidia, vendor};
+use oci_decorator::config::{nvidia, reader, vendor};
 use oci_decorator::error::Result;
 use oci_decorator::host::ldcache::{merge, parse, write, Addition};
 use oci_decorator::host::libraries;
@@ -154,7 +154,7 @@ fn check_cdi(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for syntax in [Syntax::Json, Syntax::Yaml] {
         match cdi::parse(&text, syntax) {
-            Ok(document) => assert!(cdi::is_kind(&document.kind)),
+            Ok(document) => assert!(reader::is_kind(&document.kind)),
             Err(mistakes) => assert!(!mistakes.is_empty()),
         }
     }

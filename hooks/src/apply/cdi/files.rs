@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::apply::cdi::{answers, of_vendor, text, Generator, Options, KIND, OWN_VENDOR};
+use crate::apply::cdi::{answers, of_vendor, Generator, Options, KIND, OWN_VENDOR};
 use crate::config::cdi::{read_folders, SpecFile, Syntax, DEFAULT_FOLDERS};
 use crate::error::{exit, Error, Result};
 use crate::host::files::{self, write_through};
@@ -75,7 +75,7 @@ fn write_nvidias(folder: &Path, generator: &Generator) -> Result<Option<PathBuf>
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
     let options = Options { without_all: has_kind, ..Options::default() };
     let document = of_vendor(generator, &options)?;
-    write(&own, &format!("{MARK}\n{}", text(&document, Syntax::Yaml)))?;
+    write(&own, &format!("{MARK}\n{}", document.text(Syntax::Yaml)))?;
     Ok(Some(own))
 }
 

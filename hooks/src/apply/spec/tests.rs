@@ -22,7 +22,7 @@ fn edits() -> Edits {
     }
 }
 
-fn tree(text: &str) -> crate::config::folder::Json<'_> {
+fn tree(text: &str) -> crate::config::reader::Json<'_> {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

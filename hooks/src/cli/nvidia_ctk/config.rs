@@ -5,12 +5,11 @@ use std::path::Path;
 use toml_edit::{Array, Value};
 
 use crate::cli::nvidia_ctk::{debug, place_of};
-use crate::cli::options::{flag, truth, value, Opt, ParsedArgs};
-use crate::cli::print;
 use crate::config::nvidia;
 use crate::engines::toml_text;
 use crate::error::{exit, Error, Result};
 use crate::host::files;
+use crate::spec::options::{flag, print, truth, value, Opt, ParsedArgs};
 
 pub const OPTIONS: &[Opt] = &[
     value(&["config-file", "config", "c"]),

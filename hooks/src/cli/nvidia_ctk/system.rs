@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::apply::namespace::PARAMS;
 use crate::cli::nvidia_ctk::{debug, warn};
-use crate::cli::options::{flag, value, Opt, ParsedArgs};
 use crate::error::{exit, Error, Result};
 use crate::host::facts::field;
 use crate::host::Host;
+use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 // Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
 pub const LINK_OPTIONS: &[Opt] = &[
@@ -189,7 +189,7 @@ impl<'a> Work<'a> {
         if self.words.is_set("quiet") && !self.is_dry {
             return Ok(());
         }
-        crate::cli::print(format!("{line}\n")).map(|_| ())
+        crate::spec::options::print(format!("{line}\n")).map(|_| ())
     }
 }
 

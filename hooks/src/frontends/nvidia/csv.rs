@@ -4,15 +4,15 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::config::nvidia::NvidiaConfig;
-use crate::config::vendor::{Choice, Inventory, Vendor, VendorFile};
 use crate::error::{Error, Result};
 use crate::frontends::nvidia::DEVICES;
-use crate::host::resolve::{check_requirements, collect, groups};
+use crate::host::resolve::{check_requirements, groups, resolve_all};
 use crate::host::rootfs::Distrust;
 use crate::host::Host;
 use crate::log::{brief, Level, Note};
 use crate::model::edits::{clean, split, Edits, Link, Mount};
 use crate::model::request::{DeviceRequest, Interface};
+use crate::model::vendor::{Choice, Inventory, Vendor, VendorFile};
 
 /// The base lists. The others only count for images that ask for all lists.
 const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
@@ -60,7 +60,7 @@ pub fn edits(
         return Ok((Edits::default(), notes));
     };
     let choice = Choice { file: &file, vendor, features: vec![FEATURE] };
-    let (mut edits, found) = collect(host, &choice)?;
+    let (mut edits, found) = resolve_all(host, &choice)?;
     lines.check_sources(host, &edits.mounts)?;
     notes.extend(found);
     edits.links = lines.links.iter().flat_map(|path| chain(host, path)).collect();
@@ -214,36 +214,4 @@ fn chain(host: &Host, path: &str) -> Vec<Link> {
         path = next;
     }
     links
-}
-
-/// True on NVIDIA's Jetson boards, whose driver is part of their system.
-pub fn is_tegra(host: &Host) -> bool {
-    let family = || {
-        let text = host.text_of_kernel("sys/devices/soc0/family")?;
-        Some(text.to_ascii_lowercase().starts_with("tegra"))
-    };
-    host.tree(None).is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
-        || family().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn boards_are_known_by_two_files() {
-        for (path, text, expected) in [
-            ("etc/nv_tegra_release", "# R35", true),
-            ("sys/devices/soc0/family", "Tegra\n", true),
-            ("sys/devices/soc0/family", "i.MX\n", false),
-            ("etc/os-release", "", false),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let file = dir.path().join(path);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-            let host = Host::open(dir.path()).unwrap();
-            assert_eq!(is_tegra(&host), expected, "{path} {text}");
-        }
-    }
 }

@@ -3,9 +3,9 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::vendor::{Inventory, Vendor};
 use crate::model::decide::decide;
 use crate::model::request::{asked, Annotations};
+use crate::model::vendor::{Inventory, Vendor};
 
 const SOURCES: [Who; 3] = [Who::All, Who::Privileged, Who::None];
 

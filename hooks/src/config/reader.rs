@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::config::vendor::Mistake;
 use crate::host::rootfs::{names_in, open_regular, open_trusted, read_whole, untrusted, Distrust};
 use crate::model::edits::is_variable;
+use crate::model::vendor::Mistake;
 use crate::spec::config::members;
 
 /// Largest file that is read, in bytes.
@@ -455,6 +455,28 @@ impl<'de> Deserialize<'de> for Json<'de> {
     }
 }
 
+/// The kind and the device of a name: `vendor.com/class=device`. `None`: it is not a CDI name.
+pub fn qualified(text: &str) -> Option<(&str, &str)> {
+    text.split_once('=').filter(|(kind, device)| is_kind(kind) && is_device(device))
+}
+
+/// True for `vendor.com/class`.
+pub fn is_kind(text: &str) -> bool {
+    let is_part =
+        |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic()) && is_word(part, "_-.");
+    text.split_once('/').is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
+}
+
+/// True for the name of a device within its kind.
+pub fn is_device(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_word(text, "_-.:")
+}
+
+fn is_word(text: &str, others: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    text.ends_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(known)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -494,5 +516,23 @@ mod tests {
         assert_eq!(Json::Text("true".into()).boolean(), None);
         assert_eq!(Json::Text("1".into()).integer(), None);
         assert_eq!(Json::Number(1.5).integer(), None);
+    }
+
+    /// Names of one letter are names, although another reader's program crashes with them.
+    #[test]
+    fn names_and_texts_that_are_not_names() {
+        let names =
+            "nvidia.com/gpu=0 nvidia.com/gpu=all nvidia.com/gpu=0:1 nvidia.com/gpu=GPU-0a.b_c \
+            a/b=c v/c.d=1 V-1_x.y/C-1_z=dev";
+        for text in names.split_whitespace() {
+            let found = qualified(text).map(|(kind, device)| format!("{kind}={device}"));
+            assert_eq!(found.as_deref(), Some(text));
+        }
+        let others = "all 0 nvidia.com/gpu nvidia.com/gpu= nvidia.com=0 /gpu=0 nvidia.com/=0 \
+            1nvidia.com/gpu=0 _v/gpu=0 v-/gpu=0 v/1gpu=0 v/gpu-=0 v/gpu=-0 v/gpu=0- v/gpu=a=b \
+            v/gpu/x=0 v/gpu=\u{e9} \u{e9}/gpu=0";
+        for text in others.split_whitespace().chain(["", "v/gpu=a b", " v/gpu=0"]) {
+            assert_eq!(qualified(text), None, "{text}");
+        }
     }
 }

@@ -7,12 +7,11 @@ use yaml_rust2::parser::{Event, Parser, Tag};
 use yaml_rust2::scanner::TScalarStyle;
 
 use crate::config::cdi::{
-    check_version, is_device, is_kind, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt,
-    Syntax,
+    check_version, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt, Syntax,
 };
-use crate::config::folder::{get, join, Json, Members, Reader};
-use crate::config::vendor::Mistake;
+use crate::config::reader::{get, is_device, is_kind, join, Json, Members, Reader};
 use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
+use crate::model::vendor::Mistake;
 use crate::spec::config::quote;
 
 const STAGES: [&str; 6] =

@@ -11,11 +11,11 @@
 //! Source: <https://www.gnu.org/software/libc/manual/html_node/Argument-Style.html>
 
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write;
 use std::path::PathBuf;
 
-use crate::cli::print;
-use crate::error::{Error, Result};
+use crate::error::{exit, Error, Result};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Opt {
@@ -472,6 +472,22 @@ impl Program {
     fn help(&self, name: &str) -> [&'static str; 2] {
         [self.name, self.help_of(name).0]
     }
+}
+
+/// Prints an error, and returns its exit code.
+pub fn complain(program: &str, error: &Error) -> u8 {
+    let text = error.lines().join("\n");
+    let _ = writeln!(std::io::stderr(), "{program}: {text}");
+    error.code
+}
+
+pub fn print(text: impl AsRef<[u8]>) -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    // Flushed here, because nothing is flushed when the program ends.
+    out.write_all(text.as_ref())
+        .and_then(|()| out.flush())
+        .map_err(|e| Error::failed(format!("can't write to standard output: {e}")))?;
+    Ok(exit::DONE)
 }
 
 fn is_help(word: &str) -> bool {
