@@ -39,7 +39,6 @@ pub fn make_directories(rootfs: &Rootfs, directories: &[String]) -> Vec<Note> {
     directories.iter().filter_map(make).collect()
 }
 
-/// Why the libraries in a folder of the image are left out.
 pub fn cannot_list(folder: &str, error: Errno) -> Note {
     let message = format!(
         "can't list the image's folder {folder}: {error}; its libraries are not in the library cache"
@@ -155,7 +154,6 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// The content of the note.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 struct Fitness {
     /// Major versions of the drivers that the library works with. Empty: the note names none.

@@ -91,7 +91,6 @@ impl Engine {
         }
     }
 
-    /// True if the text makes the runtime the default one.
     pub fn is_default(self, text: &str, name: &str) -> bool {
         let path = match self {
             Self::Containerd => return containerd::is_default(text, name),
@@ -124,10 +123,8 @@ fn without_toml(text: &str, default: &[&str], runtimes: &[&str], name: &str) -> 
     Ok(toml_text::text_of(&document))
 }
 
-/// The runtime to add to an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeEntry {
-    /// Its name in the engine.
     pub name: String,
     /// An absolute path, or a name that the engine looks up.
     pub program: String,
@@ -137,7 +134,6 @@ pub struct RuntimeEntry {
     pub cdi: Option<bool>,
 }
 
-/// A file to change.
 #[derive(Debug)]
 pub struct Job {
     pub engine: Engine,

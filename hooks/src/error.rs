@@ -10,9 +10,7 @@ use crate::log::printable;
 pub mod exit {
     /// Done, or nothing to do.
     pub const DONE: u8 = 0;
-    /// Something failed.
     pub const FAILED: u8 = 1;
-    /// Wrong usage or configuration.
     pub const USAGE: u8 = 2;
     /// Not supported on this host, or not found on it.
     pub const NOT_FOUND: u8 = 3;

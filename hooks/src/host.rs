@@ -164,7 +164,6 @@ impl Host {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The names in a folder, sorted.
     pub fn names_in(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         names_in(self.root.open_in(folder, flags)?)
@@ -303,7 +302,6 @@ pub fn numbers(stat: &Stat) -> Option<(char, u32, u32)> {
     Some((kind, rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
 }
 
-/// What the host has at the path of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DeviceFound {
     Node(Device),
@@ -351,7 +349,6 @@ pub struct Tree<'a> {
     folders: RefCell<Vec<(String, Rc<OwnedFd>)>>,
 }
 
-/// A file of the host.
 #[derive(Debug)]
 pub struct TreeEntry {
     pub kind: FileType,

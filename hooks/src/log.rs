@@ -23,7 +23,6 @@ const BRIEF: usize = 80;
 /// Facility "daemon" (RFC 5424, section 6.2.1).
 const FACILITY: usize = 3 << 3;
 
-/// One line for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     pub level: Level,

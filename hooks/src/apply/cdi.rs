@@ -209,14 +209,12 @@ fn hooks(calls: impl IntoIterator<Item = Vec<String>>) -> Result<Vec<Hook>> {
     calls.into_iter().map(hook).collect()
 }
 
-/// The call that puts the libraries into the library cache.
 fn cache_call(edits: &Edits) -> Option<Vec<String>> {
     let folders = edits.libraries.iter().filter_map(|it| split(&it.path));
     let folders: BTreeSet<&str> = folders.map(|(folder, _)| folder.trim_end_matches('/')).collect();
     call("update-ldcache", "--folder", folders)
 }
 
-/// The call that makes the directories that no mount makes.
 fn directories_call(edits: &Edits) -> Option<Vec<String>> {
     call("create-directories", "--path", edits.bare_directories())
 }
@@ -271,9 +269,12 @@ impl Specification {
 /// up when a container starts, as they change from one boot to the next, and may then belong to
 /// another driver.
 fn members(edits: &Edits) -> Value {
-    let node = |node: &Device| match node.source == node.path {
-        true => json!({"path": node.path}),
-        false => json!({"path": node.path, "hostPath": node.source}),
+    let node = |node: &Device| {
+        let mut json = json!({"path": node.path});
+        if node.source != node.path {
+            json["hostPath"] = json!(node.source);
+        }
+        json
     };
     let options: Vec<_> = Attribute::options(FILE_MOUNT).collect();
     let lists: [(&str, Vec<Value>); 5] = [
@@ -300,15 +301,12 @@ const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 /// The meaning of a word of `--mode`.
 #[derive(Debug, Clone, Copy)]
 pub enum SpecMode {
-    /// The devices of the vendor file.
     Devices,
     Nodes(&'static GatedDevices),
-    /// Not supported.
     Management,
 }
 
 impl SpecMode {
-    /// Every word, for error messages.
     pub fn words() -> String {
         let gated = GATED.iter().map(|it| it.word);
         let words: Vec<_> = ["auto, nvml, wsl, csv, management"].into_iter().chain(gated).collect();
@@ -366,7 +364,6 @@ pub struct Options<'a> {
     /// Indices and UUIDs of the requested devices and parts. Empty, or `all`: every device.
     /// `none`: one device of that name, which gives nothing.
     pub ids: &'a [String],
-    /// Leaves the device `all` out.
     pub without_all: bool,
     /// Verbs of hooks to leave out; `all` stands for every hook.
     pub disabled_hooks: &'a [String],

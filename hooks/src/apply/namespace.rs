@@ -244,7 +244,6 @@ const HOSTS_USERS: u64 = 0xEFFF_FFFD;
 pub struct Process {
     pid: Pid,
     mounts: OwnedFd,
-    /// `/proc/PID/cgroup`.
     pub cgroups: String,
     /// If the process has its own user namespace: the user and group outside that are its root.
     root: Option<(u32, u32)>,
@@ -289,7 +288,6 @@ impl Process {
         self.root.is_some() || self.is_rootless
     }
 
-    /// Moves this process into the mount namespace.
     pub fn join(&self) -> Result<()> {
         use std::os::fd::AsFd;
         let kind = Some(LinkNameSpaceType::Mount);
@@ -426,7 +424,6 @@ fn read_params(found: &OwnedFd) -> rustix::io::Result<String> {
     Ok(text)
 }
 
-/// A mount of one file with these bytes, not attached yet.
 fn file_mount(folder: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", "64k")?;

@@ -29,7 +29,6 @@ pub const NEW_FILE_SYSTEMS: [&str; 9] =
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
 impl<'a> Spec<'a> {
-    /// `root.path`, relative to the bundle or absolute.
     pub fn root_path(&self) -> Result<Option<Cow<'a, str>>> {
         self.within("root", "path")?.map(|path| text("root.path", path)).transpose()
     }
@@ -283,7 +282,6 @@ const LATE_STAGE: &str = "createContainer";
 /// The first words of a command line that makes links.
 const LINKER: [&str; 2] = ["nvidia-cdi-hook", "create-symlinks"];
 
-/// Removes and adds the hooks of the edits.
 pub(super) fn edit_hooks<'a>(
     spec: &Spec<'a>,
     edits: &Settled,
@@ -368,7 +366,6 @@ fn edit_stages<'a>(
     Ok(())
 }
 
-/// True if the hook's program has one of these names.
 fn runs(item: &RawValue, names: &[String]) -> bool {
     let path = object("hooks.", item.get())
         .ok()
@@ -420,7 +417,6 @@ fn late_hook(links: &[Link]) -> Result<Option<Hook>> {
     own_hook(LATE_STAGE, args).map(Some)
 }
 
-/// Adds the devices, rules and interfaces of the edits.
 pub(super) fn edit_linux<'a>(
     spec: &Spec<'a>,
     edits: &Settled,

@@ -26,7 +26,6 @@ use crate::model::vendor::{Choice, Mistake, VendorFile};
 
 pub use interfaces::SampleContainer;
 
-/// The result of a check, and its report for programs.
 #[derive(Debug, Serialize)]
 pub struct Findings {
     config_dir: String,
@@ -37,7 +36,6 @@ pub struct Findings {
     policy: String,
     /// What the policy leaves out of the request.
     ignored: Vec<String>,
-    /// Why the container would be refused.
     refused: Option<Error>,
     /// Flags that no vendor file has, or a host that has nothing for them, so that the container
     /// starts without what it asks for.
@@ -177,7 +175,6 @@ fn unanswered(
     )))
 }
 
-/// The verdict on a host that has nothing of what the container asks for.
 fn nothing(root: &Path) -> Error {
     Error::not_found(format!(
         "{} has no device and no file of what the container asks for",
@@ -293,7 +290,6 @@ impl Findings {
         out
     }
 
-    /// What to do about mistakes in vendor files.
     fn correct_files(&self) -> String {
         let mut text =
             "What to do: correct these files, then check them: oci-decorator check".to_owned();

@@ -34,7 +34,6 @@ pub const OPTIONS: &[Opt] = &[
 /// Takes the runtime out of the other file that has it. NVIDIA's program does not have it.
 pub const REPLACE: Opt = flag(&["replace"]);
 
-/// What to do to which engine.
 // Each is an option of its own.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug)]
@@ -45,7 +44,6 @@ pub struct Order {
     pub config: Option<PathBuf>,
     /// A file beside containerd's.
     pub drop_in: Option<PathBuf>,
-    /// Hooks to add instead of the runtime.
     pub hooks: Option<Vec<Hook>>,
     /// The user named the runtime's program.
     pub is_given: bool,
@@ -96,7 +94,6 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
     .carry_out()
 }
 
-/// Errors: there is no such engine.
 pub fn engine_of(args: &ParsedArgs, word: &str, hint: &str) -> Result<Engine> {
     Engine::from_word(word).ok_or_else(|| {
         let known = Engine::ALL.map(|(name, _)| name).join(", ");

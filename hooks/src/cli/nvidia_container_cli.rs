@@ -30,7 +30,6 @@ use crate::spec::options::{
     command, complain, flag, optional, print, value, Opt, ParsedArgs, Program, Style, Takes,
 };
 
-/// The name of the program with this command line.
 pub const NAME: &str = "nvidia-container-cli";
 
 static PROGRAM: Program = Program {
@@ -217,7 +216,6 @@ fn is_program(path: &str) -> bool {
     folder.is_some_and(|folder| folder == "bin" || folder == "sbin")
 }
 
-/// Prints the versions of the driver, and every device.
 fn info(words: &ParsedArgs) -> Result<u8> {
     let (loaded, _) = loaded(words);
     let host = Host::open(&loaded.settings.root)?;

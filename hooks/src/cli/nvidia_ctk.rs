@@ -74,21 +74,18 @@ pub fn run(line: &[OsString]) -> u8 {
     done.unwrap_or_else(|error| complain(PROGRAM.name, &error))
 }
 
-/// Prints a line on standard error, with --debug.
 fn debug(words: &ParsedArgs, line: &str) {
     if words.is_set("debug") {
         warn(words, line);
     }
 }
 
-/// Prints a line on standard error, without --quiet.
 fn warn(words: &ParsedArgs, line: &str) {
     if !words.is_set("quiet") {
         let _ = writeln!(std::io::stderr(), "{}: {}", PROGRAM.name, printable(line));
     }
 }
 
-/// The settings file for a command line.
 fn place_of(words: &ParsedArgs) -> ConfigPath {
     let named = words.value("config-file").or(words.value("settings"));
     nvidia::place(named.filter(|path| !path.is_empty()).map(Path::new), true)

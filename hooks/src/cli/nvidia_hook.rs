@@ -99,7 +99,6 @@ fn prestart(place: ConfigPath, own: Option<&Path>, is_debug: bool) -> Result<u8>
     Ok(exit::DONE)
 }
 
-/// The name of the program with this command line.
 pub const CDI_HOOK: &str = "nvidia-cdi-hook";
 
 /// Runs a command line, without the program's name.

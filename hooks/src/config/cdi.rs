@@ -45,7 +45,6 @@ impl Syntax {
     }
 }
 
-/// A specification without mistakes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Document {
     pub version: String,
@@ -64,7 +63,6 @@ pub struct NamedDevice {
     pub edits: ContainerEdits,
 }
 
-/// The edits, in the terms of CDI.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerEdits {
     pub env: Vec<String>,
@@ -107,7 +105,6 @@ pub struct Rdt {
     pub is_old: bool,
 }
 
-/// The known versions, in ascending order.
 pub const VERSIONS: [&str; 8] =
     ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
@@ -177,7 +174,6 @@ fn needed(document: &Document) -> Vec<(&'static str, &'static str)> {
 /// The folders that engines read, in ascending priority.
 pub const DEFAULT_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// A file as it was found, with or without mistakes.
 #[derive(Debug)]
 pub struct SpecFile {
     pub path: PathBuf,

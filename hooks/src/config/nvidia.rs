@@ -67,9 +67,7 @@ pub enum RuntimeMode {
     Auto,
     /// As `jit-cdi`, with what NVIDIA's hook reads: capabilities and requirements.
     Legacy,
-    /// By the files of `csv_folder`.
     Csv,
-    /// By existing CDI specifications.
     Cdi,
     /// By the vendor file, as edits of the spec.
     JitCdi,
@@ -138,7 +136,6 @@ pub struct LoadedConfig {
     /// The values of the file, with defaults where there are mistakes. Only defaults if a user
     /// other than root may change the file.
     pub config: NvidiaConfig,
-    /// Every mistake of the file.
     pub problem: Option<Error>,
     /// Values with another effect than in NVIDIA's program, each with file and key.
     pub warnings: Vec<String>,
@@ -272,7 +269,6 @@ impl Reading {
     }
 }
 
-/// The number of the line that a byte of a text is on.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|b| *b == b'\n').count() + 1
 }
@@ -358,7 +354,6 @@ pub fn is_known(key: &str) -> bool {
     find(key).is_some() || is_table(key)
 }
 
-/// True if this key is a table.
 pub(super) fn is_table(key: &str) -> bool {
     let below = |name: &str| name.strip_prefix(key)?.strip_prefix('.').map(drop);
     KEYS.iter().any(|(name, _)| below(name).is_some())

@@ -17,10 +17,8 @@ use crate::model::edits::is_variable;
 use crate::model::vendor::Mistake;
 use crate::spec::config::members;
 
-/// Largest file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
-/// A file that can't be used.
 #[derive(Debug)]
 pub struct Unusable {
     pub mistakes: Vec<Mistake>,
@@ -63,7 +61,6 @@ pub fn read<T, F>(
     Ok(names.into_iter().map(read).collect())
 }
 
-/// The part of a file that was read.
 #[derive(Debug)]
 pub struct FileText {
     pub text: String,
@@ -320,7 +317,6 @@ pub enum Json<'a> {
 }
 
 impl Json<'_> {
-    /// The kind of value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -360,7 +356,6 @@ impl Json<'_> {
         }
     }
 
-    /// A whole number.
     pub fn integer(&self) -> Option<i64> {
         match self {
             // Numbers up to this limit are exact, and no field has larger ones.

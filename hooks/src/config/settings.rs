@@ -22,7 +22,6 @@ pub const VARIABLE: &str = "OCI_DECORATOR_CONFIG";
 /// What takes the value of a key over. Errors: the value is wrong.
 type Take<T> = fn(&mut T, &Value) -> Result<(), String>;
 
-/// Every key of the file.
 const KEYS: [(&str, Take<Settings>); 8] = [
     ("config-dir", |s, v| path(v).map(|v| s.config_dir = v)),
     ("root", |s, v| path(v).map(|v| s.root = v)),
@@ -34,7 +33,6 @@ const KEYS: [(&str, Take<Settings>); 8] = [
     ("interfaces", |s, v| interfaces(v).map(|v| s.interfaces = v)),
     ("scheduler", |s, v| boolean(v).map(|v| s.scheduler = v)),
 ];
-/// Every key of that table.
 const POLICY_KEYS: [(&str, Take<Policy>); 7] = [
     ("environment", |p, v| word(v, &Who::WORDS).map(|v| p.environment = v)),
     ("annotations", |p, v| word(v, &Who::WORDS).map(|v| p.annotations = v)),
@@ -61,7 +59,6 @@ pub struct Settings {
     pub scheduler: bool,
 }
 
-/// Settings as far as they could be read.
 #[derive(Debug, Default)]
 pub struct LoadedSettings {
     /// The values of the file, with defaults where there are mistakes. Only defaults if a user
@@ -182,7 +179,6 @@ pub fn named_by_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// The part of the file that was read.
 pub(super) struct File {
     pub(super) text: String,
     /// Why this is not the whole file, or not its exact text.
@@ -235,7 +231,6 @@ pub(super) fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// The settings of the text, and every mistake in it.
 fn parse(text: &str) -> (Settings, Vec<String>) {
     let mut mistakes = Vec::new();
     let table = parse_toml(text).unwrap_or_else(|error| {

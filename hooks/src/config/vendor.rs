@@ -15,7 +15,6 @@ use crate::model::edits::{glob_matches, has_open_bracket, is_pattern, lies_in};
 use crate::model::request::Interface;
 use crate::model::vendor::{device_name, Broken, Inventory, Mistake, Vendor, VendorFile};
 
-/// The members of a vendor file.
 pub const FIELDS: [&str; 12] = [
     "$schema",
     "version",
@@ -30,9 +29,7 @@ pub const FIELDS: [&str; 12] = [
     "interfaces",
     "aliases",
 ];
-/// The required members.
 pub const REQUIRED: [&str; 3] = ["activation_flag", "driver_feature", "inventory"];
-/// The members of a feature of the inventory.
 pub const INVENTORY_FIELDS: [&str; 5] =
     ["devices", "directories", "binaries", "libraries", "miscellaneous"];
 /// Values of a flag that do not name a feature.

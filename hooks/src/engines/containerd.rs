@@ -26,7 +26,6 @@ const OLD: &str = "io.containerd.runtime.v1.linux";
 const DEFAULT: &str = "default_runtime_name";
 const CDI: &str = "enable_cdi";
 
-/// The text with the runtime.
 pub fn with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<String> {
     let mut document = parse(text)?;
     let main = others.last().map(|text| parse(text)).transpose()?;
@@ -74,7 +73,6 @@ pub fn without(text: &str, name: &str, is_drop_in: bool) -> Result<String> {
     Ok(toml_text::text_of(&document))
 }
 
-/// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
     let plugin = plugin_of(version_of(&document, None))?;
@@ -88,7 +86,6 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(Some(program.unwrap_or_default().to_owned()))
 }
 
-/// True if the text makes the runtime the default one.
 pub fn is_default(text: &str, name: &str) -> bool {
     let read = || {
         let document = parse(text)?;

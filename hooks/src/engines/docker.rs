@@ -43,7 +43,6 @@ fn without_default(text: &str, name: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let root = parse(text)?;
     let entry = root[RUNTIMES].get(name);

@@ -10,13 +10,11 @@ use serde_json::json;
 use crate::engines::{change, links, Done};
 use crate::error::{Error, Result};
 
-/// The default folder of the engines.
 pub const FOLDER: &str = "/usr/share/containers/oci/hooks.d";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     pub file: PathBuf,
-    /// The program that engines start.
     pub program: String,
     pub stage: &'static str,
 }

@@ -15,10 +15,8 @@ pub const NAMES: [&str; 8] = [
     "nvidia-cdi-hook",
     "nvidia-container-cli",
 ];
-/// This program's own names.
 const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
 
-/// True for the path or name of one of our programs.
 pub fn is_name_of_ours(program: &str) -> bool {
     let name = Path::new(program).file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| NAMES.contains(&name) || OWN.contains(&name))
@@ -27,7 +25,6 @@ pub fn is_name_of_ours(program: &str) -> bool {
 pub struct Links<'a> {
     folder: &'a Path,
     program: &'a Path,
-    /// Where the links lead.
     pub target: PathBuf,
 }
 
@@ -125,7 +122,6 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Errors: there are foreign files.
 fn refuse(foreign: &[PathBuf]) -> Result<()> {
     let Some(first) = foreign.first() else {
         return Ok(());

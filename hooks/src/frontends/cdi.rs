@@ -94,7 +94,6 @@ pub struct Registry<'a> {
     places: FxHashMap<(&'a str, &'a str), Vec<CdiMatch<'a>>>,
 }
 
-/// A device and its specification.
 #[derive(Debug, Clone, Copy)]
 pub struct CdiMatch<'a> {
     pub file: &'a SpecFile,
@@ -103,7 +102,6 @@ pub struct CdiMatch<'a> {
 }
 
 impl<'a> Registry<'a> {
-    /// Errors name the folders.
     pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
         let mut places: FxHashMap<_, Vec<CdiMatch>> = FxHashMap::default();
         for file in files {
@@ -334,7 +332,6 @@ fn missing(what: &str, path: &str, error: rustix::io::Errno) -> Error {
 // start, so a spec gets it only if the host's driver would let its programs make nodes. The front
 // end `hook` does it itself.
 
-/// The stage of these hooks.
 const STAGE: &str = "createContainer";
 
 /// Adds what the hook would do, or else the hook.

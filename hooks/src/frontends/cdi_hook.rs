@@ -163,7 +163,6 @@ fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
 }
 
 const CACHE: &str = "etc/ld.so.cache";
-/// Folders that every loader searches.
 const LOADER_FOLDERS: [&str; 4] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
 
 /// Merges the libraries of the folders into the image's caches. If the image's own cache knows a
@@ -252,7 +251,6 @@ const DIRECTORIES: &str = "create-directories";
 /// The folder of newer libraries in NVIDIA's images.
 const COMPAT_FOLDER: &str = "/usr/local/cuda/compat";
 
-/// A command with its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
     CreateSymlinks(Vec<Link>),
@@ -272,7 +270,6 @@ pub enum Verb {
 /// Makes a command of its options. Errors: a value is wrong.
 type Make = fn(&ParsedArgs) -> Result<Verb>;
 
-/// The options of every command.
 const COMMON: [Opt; 3] = [value(&["container-spec"]), flag(&["debug"]), flag(&["quiet"])];
 
 /// The command, and a file with the state. Errors: an unknown option of a known command, or an
@@ -357,7 +354,6 @@ fn folders(words: &ParsedArgs) -> Result<Vec<String>> {
     }
 }
 
-/// Reads each `TARGET::LINK`.
 fn links(words: &ParsedArgs) -> Result<Vec<Link>> {
     let link = |text: &String| {
         let parts: Vec<&str> = text.split("::").collect();

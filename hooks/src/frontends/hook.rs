@@ -30,12 +30,10 @@ pub const STAGES: [&str; 2] = ["prestart", "createRuntime"];
 /// stages the program does nothing.
 pub const IDLE_STAGES: [&str; 4] = ["createContainer", "startContainer", "poststart", "poststop"];
 
-/// True for the name of a stage of OCI hooks.
 pub fn is_stage(word: &str) -> bool {
     STAGES.contains(&word) || IDLE_STAGES.contains(&word)
 }
 
-/// Largest state that is read, in bytes.
 const MAX_STATE: u64 = 1 << 20;
 
 /// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it, under NVIDIA's name or our

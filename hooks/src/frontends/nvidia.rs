@@ -175,7 +175,6 @@ pub fn named(name: &str, mut loaded: LoadedConfig) -> LoadedConfig {
     loaded
 }
 
-/// True for a name of NVIDIA's runtime.
 pub fn is_name(name: &str) -> bool {
     NAMES.iter().any(|(known, _)| *known == name)
 }
@@ -235,7 +234,7 @@ impl Nvidia<'_> {
         }
         if container.is_scheduled {
             let list = DeviceList::of([container.environment.get(DEVICES).unwrap_or_default()]);
-            add(&[RequestSource::Scheduler], format!("{} of the scheduler", CUDA), list);
+            add(&[RequestSource::Scheduler], format!("{CUDA} of the scheduler"), list);
         }
         for request in &mut found {
             self.complete(request, container, is_tegra);
@@ -434,7 +433,6 @@ pub fn below(request: &ContainerRequest) -> Vec<String> {
         .collect()
 }
 
-/// True for `vendor/class=device`.
 pub fn is_qualified(name: &str) -> bool {
     let parts = name.split_once('=').and_then(|(kind, device)| {
         let (vendor, class) = kind.split_once('/')?;

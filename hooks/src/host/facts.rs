@@ -236,7 +236,6 @@ impl Host {
         (!is_same).then(|| format!("/{folder} has other partitions"))
     }
 
-    /// The partitions of a GPU.
     fn parts(&self, folder: &str) -> BTreeSet<Partition> {
         let numbered = |folder: &str, start: &str| -> Vec<(u32, String)> {
             let names = self.names_in(folder).unwrap_or_default().into_iter();

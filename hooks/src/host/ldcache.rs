@@ -299,7 +299,6 @@ pub fn put_compat(root: &Root, compat: Option<&str>) -> rustix::io::Result<()> {
     }
 }
 
-/// The folders that a drop-in lists.
 pub fn listed_folders(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| line.starts_with('/'))
 }

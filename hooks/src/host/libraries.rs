@@ -209,7 +209,6 @@ fn target(link: &Link) -> Option<String> {
 // and further parts on demand: a library of 100 MB costs three reads. The flags are those of glibc's
 // `sysdeps/generic/ldconfig.h`.
 
-/// The fields of one library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     pub soname: Option<String>,

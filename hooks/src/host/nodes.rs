@@ -37,7 +37,6 @@ const MIG_FOLDER: &str = "proc/driver/nvidia/capabilities/mig";
 pub enum Class {
     /// A control node, which every choice gets.
     Common,
-    /// A device that can be chosen.
     Unit,
     /// Belongs to a unit, and comes with it: a graphics node, or a node of a MIG partition.
     Part,
@@ -224,7 +223,6 @@ fn by_facts(host: &Host, own: &[(u32, &str)], facts: &Facts) -> Vec<Unit> {
     facts.devices.iter().map(unit).collect()
 }
 
-/// The number at the end of a name.
 pub fn trailing_number(path: &str) -> Option<u32> {
     let at = path.rfind(|c: char| !c.is_ascii_digit())? + 1;
     path[at..].parse().ok()
@@ -376,7 +374,6 @@ fn node_paths<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Erro
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
     pub is_all: bool,
-    /// Positions in the list of units.
     pub units: BTreeSet<usize>,
     /// Paths of every node that the choice needs.
     pub nodes: BTreeSet<String>,
@@ -400,7 +397,6 @@ pub fn choose(request: &DeviceRequest, units: &[Unit], has_facts: bool) -> Resul
 }
 
 impl Chosen {
-    /// Every unit, with every part.
     pub fn all(units: &[Unit]) -> Self {
         let mut chosen = Self { is_all: true, ..Self::default() };
         for (at, unit) in units.iter().enumerate() {
@@ -412,7 +408,6 @@ impl Chosen {
         chosen
     }
 
-    /// One unit, or one of its parts.
     pub fn one(units: &[Unit], at: usize, part: Option<usize>) -> Self {
         let mut chosen = Self::default();
         chosen.add(units, at, part);
@@ -577,7 +572,6 @@ pub struct GatedDevices {
     pub variable: Option<&'static str>,
     /// Their names below `/dev`.
     pub patterns: &'static [&'static str],
-    /// Files that go with them, if the host has them.
     files: &'static [&'static str],
     /// The kernel module that makes them.
     pub module: &'static str,

@@ -316,7 +316,6 @@ pub fn resolve_all(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Note>)> {
     Ok((edits, notes))
 }
 
-/// Which lines of an inventory are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     Missing,

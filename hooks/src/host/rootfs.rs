@@ -293,7 +293,6 @@ pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
 /// Links in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// The file that a path leads to.
 #[derive(Debug)]
 pub struct OpenedPath {
     /// Opened with `O_PATH`.
@@ -311,7 +310,6 @@ pub struct Distrust {
 }
 
 impl Distrust {
-    /// What to do about it.
     pub fn resolution(&self) -> String {
         let path = self.path.display();
         format!("correct the owner and the mode: chown -h root {path} && chmod go-w {path}")

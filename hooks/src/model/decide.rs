@@ -163,7 +163,6 @@ fn judge(
     ))
 }
 
-/// Decisions as they are made.
 struct Decider<'a, 'r> {
     files: &'a [VendorFile],
     container: &'r ContainerRequest<'r>,

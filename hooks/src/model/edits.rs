@@ -49,7 +49,6 @@ pub struct Hook {
     pub timeout: Option<u32>,
 }
 
-/// A symbolic link in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Path in the container.
@@ -139,11 +138,9 @@ pub struct Edits {
     pub described: Vec<DescribedMount>,
     /// `NAME=value`, which replaces the container's own value.
     pub environment: Vec<String>,
-    /// Variables to remove.
     pub unset: Vec<String>,
     /// Groups that the container's process joins.
     pub groups: Vec<u32>,
-    /// Hooks to add.
     pub hooks: Vec<Hook>,
     /// Hooks at the stage `prestart` to remove, by the base names of their programs.
     pub replaced_hooks: Vec<String>,
@@ -224,7 +221,6 @@ pub fn is_variable(entry: &str) -> bool {
     !entry.starts_with('=') && entry.contains('=') && !entry.contains('\0')
 }
 
-/// The name of an entry of an environment.
 pub fn variable_name(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }
@@ -311,7 +307,6 @@ pub struct Device {
     pub kind: char,
     pub major: u32,
     pub minor: u32,
-    /// Permission bits.
     pub mode: u32,
     /// `None`: the user of the container's process.
     pub uid: Option<u32>,
@@ -363,7 +358,6 @@ impl fmt::Display for Access {
 /// After this many links a path leads nowhere: the kernel's own limit (`path_resolution(7)`).
 const MAX_LINKS: u32 = 40;
 
-/// True if the path is the folder or lies in it.
 pub fn lies_in(path: &str, folder: &str) -> bool {
     folder == "/"
         || path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -410,7 +404,6 @@ pub enum At {
     Nothing,
     /// Something, without a link in the path.
     Something,
-    /// The path has a link in it.
     Link,
 }
 
@@ -479,7 +472,6 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     Some((if folder.is_empty() { "." } else { folder }, name))
 }
 
-/// True if the text has a character that makes it a pattern.
 pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }

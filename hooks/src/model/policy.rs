@@ -54,7 +54,6 @@ pub struct Policy {
     pub environment: Who,
     /// Mounts that stand for devices.
     pub mounts: Who,
-    /// Names of CDI devices.
     pub cdi: Who,
     pub on_refusal: OnRefusal,
     /// Vendors by the names of their files, without `.json`. `None`: every vendor.
@@ -167,7 +166,6 @@ impl Policy {
                 .any(|source| self.may_use(source) && request.requests_by(source, flag))
     }
 
-    /// Whether a feature may be asked for.
     pub fn allows(&self, vendor: &str, feature: &str) -> bool {
         match self.allowed(vendor) {
             None => false,

@@ -65,7 +65,6 @@ pub enum RequestSource {
 }
 
 impl RequestSource {
-    /// The sources of a flag.
     pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
 
     /// Its key in the policy's settings, which messages use too.
@@ -114,7 +113,6 @@ impl<'a> ContainerRequest<'a> {
         !self.reserved.is_empty()
     }
 
-    /// The value that a source gives to a flag.
     pub fn get(&self, source: RequestSource, flag: &str) -> Option<&str> {
         self.values(source, flag).next()
     }
@@ -190,7 +188,6 @@ impl<'a> Environment<'a> {
         found
     }
 
-    /// True if an entry consists of this name only.
     pub fn bare_of(&self, name: &str) -> bool {
         self.0.iter().any(|entry| entry == name)
     }
@@ -225,7 +222,6 @@ impl<'a> Annotations<'a> {
         }
     }
 
-    /// The flags that ask for something.
     pub fn asking(&self) -> impl Iterator<Item = &str> {
         let asks = |value| asked(Some(value)).is_some();
         self.0.iter().filter(move |(_, value)| asks(value)).map(|(flag, _)| &**flag)
@@ -246,7 +242,6 @@ pub fn asked(value: Option<&str>) -> Option<Features> {
     }
 }
 
-/// What a word stands for.
 pub fn by_word<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
     words.iter().find(|(known, _)| *known == word).map(|(_, what)| *what)
 }
@@ -291,7 +286,6 @@ pub struct DeviceRequest {
     pub interface: Option<Interface>,
     /// The sources, all of which the policy has to allow. A flag's is judged with its value.
     pub sources: Vec<RequestSource>,
-    /// What requests them, for messages.
     pub by: String,
     pub devices: DeviceList,
     pub features: Features,
@@ -381,7 +375,6 @@ pub enum Backend {
     VendorFile,
     /// Lists of host files, as NVIDIA's Jetson boards have them.
     Csv,
-    /// CDI specifications, by the devices' names.
     Cdi,
 }
 
@@ -429,7 +422,6 @@ pub enum Channels {
 pub const MIG_RIGHTS: [(&str, &str); 2] =
     [("NVIDIA_MIG_CONFIG_DEVICES", "config"), ("NVIDIA_MIG_MONITOR_DEVICES", "monitor")];
 
-/// What a condition is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     Cuda,
@@ -545,7 +537,6 @@ impl Requirement {
         }
     }
 
-    /// Whether a condition of it is about the subject.
     pub fn is_about(&self, subject: Subject) -> bool {
         let mut parts = self.text.split([' ', ',']);
         parts.any(|part| parse(part).is_some_and(|condition| condition.subject == subject))

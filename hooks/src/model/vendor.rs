@@ -27,7 +27,6 @@ impl Inventory {
     }
 }
 
-/// A vendor file without mistakes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vendor {
     pub version: Option<String>,
@@ -130,9 +129,7 @@ pub struct VendorFile {
 #[derive(Debug, Default)]
 pub struct Broken {
     pub mistakes: Vec<Mistake>,
-    /// Activation flags that its text appears to name.
     pub flags: Vec<String>,
-    /// Interfaces that its text appears to name.
     pub interfaces: Vec<Interface>,
 }
 
@@ -163,7 +160,6 @@ impl VendorFile {
         })
     }
 
-    /// The CDI kind of its devices.
     pub fn kind(&self) -> String {
         let own = self.content.as_ref().ok();
         let own = own.and_then(|vendor| vendor.cdi_kind.clone());

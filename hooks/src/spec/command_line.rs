@@ -14,7 +14,6 @@ use std::path::PathBuf;
 const UNKNOWN: &str = "it has an option that is unknown, cut off or joined with its value";
 const NAME: &str = "runc, crun and youki want exactly one name for a container";
 
-/// The format of the log that the engine asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
     #[default]
@@ -166,7 +165,6 @@ fn may_name_a_file(name: &[u8]) -> bool {
     ["bundle", "config", "f"].iter().any(|known| known.as_bytes().starts_with(name))
 }
 
-/// What an option means to this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Bundle,
@@ -175,7 +173,6 @@ enum Meaning {
     Format,
     /// Takes a value that doesn't matter.
     Value,
-    /// Takes no value.
     Flag,
 }
 
@@ -201,7 +198,6 @@ const CREATE: &Names = &[
     (Meaning::Flag, "ext-unix-sk shell-job file-locks auto-dedup lazy-pages help h ? usage"),
 ];
 
-/// Commands that make a container.
 const CREATING: [&str; 3] = ["create", "run", "restore"];
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::log::brief;
 use crate::model::request::{AskingMount, ContainerRequest, ANNOTATION_PREFIX};
 
-/// Largest config.json that is read, in bytes.
 pub const MAX_CONFIG: u64 = 64 << 20;
 /// The capability whose presence in the bounding set makes a container privileged.
 const PRIVILEGE: &str = "CAP_SYS_ADMIN";
@@ -33,7 +32,6 @@ pub struct ScanScope<'w> {
 /// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
 pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
 
-/// The text of a spec and its members.
 #[derive(Debug)]
 pub struct Spec<'a> {
     pub text: &'a str,
@@ -82,7 +80,6 @@ impl<'a> ContainerConfig<'a> {
         request
     }
 
-    /// The programs of the hooks at these stages, by their paths.
     pub fn hooks_at(&self, stages: &[&str]) -> Vec<String> {
         let spec = self.spec.as_ref().ok();
         let hooks = spec.and_then(|spec| read::<RawObject>(spec.members.get("hooks")));
@@ -97,12 +94,10 @@ fn read<'a, T: Deserialize<'a>>(value: Option<&'a RawValue>) -> Option<T> {
     serde_json::from_str(value?.get()).ok()
 }
 
-/// The strings of a list.
 fn texts(value: Option<&RawValue>) -> impl Iterator<Item = Cow<'_, str>> {
     read::<Vec<&RawValue>>(value).unwrap_or_default().into_iter().filter_map(lossy_text)
 }
 
-/// The objects of a list.
 fn objects(value: Option<&RawValue>) -> Vec<RawObject<'_>> {
     let items: Vec<&RawValue> = read(value).unwrap_or_default();
     items.into_iter().filter_map(|item| read(Some(item))).collect()
@@ -135,7 +130,6 @@ fn add_annotations<'a>(
     }
 }
 
-/// Mounts that may be requests.
 fn mounts<'a>(value: Option<&'a RawValue>, folder: &str) -> Vec<AskingMount<'a>> {
     // The folder's own name has no character that JSON needs to escape.
     let name = folder.rsplit('/').next().unwrap_or(folder);
@@ -298,7 +292,6 @@ pub fn members<'de, A: MapAccess<'de>, V: Deserialize<'de>>(
     Ok(members)
 }
 
-/// A JSON string literal for this text.
 pub fn quote(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }

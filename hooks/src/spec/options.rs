@@ -40,7 +40,6 @@ pub const fn flag(names: &'static [&'static str]) -> Opt {
     Opt { key: names[0], names, takes: Argument::Truth, variables: &[] }
 }
 
-/// An option with a value.
 pub const fn value(names: &'static [&'static str]) -> Opt {
     Opt { key: names[0], names, takes: Argument::Value, variables: &[] }
 }
@@ -114,7 +113,6 @@ impl ParsedArgs {
         Self { command: command.to_owned(), help, ..Self::default() }
     }
 
-    /// The error of a mistake in the line.
     pub fn wrong(&self, problem: &str) -> Error {
         let gap = if self.command.is_empty() { "" } else { ": " };
         let error = Error::usage(format!("{}{gap}{problem}", self.command));
@@ -252,7 +250,6 @@ impl ParsedArgs {
         }
     }
 
-    /// Every mention of an option.
     pub fn each<'a>(
         &'a self,
         option: &'a str,
@@ -260,7 +257,6 @@ impl ParsedArgs {
         self.given.iter().filter(move |given| given.option == option)
     }
 
-    /// The last value of an option.
     pub fn value(&self, option: &str) -> Option<&str> {
         let mut given = self.given.iter().rev();
         let last = given.find(|given| given.option == option)?;
@@ -339,7 +335,6 @@ pub struct Command {
     pub run: fn(&ParsedArgs) -> Result<u8>,
 }
 
-/// A command that takes only options.
 pub const fn command(
     name: &'static str,
     options: &'static [Opt],
@@ -368,7 +363,6 @@ pub struct Program {
     pub name: &'static str,
     pub version: &'static str,
     pub style: Style,
-    /// The options before the command.
     pub options: &'static [Opt],
     pub commands: &'static [Command],
     /// The help, and those of commands that have their own.

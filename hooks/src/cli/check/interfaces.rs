@@ -16,11 +16,9 @@ use crate::model::decide::pick;
 use crate::model::edits::Edits;
 use crate::model::request::{Backend, ContainerRequest, DeviceList, DeviceRequest};
 
-/// The container that the command line describes.
 #[derive(Debug, Default)]
 pub struct SampleContainer {
     pub environment: Vec<String>,
-    /// Keys and values.
     pub annotations: Vec<(String, String)>,
     pub privileged: bool,
 }
@@ -38,7 +36,6 @@ impl SampleContainer {
     }
 }
 
-/// The result, and the names of the program that have it.
 #[derive(Debug, Serialize)]
 pub struct NameResult {
     names: Vec<&'static str>,
@@ -50,7 +47,6 @@ pub struct NameResult {
 struct Outcome {
     /// The variables and annotations that ask, the requested devices, and the way they are given.
     asks: Vec<Asked>,
-    /// What the container gets, by kind.
     #[serde(serialize_with = "as_object")]
     gets: Parts,
     notes: Vec<String>,
@@ -76,7 +72,6 @@ pub struct NameResults {
     /// The path of the settings. `None`: the file does not exist, and the defaults count.
     #[serde(rename = "nvidia_config")]
     pub file: Option<String>,
-    /// Every mistake in them.
     #[serde(rename = "nvidia_problem")]
     pub problem: Option<Error>,
     /// Values with another effect than in NVIDIA's program, and keys that have none here.

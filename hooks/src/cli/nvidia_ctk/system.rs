@@ -114,7 +114,6 @@ impl<'a> Work<'a> {
         self.root.join("dev").join(&node.path)
     }
 
-    /// The existing nodes of NVIDIA.
     fn found(&self) -> Result<Vec<Node>> {
         let mut nodes = Vec::new();
         for folder in ["", "nvidia-caps/", "nvidia-caps-imex-channels/"] {
@@ -242,7 +241,6 @@ pub fn gpus() -> Vec<u32> {
 // Source: the driver's `README.txt`, chapter "Manually creating device files", and
 // <https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#device-nodes>
 
-/// A character device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Below `/dev`.
@@ -303,7 +301,6 @@ impl Majors {
         (nodes, missing)
     }
 
-    /// The nodes of GPUs with these minor numbers.
     pub fn gpus(self, minors: &[u32]) -> Vec<Node> {
         let gpus = self.gpu.into_iter().flat_map(|major| {
             let path = |minor| format!("nvidia{minor}");

@@ -65,7 +65,6 @@ impl Reader {
         document
     }
 
-    /// A device, and whether it has annotations.
     fn device(&mut self, key: &str, node: &Json) -> (NamedDevice, bool) {
         let members = &self.members(key, node, &["name", "annotations", "containerEdits"]);
         let name = self.required(key, members, "name");
@@ -282,7 +281,6 @@ struct Open {
     node: Value,
     key: Option<String>,
     anchor: usize,
-    /// The number of values before it.
     before: usize,
 }
 

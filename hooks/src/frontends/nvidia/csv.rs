@@ -24,7 +24,6 @@ const MADE: [&str; 4] = ["/dev", "/proc", "/sys", ""];
 /// The name of the feature that stands for the files.
 const FEATURE: &str = "csv";
 
-/// The content of the files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     devices: Vec<String>,
@@ -200,7 +199,6 @@ impl Lines {
     }
 }
 
-/// A link, and the links that follow it.
 fn chain(host: &Host, path: &str) -> Vec<Link> {
     let mut links = Vec::new();
     let mut path = path.to_owned();

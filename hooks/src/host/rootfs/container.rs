@@ -87,7 +87,6 @@ impl Rootfs {
 }
 
 impl Rootfs {
-    /// The type of the file with this name in a folder.
     fn kind_in(&self, folder: &str, name: &str) -> rustix::io::Result<Option<FileType>> {
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|(path, _)| path != folder) {

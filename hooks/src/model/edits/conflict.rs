@@ -19,7 +19,6 @@ use crate::model::edits::{
     Link, Mount,
 };
 
-/// The path of the library cache.
 const CACHE: &str = "/etc/ld.so.cache";
 
 /// Edits that hide nothing of the container's own. Appliers take only these. No path in the
@@ -31,7 +30,6 @@ pub struct Settled {
     edits: Edits,
     /// Devices whose nodes are in one of the container's own mounts.
     allowed: Vec<Device>,
-    /// The paths of file systems that are made new for the container.
     pub new_file_systems: Vec<String>,
     /// Links in file systems that the runtime makes new. They can only be made after that.
     pub late_links: Vec<Link>,
@@ -185,7 +183,6 @@ impl Edits {
 }
 
 impl Settled {
-    /// Every device that the container may use.
     pub fn allowed(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().chain(&self.allowed)
     }
@@ -321,12 +318,10 @@ pub(super) struct Container<'a> {
     places: Vec<PlacedMount<'a>>,
     by_path: MountsByPath,
     image: &'a dyn Image,
-    /// The folders of our paths.
     folders: FxHashMap<String, Folder>,
 }
 
 struct Folder {
-    /// Its real path.
     place: String,
     at: At,
     /// No mount is at it, in it or around it.
@@ -366,7 +361,6 @@ impl<'a> Container<'a> {
         self.places.push(PlacedMount { path, mounted });
     }
 
-    /// The path of a mount, by its position.
     pub(super) fn path(&self, place: usize) -> &str {
         &self.places[place].path
     }
@@ -513,7 +507,6 @@ impl MountsByPath {
         self.0.insert(path.to_owned(), number);
     }
 
-    /// The mounts near a clean path.
     pub fn near(&self, path: &str) -> NearbyMounts {
         let above =
             path.rmatch_indices('/').map(|(end, _)| if end == 0 { "/" } else { &path[..end] });
