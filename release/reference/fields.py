@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from provision.catalogue.fields import (
+    BranchFacts,
     CardGeneration,
     DraDriver,
     Hardware,
@@ -23,6 +24,7 @@ from provision.catalogue.fields import (
     InstalledFeature,
     KnownKernels,
     Patch,
+    Upstream,
 )
 from provision.catalogue.recipe import Flavour
 from provision.catalogue.source_models import (
@@ -34,7 +36,6 @@ from provision.catalogue.source_models import (
     RunfileReleases,
     UserFile,
 )
-from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import (
     ArchiveConfig,
     CdiConfig,

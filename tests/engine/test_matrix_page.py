@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
-from provision.build.diagnosis import SourceError
+from provision.build.output import SourceError
 from provision.files import templates_dir
 from provision.fleet import Cell, Column, Row
 from provision.fleet.results import MatrixReport, render_page, result_of

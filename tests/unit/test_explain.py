@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import make_pin
-from provision.build.diagnosis import build_error
+from provision.build.output import BuildStream, build_error
 from provision.distros import Failure, distro_named, family_of
 from provision.distros.family import HeadersGoneError
-from provision.engine.stream import BuildStream
 from provision.errors import (
     DeniedError,
     NotFoundError,

@@ -13,8 +13,8 @@ from pathlib import Path
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired
 from provision.catalogue import Catalogue
+from provision.catalogue.fields import CHANNELS, is_of
 from provision.catalogue.suitability import AUTO, cards_of, require_suitable
-from provision.catalogue.upstream import CHANNELS, is_of
 from provision.config import Config
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import pci_devices

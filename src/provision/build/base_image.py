@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from provision import distros
+from provision.build.output import transfer
 from provision.build.workspace import Settings
 from provision.documents import mistakes_of
 from provision.engine.docker_api import (
@@ -23,7 +24,6 @@ from provision.engine.docker_api import (
     Message,
     split_reference,
 )
-from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, names_of
 from provision.progress import Note, report

@@ -24,8 +24,15 @@ from pydantic import ValidationError
 
 from provision.build.base_image import ensure_base
 from provision.build.context_files import context_files
-from provision.build.diagnosis import OTHER_PLATFORM, build_error, is_layer_lost
 from provision.build.dockerfile import RenderedContext
+from provision.build.output import (
+    OTHER_PLATFORM,
+    BuildStream,
+    StepRecord,
+    build_error,
+    is_layer_lost,
+    layers_of,
+)
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
@@ -35,7 +42,6 @@ from provision.engine.docker_api import (
     Image,
     read_file,
 )
-from provision.engine.stream import BuildStream, StepRecord, layers_of
 from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError, UntrustedError, redact
 from provision.files import lock, mark_used, write_atomic

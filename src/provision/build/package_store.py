@@ -168,7 +168,7 @@ class PackageStore:
                 return path
         raise self._missing(name, sha256, errors)
 
-    def closure(self, key: str) -> Closure | None:
+    def kept(self, key: str) -> Closure | None:
         """Return a solved closure and mark it as used; None: it is missing or damaged."""
         path = self._closure_path(key)
         closure = load_if_readable(path, Closure)

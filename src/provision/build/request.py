@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pydantic import ValidationError
 
 from provision.build.workspace import Settings
+from provision.catalogue.fields import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.catalogue.suitability import Card
-from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
 from provision.errors import NotFoundError, UsageError

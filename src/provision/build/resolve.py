@@ -37,7 +37,7 @@ from provision.build.request import (
     own_kernel,
     packaged_distro,
 )
-from provision.build.session import SolvingSession
+from provision.build.solve import SolvingSession
 from provision.build.trees import (
     Toolchain,
     Tree,
@@ -132,7 +132,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
             pin = Pin(**inputs, base=base, compiler=None, headers=(), packages=())
             return Resolved(pin, entry, sources.urls)
         base = session.base()
-        closure = session.closure(kernel, sources.needs, toolchain)
+        closure = session.solve(kernel, sources.needs, toolchain)
     pin = Pin(
         **inputs,
         base=base,

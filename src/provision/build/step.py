@@ -2,7 +2,7 @@
 
 ``python3 step.py NAME ARGUMENT…`` calls ``main`` of the module NAME beside this file, on Python's
 standard library only (3.9 or newer). A failure ends with status 1 and lines that begin with NAME,
-by which ``diagnosis.py`` says what to do; never with a traceback:
+by which ``output.py`` says what to do; never with a traceback:
 
 * ``NAME: …``: what the program itself refuses, by an exception that it defines.
 * ``NAME: failed: …``: a program that it started, or a file that it could not read or write.

@@ -14,6 +14,7 @@ from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
+from provision.catalogue.fields import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.catalogue.recipe import Standing
 from provision.catalogue.suitability import (
     Card,
@@ -23,7 +24,6 @@ from provision.catalogue.suitability import (
     no_common_driver,
     require_kernel,
 )
-from provision.catalogue.upstream import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.archive import compare_versions

@@ -19,15 +19,16 @@ from pydantic import (
 )
 
 from provision.catalogue.fields import (
+    CHANNELS,
     DraDriver,
     Hardware,
     Installed,
     KnownKernels,
     Licence,
     Patch,
+    Upstream,
 )
 from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
-from provision.catalogue.upstream import CHANNELS, Upstream
 from provision.documents import Frozen, default
 from provision.errors import NotFoundError, choices
 from provision.manifest import Check, Container, HostNeeds

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from provision.catalogue.fields import CardGeneration, version_matches
+from provision.catalogue.fields import CHANNELS, CardGeneration, version_matches
 from provision.catalogue.recipe import Known, Recipe
-from provision.catalogue.upstream import CHANNELS
 from provision.config import Untried
 from provision.errors import NotFoundError
 from provision.host.facts import PciDevice

@@ -13,7 +13,7 @@ import click
 
 from provision.build.resolve import pin_document
 from provision.build.workspace import Settings
-from provision.catalogue.upstream import DEFAULT_VERSION
+from provision.catalogue.fields import DEFAULT_VERSION
 from provision.cli import options
 from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from provision.build.request import VersionRequest
 from provision.build.versions import suitable_versions
 from provision.catalogue import Recipe
-from provision.catalogue.upstream import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
+from provision.catalogue.fields import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.distros.archive import version_key
 from provision.documents import Frozen, like
 from provision.errors import NotFoundError, UsageError

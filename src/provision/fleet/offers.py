@@ -9,12 +9,12 @@ from dataclasses import replace
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
 from provision.build.request import DriverRequest, VersionRequest, choose_distro, is_whole
-from provision.build.session import SolvingSession, required_components
+from provision.build.solve import SolvingSession, required_components
 from provision.build.versions import follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
+from provision.catalogue.fields import is_of
 from provision.catalogue.suitability import Card, flavour_for
-from provision.catalogue.upstream import is_of
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.archive import Archive
 from provision.errors import NotFoundError, UsageError

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from pydantic import ConfigDict, Field
 
 import provision
-from provision.build.diagnosis import SourceError
+from provision.build.output import SourceError
 from provision.distros.archive import version_key
 from provision.documents import Frozen, load_json
 from provision.errors import ExitCode, NotFoundError, ProvisionError, redact

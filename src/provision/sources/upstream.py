@@ -24,8 +24,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter
 
-from provision.catalogue.recipe import Recipe
-from provision.catalogue.upstream import (
+from provision.catalogue.fields import (
     CHANNELS,
     NEWEST_WITHOUT_KINDS,
     BranchFacts,
@@ -35,6 +34,7 @@ from provision.catalogue.upstream import (
     Upstream,
     UpstreamSource,
 )
+from provision.catalogue.recipe import Recipe
 from provision.distros.archive import compare_versions, version_key
 from provision.documents import Foreign, Frozen, load_if_readable, refusing
 from provision.errors import ProvisionError

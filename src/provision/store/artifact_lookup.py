@@ -20,8 +20,8 @@ from provision.build.request import (
 from provision.build.versions import cards_for, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
+from provision.catalogue.fields import CHANNELS, DEFAULT_VERSION
 from provision.catalogue.suitability import chosen_flavour, is_refused, require_kernel
-from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import write_atomic
 from provision.host.kernels import machine

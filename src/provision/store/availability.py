@@ -12,7 +12,7 @@ from provision.build.request import (
     DriverRequest,
     choose_distro,
 )
-from provision.build.session import SolvingSession
+from provision.build.solve import SolvingSession
 from provision.build.versions import (
     cards_for,
     files_of,

@@ -13,7 +13,7 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from kit.host_tree import DRIVER, NEXT
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.output import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage

@@ -12,7 +12,6 @@ from typing import IO, Any, cast
 import pytest
 
 from kit.artifact import make_pin
-from provision.build.diagnosis import BuildError
 from provision.build.dockerfile import RenderedContext
 from provision.build.image import (
     DIGEST_LABEL,
@@ -25,6 +24,7 @@ from provision.build.image import (
     remove_layers,
     remove_toolchain,
 )
+from provision.build.output import BuildError
 from provision.build.package_store import PackageStore
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings

@@ -61,11 +61,11 @@ def test_other_content_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_closure_is_what_was_kept(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    assert store.closure(KEY) is None
+    assert store.kept(KEY) is None
     store.keep(KEY, closure(b"one"))
-    assert store.closure(KEY) == closure(b"one")
+    assert store.kept(KEY) == closure(b"one")
     (tmp_path / f"packages/closures/{KEY}.json").write_text('{"schema": 1, "kern')
-    assert store.closure(KEY) is None
+    assert store.kept(KEY) is None
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_what_no_repository_has_is_not_found_and_not_kept(
 ) -> None:
     with pytest.raises(NotFoundError):
         _solved(tmp_path, *map(FakeContainer, answers), **changes)
-    assert PackageStore(tmp_path).closure(request(tmp_path, **changes).key) is None
+    assert PackageStore(tmp_path).kept(request(tmp_path, **changes).key) is None
 
 
 def test_a_configuration_that_names_no_compiler_is_said(tmp_path: Path) -> None:

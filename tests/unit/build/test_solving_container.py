@@ -27,7 +27,7 @@ def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) ->
     store = PackageStore(tmp_path)
     with pytest.raises(ProvisionError, match=r"make\.rpm"):
         solve(lambda: engine, request(tmp_path), store)
-    assert store.closure(request(tmp_path).key) is None
+    assert store.kept(request(tmp_path).key) is None
 
 
 def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:

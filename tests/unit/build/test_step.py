@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from kit.artifact import make_pin
-from provision.build.diagnosis import build_error
 from provision.build.dockerfile import TREE, load_templates
-from provision.engine.stream import BuildStream
+from provision.build.output import BuildStream, build_error
 
 KERNEL = "6.1.0-56-amd64"
 PLAN: dict[str, Any] = {

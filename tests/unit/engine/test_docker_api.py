@@ -18,6 +18,7 @@ import urllib3
 from docker import APIClient
 from docker.errors import DockerException, StreamParseError
 
+from provision.build.output import BuildStream, transfer
 from provision.engine import docker_api as module
 from provision.engine import docker_api as sdk
 from provision.engine.docker_api import (
@@ -27,7 +28,6 @@ from provision.engine.docker_api import (
     connect,
     split_reference,
 )
-from provision.engine.stream import BuildStream, transfer
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 
 

@@ -13,15 +13,14 @@ import pytest
 
 from kit.artifact import make_pin
 from kit.memory_registry import ECDSA, MemoryRegistry, new_key, public_pem
-from provision.build.diagnosis import BuildError, SourceError
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.image import TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL, record_built
+from provision.build.output import BuildError, SourceError, StepRecord
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, DriverConfig, TrustConfig
 from provision.engine.docker_api import Image
-from provision.engine.stream import StepRecord
 from provision.errors import (
     ExitCode,
     InUseError,

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.diagnosis import SourceError
+from provision.build.output import SourceError
 from provision.files import templates_dir
 from provision.fleet import Cell, Column, Row
 from provision.fleet.results import MatrixReport, Result, render_page, result_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.diagnosis import SourceError
+from provision.build.output import SourceError
 from provision.errors import NotFoundError, UsageError
 from provision.fleet import (
     Cell,

@@ -19,9 +19,8 @@ from kit.memory_registry import (
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.catalogue.fields import Hardware
+from provision.catalogue.fields import BranchFacts, Hardware, Upstream
 from provision.catalogue.recipe import Standing
-from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
 from provision.errors import (
     DeniedError,

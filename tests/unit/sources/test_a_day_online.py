@@ -34,7 +34,7 @@ from provision.build.request import (
     choose_tree,
     packaged_distro,
 )
-from provision.build.session import SolvingSession
+from provision.build.solve import SolvingSession
 from provision.build.versions import (
     Choice,
     choose_available,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.catalogue.upstream import Upstream
+from provision.catalogue.fields import Upstream
 from provision.documents import parse_json
 from provision.errors import ConfigError
 from provision.sources.upstream import (

@@ -16,7 +16,7 @@ from kit.files import write
 from kit.fileserver import Mirror
 from kit.probe import need_programs
 from kit.process import run
-from provision.catalogue.upstream import Upstream
+from provision.catalogue.fields import Upstream
 from provision.documents import parse_json
 from provision.fetch import sessions
 from provision.sources.upstream import UpstreamResult, ask, kept

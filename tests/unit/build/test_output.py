@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kit.artifact import make_pin
-from provision.build.diagnosis import build_error, source_errors
 from provision.build.image import Built
-from provision.engine.stream import BuildStream, transfer
+from provision.build.output import BuildStream, build_error, source_errors, transfer
 from provision.progress import Event, Output, Step, Transfer
 from unit.engine.fake_engine import recorded
 
