@@ -211,18 +211,6 @@ def _loader_of(root: Path) -> _Loader:
     raise none
 
 
-def hindrance(root: Path) -> str | None:
-    """Return why no kernel can be kept from booting by default; None: one can."""
-    if in_root(root, _FLATCAR).is_dir():
-        # There, a gate holds the update: ``store.units``.
-        return None
-    try:
-        _default_of(_loader_of(root), _recorded(root).held)
-    except (OSError, ProvisionError) as error:
-        return error.message if isinstance(error, ProvisionError) else str(error)
-    return None
-
-
 def _default_of(loader: _Loader, held: Held | None) -> str:
     """Return what names the default if nothing is held; empty: nothing does.
 

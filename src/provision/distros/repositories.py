@@ -1,6 +1,6 @@
 """Where packages come from on a host: provision.toml's repositories, or those of the host itself.
 
-apt's own sources and settings: sources.list(5) of apt 2.6 and 3.0, apt.conf(5). apt reads them in
+apt's own sources: sources.list(5) of apt 2.6 and 3.0. apt reads them in
 the solving container, and is the judge of what they hold.
 
 Subscriptions: a subscription's files lie at known paths, which the distro's data name. Clouds sell
@@ -328,54 +328,6 @@ def _derived(sources: Iterable[AptSource], pin: DistroPin) -> list[AptSource]:
     return [
         replace(source, suite=suite) for source in sources for suite in suites.get(source.suite, ())
     ]
-
-
-# In the order in which apt reads them; of a folder only these names.
-_SETTINGS = ("apt.conf.d/*", "apt.conf")
-_SETTINGS_NAME = re.compile(r"[\w-]+|[\w.-]+\.conf")
-_TOKEN = re.compile(
-    r"//[^\n]*|\#[^\n]*|/\*(?s:.*?)\*/"
-    r'|"(?P<value>[^"]*)"|(?P<sign>[{};])|(?P<word>[^\s"{};]+)'
-)
-_TRUE = frozenset({"yes", "true", "with", "on", "enable"})
-
-
-def is_true(value: str) -> bool:
-    """Return whether apt reads a value as true, where false is what it is without one."""
-    return value.lower() in _TRUE or (value.isdigit() and int(value) != 0)
-
-
-def apt_settings(root: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the file and the value of each setting of a name, in lower case; the last one counts.
-
-    ``A::B "x";`` and ``A { B "x"; };`` are the same.
-    """
-    for pattern in _SETTINGS:
-        for path in glob_in_root(root, f"etc/apt/{pattern}"):
-            if _SETTINGS_NAME.fullmatch(path.name) and in_root(root, path).is_file():
-                for key, value in _settings(in_root(root, path).read_text(errors="replace")):
-                    if key.lower() == name:
-                        yield str(path), value
-
-
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    outer: list[str] = []
-    words: list[str] = []
-    for token in _TOKEN.finditer(text):
-        match token["sign"]:
-            case "{":
-                outer.append(words[0] if words else "")
-                words = []
-            case "}":
-                outer = outer[:-1]
-                words = []
-            case ";":
-                if len(words) > 1:
-                    yield "::".join([*outer, words[0]]), words[1]
-                words = []
-            case _:
-                word = token["word"] if token["value"] is None else token["value"]
-                words += [] if word is None else [word]
 
 
 _CERTIFICATES = ("sslclientcert", "sslclientkey", "sslcacert")

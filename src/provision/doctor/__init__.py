@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provision.doctor import build_checks, host_checks, kernel_checks, settings_checks
+from provision.doctor import host_checks, kernel_checks
 from provision.doctor.observation import Check, Finding, Observation, State, observe
 
 __all__ = ["CHECKS", "Check", "Finding", "State", "diagnose", "observe"]
@@ -25,26 +25,17 @@ CHECKS: Mapping[str, Check] = {
         kernel_checks.firmware,
         kernel_checks.device_nodes,
         kernel_checks.kernel_log,
-        build_checks.compiler,
-        build_checks.kernel_range,
-        build_checks.branch,
-        build_checks.old_tables,
-        build_checks.distro,
-        build_checks.entitlement,
-        build_checks.headers_source,
-        build_checks.engine,
-        settings_checks.network,
-        settings_checks.registry,
+        host_checks.compiler,
+        host_checks.branch,
+        host_checks.distro,
+        host_checks.entitlement,
+        host_checks.engine,
+        host_checks.network,
+        host_checks.registry,
         host_checks.host_libraries,
         host_checks.old_files,
-        host_checks.dra,
         host_checks.units,
-        host_checks.automatic_reboot,
-        settings_checks.policy,
-        settings_checks.hold,
-        settings_checks.catalogue,
-        settings_checks.distros,
-        settings_checks.runtime,
+        host_checks.policy,
         host_checks.store,
     )
 }

@@ -1,4 +1,4 @@
-"""Problems of the host: other copies, old files in use, units, reboots, the store."""
+"""Problems of a host around its drivers: libraries, units, disk, builds, settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
-from provision.catalogue.fields import DraDriver
-from provision.distros.repositories import apt_settings, is_true
+from provision.build.dockerfile import template_family
+from provision.build.workspace import default_cache
+from provision.distros import distro_named, find_distro
+from provision.distros.repositories import lacking_entitlements
 from provision.doctor.observation import (
     Driver,
     Finding,
@@ -19,10 +21,20 @@ from provision.doctor.observation import (
     check,
     drivers,
     installed,
+    recipes,
 )
+from provision.errors import ConfigError, NotFoundError, redact
 from provision.files import glob_in_root, in_root
 from provision.host import STORE
-from provision.manifest import Manifest
+from provision.host.facts import BUILD_SOCKETS, find_qemu, qemu_of
+from provision.kmod.guest import how_to_install
+from provision.registry.keys import settled_keys
+from provision.sources.upstream import (
+    ended_branch,
+    kept,
+    known_branches,
+    today,
+)
 from provision.store.layout import UNITS
 from provision.store.units import PACKAGED_UNITS, kernel_hooks
 from provision.trust import distrusted
@@ -39,13 +51,7 @@ _STARTED = re.compile(r"^ExecStart=(/\S+) apply\b", re.MULTILINE)
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
-# Of the kubelet.
-_KUBELET, _LOGS = "var/lib/kubelet", "var/log/pods"
 _FREE = 2 << 30
-# By unattended-upgrades and dnf5-automatic(8).
-_DNF_AUTOMATIC = "etc/dnf/automatic.conf"
-_REBOOT_OF_APT = "unattended-upgrade::automatic-reboot"
-_REBOOT_OF_DNF = re.compile(r"^\s*reboot\s*=\s*when-(?:needed|changed)", re.MULTILINE)
 
 
 @check("Each driver works, and will after the next boot, as 'provision status' says", of=always)
@@ -176,48 +182,6 @@ def units(host: Observation) -> Iterator[Finding]:
             )
 
 
-def _dra_drivers(host: Observation) -> list[tuple[Driver, DraDriver, Manifest]]:
-    """Return the drivers whose DRA driver a kubelet has started here, or tries to."""
-    return [
-        (driver, dra, manifest)
-        for driver, _entry, manifest in host.installed()
-        if driver.recipe and (dra := driver.recipe.dra)
-        if any(
-            glob_in_root(host.root, pattern)
-            # The second: the kubelet's logs of pods, NAMESPACE_POD_UID, of those too that wait.
-            for pattern in (f"{_KUBELET}/plugins_registry/{dra.name}*", f"{_LOGS}/*_{dra.pods}_*")
-        )
-    ]
-
-
-@check("Kubernetes' DRA driver on this host starts with the driver's version", of=_dra_drivers)
-def dra(host: Observation) -> Iterator[Finding]:
-    for driver, found, manifest in _dra_drivers(host):
-        if why := found.refuses(manifest.pin.driver.version):
-            yield driver.warn(
-                why,
-                "pods that claim devices wait for ever",
-                f"choose a version {found.versions} in provision.toml, then: provision apply; or"
-                " use the device plugin",
-            )
-
-
-@check("No updater reboots into a kernel that was not prepared", of=always)
-def automatic_reboot(host: Observation) -> Iterator[Finding]:
-    reboots = ""
-    for name, value in apt_settings(host.root, _REBOOT_OF_APT):
-        reboots = name if is_true(value) else ""
-    if _REBOOT_OF_DNF.search(host.text(_DNF_AUTOMATIC) or ""):
-        reboots = _DNF_AUTOMATIC
-    if reboots and not _enabled(host, "provision-kernel.path"):
-        yield Finding(
-            "warn",
-            f"/{reboots} allows automatic reboots",
-            "kernels are upgraded automatically, and nothing prepares the drivers",
-            "provision units install; its units delay a reboot while a build runs",
-        )
-
-
 @check("There is space for another artifact", of=drivers)
 def store(host: Observation) -> Iterator[Finding]:
     folder = in_root(host.root, STORE)
@@ -255,3 +219,284 @@ def _mapped(process: Path) -> Iterator[str]:
         path = line.partition("/")
         if path[1]:
             yield os.path.normpath("/" + path[2].removesuffix(" (deleted)"))
+
+
+# linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
+_GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
+_MAJOR = re.compile(r"(\d+)")
+_LISTENS = 0x10000  # SO_ACCEPTCON
+# The units that have an engine listen.
+_STARTED_BY = {"docker": "docker", "podman": "podman.socket"}
+
+
+@check("The compiler that built the kernel also built the modules", of=installed)
+def compiler(host: Observation) -> Iterator[Finding]:
+    banner = _GCC.search(host.text("proc/version") or "")
+    for driver, _entry, manifest in host.installed():
+        name = manifest.pin.compiler.name if manifest.pin.compiler else ""
+        used = _MAJOR.search(name)
+        if banner and used and used[1] != banner[1]:
+            yield driver.warn(
+                f"built by {name}, and the running kernel by gcc {banner[1]}",
+                "another compiler may lay out shared structures differently",
+                f"build it, then install its image: provision build --rebuild {driver.name};"
+                " provision install --again IMAGE",
+            )
+
+
+@check("The vendor still supports the branch of each driver", of=recipes)
+def branch(host: Observation) -> Iterator[Finding]:
+    for driver in host.drivers:
+        configured = host.config.drivers.get(driver.name)
+        version = driver.manifest.pin.driver.version if driver.manifest else None
+        version = version or (configured.version if configured else None)
+        if driver.recipe is None or version is None:
+            continue
+        # The vendor's last answer: a check uses no network.
+        upstream = driver.recipe.upstream
+        readings = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(upstream, readings)
+        if ended := ended_branch(driver.name, version, branches, today()):
+            yield driver.warn(
+                ended.message,
+                "its vendor no longer corrects it, nor makes it build on newer kernels",
+                ended.resolution,
+            )
+
+
+@check("Drivers can be built for the kernels of this distro and release", of=always)
+def distro(host: Observation) -> Iterator[Finding]:
+    if host.config.tree_of(host.facts.kernel or "") is not None:
+        return
+    known = distro_named(_kernel_distro(host))
+    try:
+        if known is None or known.family != "tree":
+            template_family(_kernel_distro(host))
+        if known is not None:
+            find_distro(_release(host))
+    except NotFoundError as error:
+        yield Finding(
+            "warn",
+            error.message.rstrip("."),
+            "nothing can be built for this host's kernels",
+            error.resolution or "build on a host with a supported distro",
+        )
+
+
+@check(
+    "A host whose distro needs a subscription has one, or names its own repositories",
+    of=lambda host: known.entitlement if (known := distro_named(_kernel_distro(host))) else None,
+)
+def entitlement(host: Observation) -> Iterator[Finding]:
+    distro_id = _kernel_distro(host)
+    known = distro_named(distro_id)
+    if known is None or host.config.distro(distro_id).repositories:
+        return
+    for one in lacking_entitlements(known, host.root):
+        yield Finding(
+            "warn",
+            f"{one.host} is missing or empty, and the repositories of {known.name} need it",
+            "the headers of its kernels can't be downloaded without it",
+            f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
+            " /etc/provision/provision.toml",
+        )
+
+
+def _kernel_distro(host: Observation) -> str:
+    return _release(host).partition(":")[0]
+
+
+def _release(host: Observation) -> str:
+    own = host.facts.distro
+    return host.config.kernel_distro or f"{own.id}:{own.version}"
+
+
+@check(
+    "A container engine listens for builds",
+    of=lambda host: host.drivers and host.config.policy.build != "never",
+)
+def engine(host: Observation) -> Iterator[Finding]:
+    configured = host.config.engine.host
+    if configured and not configured.startswith("unix://"):
+        # An engine on another machine: no check uses the network.
+        return
+    sockets = (configured.removeprefix("unix://"),) if configured else BUILD_SOCKETS
+    listening = _listening(host)
+    if listening is None:
+        yield Finding(
+            "unknown",
+            "which sockets are listened to can't be read",
+            "/proc/net/unix is missing",
+            "run this on the host itself",
+        )
+    elif not listening & {_without_var(path) for path in sockets}:
+        installed = {engine.name for engine in host.facts.engines} & _STARTED_BY.keys()
+        yield Finding(
+            "warn",
+            f"nothing listens on {' or '.join(sorted(sockets))}",
+            "modules are built in containers, also those for the next kernel",
+            " or ".join(f"systemctl enable --now {_STARTED_BY[name]}" for name in sorted(installed))
+            or "install Docker or podman, or name an engine: [engine] host in provision.toml",
+        )
+
+
+def _listening(host: Observation) -> set[str] | None:
+    """Return the sockets that something listens on; connecting would start their service.
+
+    Source: net/unix/af_unix.c (unix_seq_show) and include/uapi/linux/net.h (SO_ACCEPTCON).
+    """
+    text = host.text("proc/net/unix")
+    if text is None:
+        return None
+    return {
+        _without_var(name)
+        for _num, _references, _protocol, flags, _type, _state, _inode, *names in map(
+            str.split, text.splitlines()[1:]
+        )
+        for name in names
+        if int(flags, 16) & _LISTENS
+    }
+
+
+def _without_var(path: str) -> str:
+    # /var/run is a link to /run; a socket has the name that its service gave it.
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+_PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
+# A Python for hosts that have none brings programs along.
+_PROGRAMS = ("usr/bin", "usr/local/bin", "opt/provision/python/bin")
+
+
+@check(
+    "Units reach the network by the same proxy as a shell",
+    of=lambda host: host.config.network.proxy or (host.drivers and _named_proxy(host)),
+)
+def network(host: Observation) -> Iterator[Finding]:
+    proxy = host.config.network.proxy
+    if proxy is not None:
+        yield Finding("ok", f"{redact(proxy)} is the proxy, by [network] in provision.toml")
+        return
+    named = _named_proxy(host)
+    if named is None:
+        return
+    value = host.environment[named]
+    if any(value in (host.text(str(name)) or "") for name in _unit_settings(host)):
+        yield Finding("ok", f"{redact(value)} is the proxy, by {named} and systemd's settings")
+        return
+    yield Finding(
+        "warn",
+        f"the proxy {redact(value)} comes from {named} of this environment only",
+        "units do not have the variables of a shell: nothing is built for the next kernel",
+        f"write the value of {named} into /etc/provision/provision.toml: [network] proxy",
+    )
+
+
+def _named_proxy(host: Observation) -> str | None:
+    return next((name for name in _PROXIES if host.environment.get(name)), None)
+
+
+def _unit_settings(host: Observation) -> Iterator[PurePosixPath]:
+    """Yield the files in which admins give variables to all units, or to ours."""
+    for folder in ("etc/systemd", "usr/lib/systemd"):
+        for pattern in ("system.conf", "system.conf.d/*", "system/provision-*.service.d/*"):
+            yield from glob_in_root(host.root, f"{folder}/{pattern}")
+
+
+@check(
+    "This host can read registries, and trusts a key of what comes from there",
+    of=lambda host: host.config.registry.address or host.config.registry.folders,
+)
+def registry(host: Observation) -> Iterator[Finding]:
+    yield from _trust(host)
+    yield from _skopeo(host)
+
+
+def _trust(host: Observation) -> Iterator[Finding]:
+    if host.config.policy.build == "always":
+        return
+    registry = host.config.registry
+    for folder in registry.folders:
+        yield from _trust_in(host, f"oci:{folder}")
+    if registry.address is not None:
+        yield from _trust_in(host, registry.address)
+
+
+def _skopeo(host: Observation) -> Iterator[Finding]:
+    address = host.config.registry.address
+    if address is None or host.config.policy.build == "always":
+        return
+    if not any(in_root(host.root, f"{folder}/skopeo").is_file() for folder in _PROGRAMS):
+        yield Finding(
+            "fail",
+            "skopeo is not installed",
+            f"this host reads registries with it, so it pulls nothing from {address}",
+            "install it: apt-get install skopeo (dnf, zypper: the same name)",
+        )
+
+
+def _trust_in(host: Observation, address: str) -> Iterator[Finding]:
+    trust = host.config.trust
+    rules = {name: trust.rule(f"{address}/{name}", name) for name in host.config.drivers}
+    for name, rule in rules.items() or [("", trust.rule(address, ""))]:
+        about = name or None
+        if rule.insecure:
+            yield Finding(
+                "warn",
+                f"[trust] insecure: {address} may serve anything",
+                "everyone who may write there decides what the kernel loads",
+                "sign the images (provision registry sign), and name the public keys: [trust]"
+                " keys ="
+                ' "/etc/provision/trust.d"',
+                about,
+            )
+        elif rule.keys is None:
+            yield Finding(
+                "fail",
+                f"{address} is configured, and no key is trusted for it",
+                "this host refuses all of its images",
+                'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
+                ' [policy] build = "always"',
+                about,
+            )
+        else:
+            yield from _keys(host, rule.keys, about)
+
+
+def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
+    try:
+        settled_keys(host.root, keys)
+    except ConfigError as error:
+        yield Finding(
+            "fail",
+            f"{keys} has keys that can't be used: {error.details}",
+            "images of registries are refused until all keys are valid",
+            error.resolution or "",
+            about,
+        )
+
+
+@check("Artifacts are tried in their kernel before it boots", of=drivers)
+def policy(host: Observation) -> Iterator[Finding]:
+    trial, arch = host.config.policy.trial, host.facts.arch
+    seen = "artifacts are prepared, and not tried in their kernel"
+    lacking = f"there is no {qemu_of(arch)}"
+    # The first two are what an admin decides, and no problem.
+    if trial is False:
+        yield Finding("ok", f"{seen}: [policy] trial is false")
+    elif find_qemu(arch) is not None:
+        return
+    elif trial is None:
+        yield Finding("ok", f"{seen}: {lacking}, and [policy] trial is not set")
+    elif not (host.facts.engines and _has_packaged_qemu(host)):
+        yield Finding(
+            "warn",
+            f"{seen}, as [policy] trial asks for",
+            f"{lacking}, and no engine that has one in a container of Debian or Ubuntu",
+            f"install it: {how_to_install(arch)}",
+        )
+
+
+def _has_packaged_qemu(host: Observation) -> bool:
+    distro = distro_named(host.facts.distro.id)
+    return distro is not None and distro.apt is not None

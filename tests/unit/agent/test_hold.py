@@ -17,7 +17,7 @@ from kit.files import write
 from kit.host_tree import DRIVER, NEXT
 from kit.probe import need_programs
 from kit.process import run
-from provision.agent.hold import hindrance, settle
+from provision.agent.hold import settle
 from provision.agent.model import Desired
 from provision.agent.removal import uninstall
 from provision.agent.run import plan_host
@@ -215,8 +215,6 @@ def test_it_boots_what_has_its_driver_until_the_next_kernel_has_it(loader: Loade
     assert hold is not None
     assert (hold.kernel, hold.instead_of, hold.problem) == (KERNEL, NEXT, None)
     assert loader.default() == KERNEL
-    # What is held by us hinders nothing.
-    assert hindrance(host.root) is None
     # Where people and programs see it.
     (line,) = (host.root / MOTD).read_text().splitlines()
     assert KERNEL in line

@@ -12,13 +12,12 @@ from provision.manifest import DeviceNode
 from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
 
-__all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
+__all__ = ["CASES", "Break", "locked_down", "log", "selinux"]
 
 Break = Callable[[DoctorHost], object]
 _OS_RELEASE, _SETTINGS = "etc/os-release", "etc/provision/provision.toml"
 _REGISTRY = '[registry]\naddress = "registry.example:5000"\n'
 _KEYS = '[trust]\nkeys = "/etc/provision/trust.d"\n'
-_DOCKER_RUNTIME = '{"runtimes": {"oci-decorator": {"path": "/opt/gone"}}}'
 
 
 def _has(*files: tuple[str, str]) -> Break:
@@ -170,36 +169,11 @@ def _ended_branch(host: DoctorHost) -> None:
     host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
-def _old_table(host: DoctorHost) -> None:
-    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-    recipe = recipe.replace("[upstream]", '[upstream]\nreviewed = "2020-01"')
-    host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-    host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
-
-
 def _ended_branch_asked_for(host: DoctorHost) -> None:
     _ended_branch(host)
     shutil.rmtree(host.layout.folder)
     settings = f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\nversion = "0.12"\n'
     host.write("etc/provision/provision.toml", settings)
-
-
-def _old_for_dra(*traces: str) -> Break:
-    def spoil(host: DoctorHost) -> None:
-        recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-        recipe += (
-            '\n[dra]\nname = "video.example"\npods = "*dra*"\nversions = ">=0.13"\nreason = "r"\n'
-        )
-        host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-        host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
-        for trace in traces:
-            host.write(trace, "")
-
-    return spoil
-
-
-def immutable(host: DoctorHost) -> None:
-    host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
 
 
 def _no_engine(host: DoctorHost) -> None:
@@ -254,25 +228,6 @@ def _no_plugin(host: DoctorHost) -> None:
     (host.root / "var/lib/dpkg").rmdir()
     (host.root / "var/lib/rpm").mkdir()
     host.write("usr/bin/kernel-install", "")
-
-
-def _reboots(text: str) -> Break:
-    def change(host: DoctorHost) -> None:
-        _no_units(host)
-        host.write("etc/apt/apt.conf.d/50unattended-upgrades", text)
-
-    return change
-
-
-def podman_runtime(host: DoctorHost, name: str, program: str) -> None:
-    text = f'[engine.runtimes]\noci-decorator = ["{program}"]\n'
-    host.write(f"etc/containers/containers.conf.d/{name}.conf", text)
-
-
-def _redefined(host: DoctorHost) -> None:
-    host.write("usr/bin/true", "")
-    podman_runtime(host, "50-oci-decorator", "/opt/provision/bin/oci-decorator-runtime")
-    podman_runtime(host, "90-local", "/usr/bin/true")
 
 
 def _damaged(host: DoctorHost) -> None:
@@ -330,17 +285,10 @@ CASES: list[tuple[str, Break, str]] = [
         "warn",
     ),
     ("branch", _ended_branch, "warn"),
-    ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
-    (
-        "kernel-range",
-        lambda host: host.add_kernel("6.12.1-amd64"),
-        "warn",
-    ),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
     ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),
     ("entitlement", _has((_OS_RELEASE, "ID=rhel\nVERSION_ID=9.4\n")), "warn"),
-    ("headers-source", immutable, "warn"),
     ("engine", _no_engine, "warn"),
     ("engine", _podman_without_its_socket, "warn"),
     ("engine", _has((_SETTINGS, '[engine]\nhost = "unix:///run/x.sock"\n')), "warn"),
@@ -359,37 +307,10 @@ CASES: list[tuple[str, Break, str]] = [
     ("old-files", _old_process, "warn"),
     ("status", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
     ("status", _dkms_left_out, "warn"),
-    ("dra", _old_for_dra("var/lib/kubelet/plugins_registry/video.example-reg.sock"), "warn"),
-    ("dra", _old_for_dra("var/log/pods/jobs_video-dra-x1_0-1/start/0.log"), "warn"),
     ("units", _no_units, "warn"),
     ("units", _no_cdi, "warn"),
     ("units", _no_cdi_of_a_package, "warn"),
     ("units", _lacks("etc/kernel/postinst.d/provision"), "warn"),
     ("units", _no_plugin, "warn"),
     ("units", lambda host: host.write("bin/true", "").chmod(0o666), "fail"),
-    *(
-        ("automatic-reboot", _reboots(f"//comment\n{text}\n"), "warn")
-        for text in (
-            'Unattended-Upgrade::Automatic-Reboot "true";',
-            'Unattended-Upgrade::Automatic-Reboot "1";',
-            "unattended-upgrade::automatic-reboot yes;",
-            'Unattended-Upgrade {\n  Mail "a"; /* "} */ Automatic-Reboot "true"; };',
-        )
-    ),
-    ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
-    ("hold", _has((_SETTINGS, "[policy]\nhold_kernels = true\n")), "warn"),
-    (
-        "hold",
-        _has(
-            (_SETTINGS, "[policy]\nhold_kernels = true\n"),
-            ("usr/sbin/update-grub", ""),
-            ("etc/default/grub", 'GRUB_DEFAULT="1>2"\n'),
-        ),
-        "warn",
-    ),
-    ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
-    ("distros", _has((_SETTINGS, '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')), "warn"),
-    ("runtime", _redefined, "warn"),
-    ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn"),
-    ("runtime", _has(("etc/docker/daemon.json", _DOCKER_RUNTIME)), "warn"),
 ]
