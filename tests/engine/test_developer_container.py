@@ -9,7 +9,7 @@ import pytest
 from kit.gpt import partitioned_disk
 from kit.probe import need_programs
 from kit.process import run
-from provision.build.bootstrap import copy_root
+from provision.build.base_image import copy_root
 from provision.errors import ProvisionError
 
 pytestmark = pytest.mark.usefixtures("_programs")

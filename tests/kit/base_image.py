@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.process import run
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.workspace import load_settings
 from provision.distros import find_distro
 from provision.errors import ProvisionError

@@ -41,7 +41,7 @@ __all__ = [
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BUILD = REPOSITORY / "src/provision/build"
 # What makes a base image.
-BASES = (_BUILD / "base_image.py", _BUILD / "bootstrap.py")
+BASES = (_BUILD / "base_image.py",)
 _TEMPLATES = REPOSITORY / "templates"
 # What decides how an artifact is built, beside its Pin.
 BUILDS = (

@@ -1,4 +1,9 @@
-"""The base image of the build stages: named, found here, pulled, or imported."""
+"""The base image of the build stages: named, found here, pulled, or made.
+
+What no registry has is made with this machine's debootstrap, dnf or zypper, or of Flatcar's
+developer container. Never from an address with a password: it would be an argument of programs,
+which every user can read, and debootstrap writes it into the image.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import hashlib
 import io
 import json
 import platform
+import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,16 +23,17 @@ from pydantic import ValidationError
 from provision import distros
 from provision.build.output import transfer
 from provision.build.workspace import Settings
+from provision.distros import rpm
+from provision.distros.distro import release_address
+from provision.distros.repositories import binary_key, repositories_of
 from provision.documents import mistakes_of
-from provision.engine.docker_api import (
-    Engine,
-    Image,
-    Message,
-    split_reference,
-)
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.engine.docker_api import Engine, Image, Message, split_reference
+from provision.errors import NotFoundError, ProvisionError, UsageError, redact
+from provision.fetch import download_signed
+from provision.files import in_root, scratch, settled_path, write_atomic
 from provision.pin import BasePin, DistroPin, names_of
-from provision.progress import Note, report
+from provision.progress import Note, Output, report
+from provision.run import run, stream
 
 # Where Docker's official images are, by machine.
 _OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
@@ -149,22 +156,6 @@ def ensure_base(engine: Engine, base: BasePin) -> Image:
     return image
 
 
-def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
-    """Import a root filesystem; its parent folder needs room for a copy."""
-    archive = tree.parent / "image.tar"
-    _pack(tree, archive, request, maker)
-    with archive.open("rb") as stream:
-        engine.load(stream)
-    image = engine.image(request.name)
-    if image is None:
-        raise ProvisionError(
-            f"The engine at {engine.host} imported '{request.name}' but does not list it.",
-            resolution="Look into the engine's log (journalctl -u docker),"
-            " then run the command again.",
-        )
-    return base_pin(request.name, image.id)
-
-
 def base_pin(name: str, digest: str) -> BasePin:
     """Return what a Pin says of an image; refuse a name that is none."""
     try:
@@ -213,7 +204,240 @@ def require_architecture(image: Image, name: str, machine: str) -> None:
         )
 
 
-def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:
+_FLATCAR = "flatcar"
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){0,3}")
+_DISK = "flatcar_developer_container.bin.bz2"
+_KEYRING = "/etc/provision/keys/flatcar.asc"
+# Source: https://www.flatcar.org/security/image-signing-key/
+_FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
+# Nothing is mounted, and no loop device is needed. The root is the largest partition; the disk has
+# some 6 GB, mostly holes.
+_COPY_ROOT = """\
+set -eu
+bzip2 -dc "$1" | cp --sparse=always /dev/stdin "$2.disk"
+start=$(partx --bytes --raw --noheadings --output SIZE,START "$2.disk" \\
+    | sort -n | tail -n 1 | cut -d ' ' -f 2)
+mkdir "$2"
+debugfs -R "rdump / $2" "$2.disk?offset=$((start * 512))" >&2
+rm "$2.disk"
+[ -d "$2/usr" ]"""
+_COPY_SECONDS = 3600.0
+
+
+def copy_root(packed: Path, tree: Path) -> None:
+    """Copy the files of a packed disk's root partition into a new folder."""
+    argv = ["sh", "-c", _COPY_ROOT, "sh", str(packed), str(tree)]
+    run(argv, why="copy the files of the developer container", timeout=_COPY_SECONDS)
+
+
+# Copied from this machine; the engine replaces them in every container.
+_FOREIGN = ("etc/hostname", "etc/resolv.conf")
+# Folders with what an installation leaves; programs expect the folders.
+_CACHES = ("var/cache/apt", "var/lib/apt/lists", "var/cache/dnf", "var/cache/zypp")
+_UNTIDY = (*_CACHES, "var/log", "tmp", "run")
+# This machine's rpm keeps its database here in the tree; the distro's own is made from it.
+_DATABASE = "provision-rpmdb"
+_REPOSITORIES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
+# Exported by this machine's rpm and imported by the distro's: they may keep it in other folders and
+# formats, and neither reads every format of the other.
+_OWN_DATABASE = """\
+set -eu
+rpmdb --dbpath "$1/$3" --exportdb > "$2"
+rm -r "$1/$3"
+unset TMPDIR
+# zypper's, to the database that is gone.
+for link in "$1/var/lib/rpm" "$1/usr/lib/sysimage/rpm"; do
+    [ ! -L "$link" ] || [ -e "$link" ] || rm "$link"
+done
+chroot "$1" sh -euc '
+    folder=$(rpm --eval %_dbpath)
+    mkdir -p "$folder"
+    rm -rf "$folder"/*
+    rpmdb --initdb
+    rpmdb --importdb' < "$2"
+chroot "$1" rpm --query rpm"""
+
+
+def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
+    """Return a base image; it is made if it is neither here nor in its registry.
+
+    An image that is named by its digest needs no engine.
+    """
+    if (named := named_base(request)) is not None:
+        return named
+    # Without an engine, nothing is said of images.
+    engine = settings.engine()
+    try:
+        return find_base(engine, request)
+    except NotFoundError:
+        if not request.can_be_made:
+            raise
+    report(Note(f"There is no image {request.name}; making it"))
+    # Not in /tmp, which may forbid programs and device nodes.
+    with scratch(settings.state, "base") as folder:
+        if (made := engine.image(request.name)) is not None:
+            # The process that this one waited for made it.
+            return base_pin(request.name, made.id)
+        tree = folder / "root"
+        if request.distro.id == _FLATCAR:
+            program = _flatcar(settings, request, tree)
+        elif distros.uses_archive(request.distro):
+            program = _debootstrap(settings, request, tree)
+        else:
+            program = _packages(settings, request, tree)
+        _tidy(tree)
+        report(Note(f"Importing {request.name}"))
+        archive = folder / "image.tar"
+        _pack(tree, archive, request, program)
+        with archive.open("rb") as content:
+            engine.load(content)
+        image = engine.image(request.name)
+        if image is None:
+            raise ProvisionError(
+                f"The engine at {engine.host} imported '{request.name}' but does not list it.",
+                resolution="Look into the engine's log (journalctl -u docker),"
+                " then run the command again.",
+            )
+        return base_pin(request.name, image.id)
+
+
+def _flatcar(settings: Settings, request: BaseRequest, tree: Path) -> str:
+    """Unpack the developer container of a release; return what its tree is of."""
+    version = request.distro.version
+    if not _VERSION.fullmatch(version):
+        raise UsageError(
+            f"'{version}' is no version of Flatcar.",
+            resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
+        )
+    archive = settings.config.distro(_FLATCAR).archive
+    url = release_address(_FLATCAR, version, request.architecture, mirror=archive.mirror)
+    key = settled_path(settings.root, archive.keyring or _KEYRING)
+    if not key.is_file():
+        raise NotFoundError(
+            f"The key that signs Flatcar's releases is not there: '{key}'.",
+            resolution="Download it from https://www.flatcar.org/security/image-signing-key/,"
+            f" compare its fingerprint, and put it there: gpg --show-keys {key} has to say"
+            f" {_FINGERPRINT}. Another file can be named as 'keyring' of"
+            " [distros.flatcar.archive] in /etc/provision/provision.toml.",
+        )
+    report(Note(f"Making {request.name} from {url}"))
+    packed = tree.parent / _DISK
+    keyring = _keyring(tree.parent, {str(key): key.read_bytes()})
+    download_signed(f"{url}/{_DISK}", keyring=keyring, destination=packed)
+    copy_root(packed, tree)
+    return "Flatcar's developer container"
+
+
+def _keyring(folder: Path, keys: Mapping[str, bytes]) -> Path:
+    """Return a file with keys in OpenPGP's binary form, in which a keyring is a sequence of them.
+
+    Source: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    path = folder / "keys.gpg"
+    path.write_bytes(b"".join(binary_key(key, name=name) for name, key in keys.items()))
+    return path
+
+
+def _debootstrap(settings: Settings, request: BaseRequest, tree: Path) -> str:
+    distro = request.distro
+    suites = repositories_of(distro, settings.config.distro(distro.id), settings.root)
+    # Rather not one that may be another's archive.
+    suite = min(
+        (one for one in suites if one.id == distro.codename), key=lambda one: one.origin is not None
+    )
+    mirror = suite.urls[0]
+    if redact(mirror) != mirror:
+        raise UsageError(
+            f"{request.name} can't be made from '{redact(mirror)}': debootstrap would show the"
+            " password to every user, and write it into the image.",
+            resolution="Load the image into the engine (docker load), or name a mirror without a"
+            f" password: [distros.{distro.id}.archive] of /etc/provision/provision.toml.",
+        )
+    report(Note(f"Making {request.name} with debootstrap from {mirror}"))
+    program = "debootstrap --variant=minbase"
+    _run(
+        *program.split(),
+        "--force-check-gpg",
+        f"--arch={names_of(request.architecture).debian}",
+        # Without any, those that debootstrap knows.
+        *([f"--keyring={_keyring(tree.parent, suite.keys)}"] if suite.keys else []),
+        # apt in the image can't read an https mirror without these.
+        *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+        distro.codename,
+        tree,
+        mirror,
+        *([f"/usr/share/debootstrap/scripts/{request.script}"] if request.script else []),
+    )
+    return program
+
+
+def _packages(settings: Settings, request: BaseRequest, tree: Path) -> str:
+    """Install a base image's packages with this machine's dnf or zypper.
+
+    Their repositories are those of provision.toml, or of such a host.
+    """
+    distro, release = distros.release_of(request.distro)
+    own = repositories_of(request.distro, settings.config.distro(distro.id), settings.root)
+    facts = settings.facts.distro
+    is_such_a_host = facts.id == distro.id and distro.release(facts.version or "") == release
+    configured = in_root(settings.root, _REPOSITORIES[distro.family])
+    is_known = all(one.keys for one in own) if own else is_such_a_host and configured.is_dir()
+    if not is_known:
+        raise NotFoundError(
+            f"It is not known from which repositories, and with whose keys, a base image of"
+            f" {distro.name} {release.version} can be made.",
+            resolution="Name its repositories, with the keys that sign their packages, in"
+            f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
+            ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
+            f" where that is possible ({release.image}) and docker load it here.",
+        )
+    folder = tree.parent
+    report(Note(f"Making {request.name} with {distro.family}"))
+    write_atomic(folder / "home/.rpmmacros", f"%_dbpath /{_DATABASE}\n")
+    for name, content in rpm.repository_files(own, str(folder)).items():
+        write_atomic(folder / name, content)
+    (tree / _REPOSITORIES[distro.family]).mkdir(parents=True)
+    # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
+    environment = {"HOME": str(folder / "home"), "TMPDIR": ""}
+    place = folder / "repos" if own else configured
+    if distro.family == "dnf":
+        # The release's name in its repositories ($releasever).
+        version = facts.version if is_such_a_host and facts.version else release.version
+        options = [f"reposdir={place}", "install_weak_deps=False", "tsflags=nodocs"]
+        words = [f"--installroot={tree}", f"--releasever={version}"]
+        words += [*(f"--setopt={one}" for one in options), "--assumeyes", "install"]
+        _run("dnf", *words, *distro.base_packages, environment=environment)
+    else:
+        # zypper trusts the keys in the tree's database and refuses all others.
+        for key in sorted(folder.glob("keys/*")):
+            _run("rpm", "--root", tree, "--import", key, environment=environment)
+        zypper = ("zypper", "--root", tree, "--non-interactive", "--reposd-dir", place)
+        _run(*zypper, "refresh", environment=environment)
+        how = ("--no-recommends", "--auto-agree-with-licenses", "--capability")
+        install = ("--no-refresh", "install", *how, *distro.base_packages)
+        _run(*zypper, *install, environment=environment)
+    run(
+        ["sh", "-c", _OWN_DATABASE, "sh", tree, folder / "database", _DATABASE],
+        why="have the distro's own rpm keep the package database",
+    )
+    return distro.family
+
+
+def _run(*argv: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    why = "make a base image"
+    stream(argv, why=why, env=environment, on_line=lambda line: report(Output(line)))
+
+
+def _tidy(tree: Path) -> None:
+    for name in _FOREIGN:
+        (tree / name).unlink(missing_ok=True)
+    for folder in (tree / name for name in _UNTIDY):
+        for path in () if folder.is_symlink() else folder.rglob("*"):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+
+
+def _pack(tree: Path, archive: Path, request: BaseRequest, program: str) -> None:
     """Write a tree as the archive of an image of one layer, like the distro's own.
 
     No import by the engine: Docker 20.10 then takes any image for one of its own machine.
@@ -241,11 +465,11 @@ def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:
             "Cmd": ["bash"],
             "Labels": {
                 "org.opencontainers.image.title": f"{request.distro.id} {request.distro.version}",
-                "org.opencontainers.image.description": f"Made by {maker}",
+                "org.opencontainers.image.description": f"Made by {program}",
             },
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-        "history": [{"created": now, "created_by": maker}],
+        "history": [{"created": now, "created_by": program}],
     }
     manifest = [{"Config": "config.json", "RepoTags": [request.name], "Layers": [layer.name]}]
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.dockerfile import (
     TREE,
     RenderedContext,

@@ -19,8 +19,12 @@ from pathlib import Path
 from typing import Self
 
 from provision import distros
-from provision.build.base_image import base_request, ensure_base, require_architecture
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import (
+    base_request,
+    ensure_base,
+    ensure_distro_base,
+    require_architecture,
+)
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.trees import Toolchain
 from provision.build.workspace import Settings, proxies

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.request import DriverRequest, VersionRequest, choose_distro, is_whole
 from provision.build.solve import SolvingSession, required_components
 from provision.build.versions import follow

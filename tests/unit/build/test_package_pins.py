@@ -14,8 +14,7 @@ import pytest
 
 from kit.files import write
 from kit.probe import is_root, need
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.image import DIGEST_LABEL, build_image
 from provision.build.package_store import PackageStore
 from provision.build.resolve import resolve_pin

@@ -1,39 +1,14 @@
-"""What programs and containers are given of this machine's logins and proxies."""
+"""What programs and containers are given of this machine's proxies."""
 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from provision.build.bootstrap import log_in
 from provision.build.workspace import load_settings, proxies
-from provision.errors import ConfigError, UsageError
-
-
-@pytest.mark.parametrize(
-    ("login", "holds"),
-    [
-        (("me", "p@ss#1:/"), True),
-        (("me", ""), True),
-        (("", "p"), False),
-        (("me", 'a"b'), False),
-        (("me", "a\\b"), False),
-        (("me", "a\nmachine x"), False),
-        (("a b", "p"), False),
-    ],
-)
-def test_which_logins_the_file_holds(login: tuple[str, str], holds: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a column of the table
-    user, password = (quote(word, safe="") for word in login)
-    with nullcontext() if holds else pytest.raises(UsageError):
-        assert (
-            log_in(f"https://{user}:{password}@h.example/x", tmp_path)[0] == "https://h.example/x"
-        )
-        words = (tmp_path / "home/.netrc").read_text()
-        assert words == f"machine h.example login {login[0]} password {login[1]}\n"
+from provision.errors import ConfigError
 
 
 @pytest.fixture

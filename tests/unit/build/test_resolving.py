@@ -11,8 +11,7 @@ import pytest
 from kit.artifact import make_artifact
 from kit.files import write
 from kit.probe import is_root, need
-from provision.build.base_image import BaseRequest, base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import BaseRequest, base_request, ensure_distro_base
 from provision.build.image import (
     DIGEST_LABEL,
     build_image,

@@ -8,8 +8,7 @@ import pytest
 
 from kit.files import write
 from kit.probe import is_root, need
-from provision.build.base_image import base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.request import packaged_distro
 from provision.build.workspace import Settings, load_settings
 from provision.distros import Repository, find_distro

@@ -13,8 +13,7 @@ from threading import Thread
 import pytest
 
 from provision.build import trees
-from provision.build.base_image import BaseRequest, base_request
-from provision.build.bootstrap import ensure_distro_base
+from provision.build.base_image import BaseRequest, base_request, ensure_distro_base
 from provision.build.context_files import context_files
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
