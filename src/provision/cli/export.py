@@ -139,10 +139,6 @@ def kmm(
         ),
         dra_driver=option("--dra-driver NAME", "Name by which that driver registers."),
     ),
-    with_credentials: bool = option(
-        "--with-credentials",
-        "Also write that secret, from this machine's credentials for the registry.",
-    ),
     agent: str | None = option(
         "--agent IMAGE",
         "Also write a DaemonSet of the agent, which gives these nodes the user space.",
@@ -158,11 +154,6 @@ def kmm(
     By default, the Module covers all kernels that the registry has images for. The names and the
     order of the kernel modules come from the manifest of one of the images.
     """
-    options.refuse(
-        with_credentials and module.pull_secret is None,
-        "--with-credentials needs the name of a secret.",
-        "Name the secret: --pull-secret NAME",
-    )
     for one, other, why, example in (
         (
             module.sign_key,
@@ -192,7 +183,6 @@ def kmm(
             module,
             address=address,
             image=image,
-            with_credentials=with_credentials,
             agent=agent,
             keys=keys,
         )

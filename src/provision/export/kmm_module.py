@@ -1,4 +1,4 @@
-"""``Module`` and ``Secret`` for Kubernetes' Kernel Module Management.
+"""``Module`` for Kubernetes' Kernel Module Management.
 
 Sources: config/crd/bases/kmm.sigs.x-k8s.io_modules.yaml and internal/webhook/module.go of
 https://github.com/kubernetes-sigs/kernel-module-management, at commit de3f8c9.
@@ -6,15 +6,13 @@ https://github.com/kubernetes-sigs/kernel-module-management, at commit de3f8c9.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ProvisionError, UsageError
 from provision.export import (
     ArtifactSource,
     Choice,
@@ -27,7 +25,6 @@ from provision.kmod.loader import load_order, parameters_of
 from provision.manifest import Manifest
 from provision.pin import names_of
 from provision.registry import KMM_SIGNED, HostTag, Reference
-from provision.registry.find import registry_login
 
 # KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
@@ -69,7 +66,6 @@ def kmm_files(
     *,
     address: str | None = None,
     image: str | None = None,
-    with_credentials: bool = False,
     agent: str | None = None,
     keys: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[Document]]:
@@ -78,7 +74,6 @@ def kmm_files(
     Args:
         address: The cluster's registry; None: that of provision.toml.
         image: The image whose manifest is read; None: one of the registry's.
-        with_credentials: Whether the secret for pulling is among them.
         agent: Image of the agent that gives nodes the user space; None: they get none.
         keys: The public keys that nodes trust, by file name.
     """
@@ -99,17 +94,9 @@ def kmm_files(
     parameters = parameters_of(manifest, configured.options if configured else {})
     module = module_document(manifest, repository, kernels, options, parameters)
     files = {"module.yaml": [module]}
-    namespaces = [options.namespace]
     if agent is not None:
         beside = beside_kmm(agent, keys, repository, manifest.pin.driver, options.namespace)
         files["agent.yaml"] = documents(replace(beside, pull_secret=options.pull_secret))
-        namespaces.append(beside.namespace)
-    if with_credentials and options.pull_secret is not None:
-        login = registry_login(source.settings, repository)
-        files["secret.yaml"] = [
-            secret_document(options.pull_secret, namespace, repository.registry, login)
-            for namespace in dict.fromkeys(namespaces)
-        ]
     return files
 
 
@@ -154,26 +141,6 @@ def module_document(
         "kind": "Module",
         "metadata": {"name": driver, "namespace": options.namespace},
         "spec": spec,
-    }
-
-
-def secret_document(name: str, namespace: str, registry: str, login: str | None) -> Document:
-    """Return the ``Secret`` for pulling images, with a login as ``stored_login`` returns it."""
-    if login is None:
-        raise NotFoundError(
-            f"There is no name and password for '{registry}' here, so there is nothing to put into"
-            f" the secret '{name}'.",
-            resolution=f"Log in first: docker login {registry} (or podman login). Or make the"
-            f" secret yourself and leave out --with-credentials: kubectl create secret"
-            f" docker-registry {name} --docker-server={registry} …",
-        )
-    text = json.dumps({"auths": {registry: {"auth": login}}})
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace},
-        "type": "kubernetes.io/dockerconfigjson",
-        "data": {".dockerconfigjson": base64.b64encode(text.encode()).decode()},
     }
 
 

@@ -21,11 +21,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from pydantic import BaseModel
-
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
-from provision.documents import parse_json, refusing
+from provision.documents import parse_json
 from provision.errors import (
     ConfigError,
     DeniedError,
@@ -344,14 +342,6 @@ def registry_of(settings: Settings, reference: Reference) -> Registry:
     return Registry(reference, ca, registry.plain_http, auth_file)
 
 
-def registry_login(settings: Settings, reference: Reference) -> str | None:
-    """Return this host's login for a registry, as ``stored_login``."""
-    files = default_files(os.environ)
-    if settings.config.registry.auth_file:
-        files = (in_root(settings.root, settings.config.registry.auth_file),)
-    return stored_login(reference.registry, files)
-
-
 def tag_of(pin: Pin) -> HostTag:
     """Return the tag by which hosts find the artifact of a Pin."""
     facts = facts_of(pin, 0)
@@ -621,44 +611,3 @@ def _places(settings: Settings, driver: str, trust: TrustOverride) -> list[Refer
     for reference in places:
         trusted_keys(settings, reference.name, driver, trust)
     return places
-
-
-class _Entry(BaseModel):
-    auth: str | None = None
-
-
-class _AuthFile(BaseModel):
-    auths: dict[str, _Entry] = {}
-
-
-def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the files that may hold logins, in order of precedence."""
-    if auth_file := environment.get("REGISTRY_AUTH_FILE"):
-        return (Path(auth_file),)
-    home = Path(environment.get("HOME") or "/root")
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    containers = Path(runtime, "containers") if runtime else Path(f"/run/containers/{os.getuid()}")
-    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
-    return containers / "auth.json", config / "containers/auth.json", docker / "config.json"
-
-
-def stored_login(registry: str, files: Sequence[Path]) -> str | None:
-    """Return name and password for a registry in base64, as ``auth`` has them; None: there is none.
-
-    Docker and podman left them on this machine. Only who writes them down for others needs them:
-    skopeo and engines find credentials by themselves. Source: containers-auth.json(5).
-
-    Args:
-        registry: ``host[:port]``.
-        files: Files of Docker or podman; missing ones are skipped.
-    """
-    for file in files:
-        if not file.is_file():
-            continue
-        with refusing(f"'{file}' has no logins that can be read."):
-            auths = _AuthFile.model_validate_json(file.read_bytes() or b"{}").auths
-        for key in (registry, f"https://{registry}", f"https://{registry}/v1/"):
-            if (entry := auths.get(key)) and entry.auth:
-                return entry.auth
-    return None

@@ -118,25 +118,6 @@ def test_a_kernel_whose_tag_is_escaped_is_found_and_named_as_nodes_do(
         }
 
 
-def test_the_module_and_the_agent_have_the_secret_in_their_namespaces(
-    source: ArtifactSource,
-    registry: MemoryRegistry,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    have(registry, tmp_path, signed=False)
-    logins = tmp_path / "auth.json"
-    logins.write_text('{"auths": {"registry.example": {"auth": "bWU6cGFzcw=="}}}')
-    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(logins))
-    options = KmmOptions(namespace="gpus", pull_secret="pull")  # noqa: S106 - a name
-    agent = "registry.example/agent:1"
-    files = kmm_files(source, "demo", ANY, options, with_credentials=True, agent=agent)
-    secrets: Any = files["secret.yaml"]
-    pulling: Any = [one for one in files["agent.yaml"] if one["kind"] == "DaemonSet"]
-    users = {"gpus", *(one["metadata"]["namespace"] for one in pulling)}
-    assert {one["metadata"]["namespace"] for one in secrets} == users
-
-
 def test_one_module_serves_one_distro(
     source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import yaml
 
 from kit.artifact import KERNEL, make_artifact
 from kit.kmm import kmm_node
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ProvisionError, UsageError
 from provision.export.kmm_module import (
     KmmOptions,
     module_document,
-    secret_document,
 )
 from provision.export.kubernetes import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
@@ -204,14 +202,3 @@ def test_without_a_kernel_or_a_module_there_is_nothing_to_export(manifest: Manif
     none = manifest.model_copy(update={"host": HostNeeds(optional=("demo",))})
     with pytest.raises(ProvisionError):
         module_document(none, _REPOSITORY, (KERNEL,), KmmOptions())
-
-
-def test_the_secret_has_what_the_registry_asks_for() -> None:
-    login = base64.b64encode(b"me:pass").decode()
-    found = secret_document("pull", "drivers", "registry.example", login)
-    data: Any = found["data"]
-    auths = json.loads(base64.b64decode(data[".dockerconfigjson"]))["auths"]
-    assert base64.b64decode(auths["registry.example"]["auth"]) == b"me:pass"
-    assert found["type"] == "kubernetes.io/dockerconfigjson"
-    with pytest.raises(NotFoundError):
-        secret_document("pull", "drivers", "registry.example", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
@@ -23,7 +22,6 @@ from provision.registry import (
     parse_reference,
     read_tag,
 )
-from provision.registry.find import default_files, stored_login
 from provision.registry.keys import generate_key, load_keys, open_private_key
 
 DIGEST = "sha256:" + "0" * 64
@@ -160,36 +158,6 @@ def test_every_tag_is_one_that_registries_take(version: str, flavour: str, kerne
 def test_tags_that_are_too_long_stay_apart() -> None:
     tags = {HostTag("1" * 64, "o" * 30, "6" * 60 + str(n), "debian:12").text for n in range(3)}
     assert len(tags) == 3
-
-
-# Credentials
-
-
-@pytest.mark.parametrize("key", ["r.example:5000", "https://r.example:5000"])
-def test_a_login_is_found_by_every_name(tmp_path: Path, key: str) -> None:
-    files = [tmp_path / "none", tmp_path / "auth.json"]
-    for text, login in (
-        (json.dumps({"auths": {key: {"auth": "bWU6eA=="}}, "credsStore": "x"}), "bWU6eA=="),
-        (json.dumps({"auths": {"r.example": {"auth": "bWU6eA=="}}}), None),
-        (json.dumps({"auths": {key: {}}}), None),
-        ("", None),
-    ):
-        files[1].write_text(text)
-        assert stored_login("r.example:5000", files) == login
-    for broken in ("{", "[]", '{"auths": {"r.example:5000": 5}}'):
-        files[1].write_text(broken)
-        with pytest.raises(ProvisionError, match=r"auth\.json"):
-            stored_login("r.example:5000", files)
-
-
-def test_where_credentials_lie() -> None:
-    files = default_files({"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"})
-    assert [str(file) for file in files] == [
-        "/run/user/1/containers/auth.json",
-        "/home/me/.config/containers/auth.json",
-        "/home/me/.docker/config.json",
-    ]
-    assert default_files({"REGISTRY_AUTH_FILE": "/x"}) == (Path("/x"),)
 
 
 # Keys
