@@ -42,7 +42,6 @@ def test_shellcheck_finds_nothing_wrong(tmp_path: Path) -> None:
             image="agent@sha256:0",
             engines=["docker", "podman"],
             hooks="/etc/hooks",
-            docker_default=True,
         )
     )
     run(["shellcheck", _AGENT, _TREE, first_boot, script])

@@ -17,7 +17,7 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, progress, size_of
 from provision.errors import UsageError
 from provision.export import ArtifactSource, Choice
-from provision.export.ignition import Engine, Options, Variant, configuration
+from provision.export.ignition import Options, Variant, configuration
 from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import (
     Agent,
@@ -368,16 +368,6 @@ def ignition(
             "Distro of the machine.",
             type=click.Choice(get_args(Variant)),
             default="fcos",
-        ),
-        engines=option(
-            "--engine",
-            "Engine that gives containers the drivers; may be given more than once."
-            "  [the distro's]",
-            type=click.Choice(get_args(Engine)),
-            multiple=True,
-        ),
-        docker_default=option(
-            "--docker-default", "Make the runtime the default for all of Docker's containers."
         ),
         expect=option(
             "--expect PATH",

@@ -22,10 +22,9 @@ from provision.documents import load_toml
 from provision.errors import ConfigError, Mistake, UsageError, redact
 from provision.files import templates_dir
 
-Engine = Literal["docker", "podman"]
 Variant = Literal["fcos", "flatcar"]
 # The engines that these distros include.
-_ENGINES: Mapping[Variant, tuple[Engine, ...]] = {
+_ENGINES: Mapping[Variant, tuple[str, ...]] = {
     "fcos": ("docker", "podman"),
     "flatcar": ("docker",),
 }
@@ -49,9 +48,6 @@ class Options:
     # The agent's image, by digest.
     image: str
     variant: Variant
-    # The engines to configure; empty: those of the distro.
-    engines: tuple[Engine, ...] = ()
-    docker_default: bool = False
     # Files that provision.toml names and that come from elsewhere.
     expect: tuple[str, ...] = ()
     # Public keys by file name.
@@ -69,12 +65,7 @@ def configuration(options: Options) -> dict[str, Any]:
             resolution="Look it up: skopeo inspect --format '{{.Name}}@{{.Digest}}'"
             " docker://registry.example/agent:0.1.0",
         )
-    engines = options.engines or _ENGINES[options.variant]
-    if options.docker_default and "docker" not in engines:
-        raise UsageError(
-            "--docker-default is given, and Docker is not among the engines.",
-            resolution="Add '--engine docker', or leave out --docker-default.",
-        )
+    engines = _ENGINES[options.variant]
     check_config(load_toml(options.config, Config), file=options.config, expected=options.expect)
     script = fill_shipped(
         "ignition/first-boot.sh.j2",
@@ -82,7 +73,6 @@ def configuration(options: Options) -> dict[str, Any]:
         image=options.image,
         engines=engines,
         hooks=_HOOKS,
-        docker_default=options.docker_default,
     )
     texts = {
         f"{_STAGED}/agent-tree.sh": (templates_dir() / "agent/agent-tree.sh").read_text(),

@@ -56,10 +56,9 @@ def test_a_machine_gets_its_settings_keys_and_the_tree_by_digest(tmp_path: Path)
     [
         ({}, {"docker", "podman"}),
         ({"variant": "flatcar"}, {"docker"}),
-        ({"variant": "flatcar", "engines": ("podman",)}, {"podman"}),
     ],
 )
-def test_engines_are_those_of_the_distro_or_those_that_are_named(
+def test_engines_are_those_of_the_distro(
     tmp_path: Path, changes: dict[str, Any], engines: set[str]
 ) -> None:
     files = _files(configuration(_options(tmp_path, **changes)))
@@ -73,7 +72,6 @@ def test_engines_are_those_of_the_distro_or_those_that_are_named(
     [
         {"image": "registry.example/agent:1"},
         {"image": "registry.example/a'b@sha256:" + "0" * 64},
-        {"engines": ("podman",), "docker_default": True},
     ],
 )
 def test_what_no_machine_could_follow_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
