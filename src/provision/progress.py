@@ -6,10 +6,10 @@ context (``contextvars.copy_context``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,7 @@ class Transfer:
     total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The state of many similar tasks that run in parallel."""
-
-    total: int
-    done: Mapping[str, int] = field(default_factory=dict)
-    running: tuple[str, ...] = ()
-
-
-Event = Note | Step | Output | Transfer | Tally
+Event = Note | Step | Output | Transfer
 Listener = Callable[[Event], None]
 
 

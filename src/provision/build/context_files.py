@@ -24,7 +24,7 @@ from provision.errors import NotFoundError, ProvisionError, UnreachableError, Us
 from provision.explain import explain
 from provision.files import lock, mark_used, scratch, sha256_file, write_atomic
 from provision.pin import GitCommit, Pin, RunfileSource, Sha256
-from provision.progress import Note, Tally, report
+from provision.progress import Note, report
 from provision.run import Completed, find_program, run
 from provision.sources.runfile import repack
 
@@ -98,15 +98,12 @@ def _downloaded(
     more = " and others" if len(sized) < len(missing) else ""
     size = f" ({sum(sized) / 1_000_000:.1f} MB{more})" if sized else ""
     report(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
-    for number, path in enumerate(missing):
+    for path in missing:
         sha256 = files[path]
         places = sources.get(sha256) or urls.get(sha256, ())
         # The context names some files by their checksums; an address has a name for people.
         name = unquote((places[0] if places else path).rpartition("/")[2])
-        size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
-        report(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
         fetched[path] = store.fetch(sha256, places, name=name, size=sizes.get(sha256))
-    report(Tally(0))
     return fetched
 
 

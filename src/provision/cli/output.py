@@ -29,7 +29,6 @@ from provision.progress import (
     Note,
     Output,
     Step,
-    Tally,
     Transfer,
     listening,
     short,
@@ -329,8 +328,6 @@ def _redacted(show: Listener) -> Listener:
                 show(replace(event, what=redact(what)))
             case Note(said) | Step(text=said) | Output(said):
                 show(replace(event, text=redact(said)))
-            case Tally():
-                show(event)
 
     return showing
 

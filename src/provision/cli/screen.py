@@ -8,17 +8,15 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.text import Text
 
-from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer, short
+from provision.progress import Event, Listener, Note, Output, Step, Transfer, short
 
 _REFRESHES_PER_SECOND = 8
 # A shorter step gets no line when it ends.
 _WORTH_A_LINE = 0.2
 _MB = 1_000_000
-_BAR_WIDTH = 30
 
 
 @contextmanager
@@ -49,7 +47,6 @@ class Screen:
         self._step: Step | None = None
         self._doing = ""
         self._last = ""
-        self._tally: Tally | None = None
 
     def __call__(self, event: Event) -> None:
         """Draw an event."""
@@ -71,8 +68,6 @@ class Screen:
             case Transfer(what, done, total):
                 end = f" of {total / _MB:.0f}" if total else ""
                 self._last = f"{what}: {done / _MB:.0f}{end} MB"
-            case Tally():
-                self._tally = event if event.total else None
 
     def end_step(self) -> None:
         """Print a line about the step that has ended."""
@@ -84,20 +79,7 @@ class Screen:
 
     def render(self) -> RenderableType:
         """Draw the current state."""
-        if self._tally is not None:
-            return self._render_tally(self._tally)
         elapsed = time.monotonic() - self._begun
         width = max(self._console.width - 12, 20)
         self._spinner.update(text=Text(f"{short(self._doing, width)}  {elapsed:.0f} s"))
         return Group(self._spinner, Text(f"  {short(self._last, width)}", style="dim"))
-
-    def _render_tally(self, tally: Tally) -> RenderableType:
-        """Draw a bar, the running cells below it, and the last line of output."""
-        width = max(self._console.width - 4, 20)
-        done = sum(tally.done.values())
-        counts = ", ".join(f"{count} {name}" for name, count in tally.done.items() if count)
-        self._spinner.update(text=Text(f"{done} of {tally.total}" + (counts and f": {counts}")))
-        running = [Text(f"  {short(name, width)}") for name in tally.running]
-        last = Text(f"  {short(self._last, width)}", style="dim")
-        bar = ProgressBar(total=max(tally.total, 1), completed=done, width=_BAR_WIDTH)
-        return Group(self._spinner, bar, *running, last)

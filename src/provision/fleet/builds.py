@@ -44,7 +44,7 @@ from provision.fleet.results import (
 )
 from provision.host.kernels import find_kernels
 from provision.pin import Pin
-from provision.progress import Note, Tally, report
+from provision.progress import Note, report
 from provision.run import run
 
 _LONGEST_BUILD_S = 24 * 3600.0
@@ -154,9 +154,7 @@ class _Run:
         self._outcome = Outcome()
         self._running: dict[Cell, Pin] = {}
         self._ended: SimpleQueue[tuple[Cell, Trouble | BaseException]] = SimpleQueue()
-        self._counts: Counter[str] = Counter()
         self._columns: Counter[str] = Counter()
-        self._total = 0
         self._is_over = False
         # The distros whose base images are there.
         self._based: set[str] = set()
@@ -164,14 +162,12 @@ class _Run:
         self._bootable = frozenset(find_kernels(settings.root).bootable)
 
     def run(self, planned: Sequence[Planned]) -> Outcome:
-        self._total = len(planned)
         self._columns.update(one.cell.column.kernel for one in planned)
         for one in planned:
             while len(self._running) >= self._options.jobs:
                 self._finish(*self._ended.get())
             if self._is_over:
                 break
-            self._report()
             self._begin(one)
         while self._running:
             self._finish(*self._ended.get())
@@ -185,13 +181,13 @@ class _Run:
             if known is None or known.state == "not-supported":
                 more = {"message": planned.refusal, "resolution": planned.resolution}
                 write_result(self._folder, result_of(cell, "not-supported", **more))
-            self._done(cell, "not-supported")
+            self._done(cell)
             return
         registry = self._options.registry
         try:
             if registry is not None and registry.has(cell):
                 self._outcome.present.append(cell)
-                self._done(cell, "present")
+                self._done(cell)
                 return
         except ProvisionError as error:
             self._failed(cell, error.document(), None)
@@ -207,7 +203,7 @@ class _Run:
             return
         pin = resolved.pin
         if known is not None and self._is_enough(known, pin):
-            self._done(cell, known.state)
+            self._done(cell)
             return
         self._running[cell] = pin
         words = self._words(cell, resolved)
@@ -273,14 +269,14 @@ class _Run:
         if document["built"] and not is_own:
             with suppress(ProvisionError):
                 self._settings.engine().remove(document["image_id"], with_parents=True)
-        self._done(cell, "pushed" if pushed else "built")
+        self._done(cell)
 
     def _failed(self, cell: Cell, error: Trouble, pin: Pin | None) -> None:
         registry = self._options.registry
         if pin is not None and registry is not None and registry.has_other_build(cell, pin):
             # Another builder was faster.
             self._outcome.present.append(cell)
-            self._done(cell, "present")
+            self._done(cell)
             return
         is_of_call = pin is not None and error["exit_code"] == ExitCode.USAGE
         is_of_push = pin is not None and registry is not None and error["reason"] in _OF_PUSH
@@ -288,14 +284,14 @@ class _Run:
             self._outcome.troubles[cell] = error
             self._is_over = self._is_over or not self._options.keep_going
             report(Note(f"trouble {cell}: {error['message']}"))
-            self._done(cell, "trouble")
+            self._done(cell)
             return
         if layers := error.get("layers"):
             # No other build can use them; they often have a gigabyte.
             remove_layers(self._settings.engine(), layers)
         result = failed_result(cell, error, digest=pin.digest if pin else None)
         self._record(result)
-        self._done(cell, result.state)
+        self._done(cell)
 
     def _record(self, result: Result) -> None:
         write_result(self._folder, result)
@@ -303,14 +299,12 @@ class _Run:
         cause = f": {result.cause}" if result.state == "failed" else ""
         report(Note(f"{result.state:<7} {result.cell}{cause}"))
 
-    def _done(self, cell: Cell, state: str) -> None:
-        self._counts[state] += 1
+    def _done(self, cell: Cell) -> None:
         kernel = cell.column.kernel
         self._columns[kernel] -= 1
         if self._columns[kernel] == 0 and kernel not in self._bootable and self._outcome.built:
             with suppress(ProvisionError):
                 self._remove_toolchains(kernel)
-        self._report()
 
     def _remove_toolchains(self, kernel: str) -> None:
         """Remove the toolchains of a kernel; one that another process uses stays, for ``gc``."""
@@ -318,6 +312,3 @@ class _Run:
         for image in built_here(engine, f"{TOOLCHAIN_KERNEL_LABEL}={kernel}", state):
             with suppress(ProvisionError):
                 remove_toolchain(engine, image, state)
-
-    def _report(self) -> None:
-        report(Tally(self._total, dict(self._counts), tuple(map(str, self._running))))

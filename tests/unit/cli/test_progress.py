@@ -12,7 +12,7 @@ from rich.console import Console
 
 from provision.cli import output
 from provision.cli.screen import Screen
-from provision.progress import Event, Note, Output, Step, Tally, Transfer, report
+from provision.progress import Event, Note, Output, Step, Transfer, report
 
 _EVENTS: list[Event] = [
     Note("Pulling"),
@@ -73,25 +73,3 @@ def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.Monke
     assert " s\n" in text
     assert "Unpacking: 5 of 10 MB" in text
     assert "CC demo.o" in text
-
-
-def test_many_alike_things_are_a_bar_with_what_runs() -> None:
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=True, width=80, color_system=None)
-    screen = Screen(console, verbose=False)
-    running = ("demo 2.0 on debian:12 6.1.0-47-amd64", "y" * 200)
-    screen(Tally(8, {"built": 2, "failed": 1, "trouble": 0}, running))
-    screen(Output("CC demo.o"))
-    console.print(screen.render())
-    text = written.getvalue()
-    for words in ("3 of 8: 2 built, 1 failed", "demo 2.0 on debian:12", "y…", "CC demo.o"):
-        assert words in text
-    assert "trouble" not in text
-    assert "━" in text
-    # The work after it has a line of its own again.
-    written.truncate(0)
-    screen(Tally(0))
-    screen(Step(1, 2, "RUN make"))
-    console.print(screen.render())
-    assert "━" not in written.getvalue()
-    assert "RUN make" in written.getvalue()
