@@ -41,16 +41,16 @@ class Site:
         provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
         self.fleet = folder / "fleet.toml"
         self.fleet.write_text(
-            f'registry = "{address}/drivers"\nsign_key = "{folder}/fleet.key"\n'
-            f'sign_password_file = "{password}"\ndistros = ["{DISTRO}"]\nnetwork = "host"\n'
+            f'registry = "{address}/drivers"\ndistros = ["{DISTRO}"]\n'
             f"kernels = {json.dumps(_KERNELS)}\n"
             f'[[builds]]\ndrivers = ["{SMALL_DRIVER}"]\n'
         )
 
     def words(self, name: str, *more: str | Path) -> list[str | Path]:
         """The command of a builder with this folder of results."""
-        state = ("--state", self.folder / name)
-        return [self.provision.program, "matrix", self.fleet, "--push", *state, "--json", *more]
+        how = ("--network", "host", "--state", self.folder / name, "--json")
+        key = ("--key", self.folder / "fleet.key", "--password-file", self.folder / "password")
+        return [self.provision.program, "matrix", self.fleet, "--push", *how, *key, *more]
 
     def tags(self) -> list[str]:
         url = f"http://{self.address}/v2/drivers/{SMALL_DRIVER}/tags/list"

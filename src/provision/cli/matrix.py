@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import advice, coloured, each, emit, remark, table
 from provision.errors import ExitCode, ProvisionError
-from provision.files import settled_path, templates_dir, write_output
+from provision.files import templates_dir, write_output
 from provision.fleet import Cell, Planned, Selection, plan_cells
 from provision.fleet.builds import (
     Outcome,
@@ -49,7 +48,7 @@ from provision.fleet.results import (
     report_of_results,
 )
 from provision.progress import Note, report
-from provision.registry.keys import URI_SCHEME, Signer
+from provision.registry.keys import Signer
 
 _GOOD = frozenset({"built", "present", "pushed", "not-supported"})
 
@@ -84,8 +83,8 @@ def matrix_command(
         "--push", "Build the cells that the registry lacks, push them and sign them."
     ),
     private: KeyOptions = key_options,
-    jobs: int | None = option(
-        "--parallel N", "Number of parallel builds.  [FLEET's, or 1]", type=click.IntRange(1, 64)
+    jobs: int = option(
+        "--parallel N", "Number of parallel builds.", type=click.IntRange(1, 64), default=1
     ),
     keep_going: bool = option(
         "--keep-going",
@@ -138,10 +137,11 @@ def matrix_command(
     selection = None if file else _selection(named, force=force)
     with job(root, catalogues) as settings:
         fleet = load_fleet(file, settings.catalogue) if file else None
-        network = network or (fleet.network if fleet else None)
         connected = settings.with_network(network)
         # Check the key before hours of builds.
-        signer, words, password = _signing(settings, fleet, private) if pushes else (None, [], None)
+        signs = pushes and not (fleet and fleet.unsigned)
+        private.check(signs=signs)
+        signer, words, password = _signing(settings, private) if signs else (None, [], None)
         registry = None
         if pushes or missing or fleet:
             registry = fleet_registry(connected, fleet, signer)
@@ -152,7 +152,7 @@ def matrix_command(
         words += ["--root", str(root), *(f"--catalogue={one.resolve()}" for one in catalogues)]
         words += ["--network", network] if network else []
         how = RunOptions(
-            jobs=jobs or (fleet.jobs if fleet else 1),
+            jobs=jobs,
             keep_going=keep_going,
             words=tuple(words),
             stdin=password,
@@ -166,8 +166,6 @@ def matrix_command(
         finally:
             found = report_of_cells(cells, folder)
             _write_page(html, found)
-        if how.registry is not None:
-            how.registry.add_operator_tags(outcome.present)
     if how.registry is not None:
         _emit_pushed(how.registry, cells, outcome, folder)
     else:
@@ -196,21 +194,8 @@ def _selection(named: Mapping[str, str | None], *, force: bool) -> Selection:
     return Selection.model_construct(**lists, force=force)
 
 
-def _signing(
-    settings: Settings, fleet: Fleet | None, private: KeyOptions
-) -> tuple[Signer | None, list[str], bytes | None]:
+def _signing(settings: Settings, private: KeyOptions) -> tuple[Signer, list[str], bytes | None]:
     """Return the signer, and how ``build`` gets the same: its words and its standard input."""
-    is_signed = fleet is None or not fleet.unsigned
-    private.check(signs=is_signed)
-    if not is_signed:
-        return None, [], None
-    if private.key is None and fleet is not None and (key := fleet.sign_key):
-        if not key.startswith(URI_SCHEME):
-            key = str(settled_path(settings.root, key))
-        file = fleet.sign_password_file or settings.config.registry.sign_password_file
-        if file is not None and not private.is_given:
-            private = replace(private, password_file=settled_path(settings.root, file))
-        private = replace(private, key=key)
     asked: list[bytes] = []
     signer = private.signer(settings, asked)
     words = ["--sign", *(["--key", private.key] if private.key else [])]

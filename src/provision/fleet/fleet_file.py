@@ -7,19 +7,19 @@ signed first stays (docs/decisions/06-registries.md).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import RegistryAddress
 from provision.distros import find_distro
-from provision.documents import Frozen, how_to_correct, like, load_toml
+from provision.documents import Frozen, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
 from provision.fleet import (
     Cell,
@@ -30,18 +30,17 @@ from provision.fleet import (
     plan_cells,
 )
 from provision.fleet.offers import find_offers
-from provision.pin import AbsolutePath, Pin
+from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry import HostTag, Reference, parse_reference
 from provision.registry.find import Connect, connect
 from provision.registry.keys import Signer
-from provision.registry.publish import add_operator_tags, retag_existing
+from provision.registry.publish import retag_existing
 from provision.registry.repositories import Writable, find_digest
 from provision.registry.signatures import signature_tag
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"
-Key = Annotated[str, like(r"^(/|pkcs11:)[^\x00\n]*$", "/etc/key.pem or pkcs11:…")]
 _MOST_CELLS = 10_000
 
 
@@ -52,24 +51,11 @@ class Fleet(Frozen):
 
     # The hosts' registry: ``registry.example:5000/drivers``.
     registry: RegistryAddress
-    # Private key that signs images: a file, or a PKCS#11 URI; None: that of provision.toml.
-    sign_key: Key | None = None
-    # File with its password or PIN; None: that of provision.toml.
-    sign_password_file: AbsolutePath | None = None
     # Whether images are pushed without a signature.
     unsigned: bool = False
-    jobs: int = Field(default=1, ge=1, le=64)
-    # Network of the containers that download; None: what provision.toml says.
-    network: str | None = None
     distros: tuple[DistroName, ...] = ()
     kernels: tuple[KernelPattern, ...] = Field(default=("latest-3",), min_length=1)
     builds: tuple[Selection, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Fleet:
-        if self.unsigned and self.sign_key is not None:
-            raise ValueError("sign_key: can't be combined with unsigned = true; remove one of them")
-        return self
 
     def selections(self) -> list[Selection]:
         """Return the builds, with what the file says for those that don't."""
@@ -204,11 +190,6 @@ class FleetRegistry:
                 )
                 return True
         return False
-
-    def add_operator_tags(self, cells: Iterable[Cell]) -> None:
-        """Set the tags of a GPU operator that images of present cells lack."""
-        for cell in cells:
-            add_operator_tags(self.settings, self._client(cell), self.signer)
 
     def _client(self, cell: Cell) -> Writable:
         return self.connected(self.settings, self.reference(cell))

@@ -343,31 +343,15 @@ def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
     )
 
 
-def names_for_operators(pin: Pin, labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the tags by which a GPU operator finds an image: its version's and its branch's.
-
-    Args:
-        pin: The image's.
-        labels: The image's; without that of operators, it is for none.
-    """
-    version = labels.get(OPERATOR_LABEL)
-    return operator_tags(version, pin.kernel.release, pin.distro.name) if version else None
-
-
-def set_operator_tags(
-    client: Writable, pin: Pin, labels: Mapping[str, str], digest: str
-) -> list[str]:
+def set_operator_tags(client: Writable, pin: Pin, labels: Mapping[str, str], digest: str) -> None:
     """Make the tags by which a GPU operator finds an image lead to it.
 
-    That of a branch leads to its newest version.
-
-    Returns:
-        Those that did not lead to it before.
+    That of a branch leads to its newest version. An image without a label for operators has none.
     """
-    names = names_for_operators(pin, labels)
-    if names is None:
-        return []
-    own, branch = names
+    version = labels.get(OPERATOR_LABEL)
+    if version is None:
+        return
+    own, branch = operator_tags(version, pin.kernel.release, pin.distro.name)
     try:
         branch_client = client.at(client.reference.with_tag(branch))
         before = read_image(branch_client, pin.kernel.architecture).pin.driver.version
@@ -375,27 +359,9 @@ def set_operator_tags(
         before = pin.driver.version
     is_newest = newest_first((before, pin.driver.version))[0] == pin.driver.version
     tags = (own, branch) if is_newest else (own,)
-    moved = [tag for tag in tags if find_digest(client, tag) != digest]
-    for tag in moved:
-        client.tag(digest, tag)
-    return moved
-
-
-def add_operator_tags(settings: Settings, client: Writable, signer: Signer | None) -> None:
-    """Set the tags of a GPU operator that the image of a client's reference lacks.
-
-    Such an image was copied there. An operator verifies no signatures, so an image that no key
-    which counts here has signed gets no tags, unless nothing is signed.
-    """
-    image = read_image(client, machine(settings.root))
-    pin, digest = image.pin, str(image.reference.digest)
-    names = names_for_operators(pin, image.labels)
-    if (
-        names
-        and find_digest(client, names[0]) is None
-        and (signer is None or _is_trusted(settings, client, pin, digest, signer))
-    ):
-        set_operator_tags(client, pin, image.labels, digest)
+    for tag in tags:
+        if find_digest(client, tag) != digest:
+            client.tag(digest, tag)
 
 
 def retag_existing(

@@ -35,7 +35,7 @@ from provision.fleet.builds import Outcome, RunOptions, build_cells
 from provision.fleet.fleet_file import FleetRegistry
 from provision.fleet.results import Result, read_result, read_results
 from provision.pin import PIN_LABEL, Pin
-from provision.registry import operator_tags, pin_tag
+from provision.registry import pin_tag
 from provision.registry.find import facts_of, tag_of
 from provision.registry.repositories import find_digest
 from unit.engine.fake_engine import FakeEngine, using
@@ -370,15 +370,3 @@ def test_a_build_that_a_stranger_signed_or_nobody_is_none(lab: Lab, *, signs: bo
         # One without a signature counts as missing, under its own name too.
         lab.have_published(pin, tag_of(pin).text, signs=False)
         assert not place.has(DEBIAN)
-
-
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_a_copied_image_gets_the_tags_of_an_operator_if_it_is_signed(
-    lab: Lab, *, is_ours: bool
-) -> None:
-    pin = lab.pin(DEBIAN)
-    digest = lab.have_published(pin, tag_of(pin).text, key=KEY if is_ours else new_key())
-    lab.place().add_operator_tags([DEBIAN])
-    client = lab.registry.client(f"{ADDRESS}/demo:x")
-    for tag in operator_tags("2.0", KERNELS[0], "debian:12"):
-        assert find_digest(client, tag) == (digest if is_ours else None)
