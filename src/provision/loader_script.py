@@ -1,7 +1,7 @@
 """Writes the scripts of an artifact: its loader, and the command of its driver pod.
 
 The loader loads the modules, wherever the artifact is; ``kmod/loader.py`` writes that of a host's
-store. In the build container, with Python's standard library only, ``extras.py`` has both written
+store. In the build container, with Python's standard library only, ``collect.py`` has both written
 for the image itself, which a GPU operator starts as a pod. What ``[host.root.pod]`` of the recipe
 says is in the manifest.
 
@@ -245,7 +245,7 @@ def write_pod(out: Path, scripts: Path, tool: Tool) -> bool:
     """Write the loader and the command of the driver pod into an image, if it is to have one.
 
     Args:
-        out: The artifact, as collector and extras.py left it; the image has it as ``/opt``.
+        out: The artifact, as the collector left it; the image has it as ``/opt``.
         scripts: The folder with the texts of the scripts.
         tool: Runs modinfo and readelf.
 

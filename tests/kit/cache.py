@@ -47,7 +47,7 @@ _TEMPLATES = REPOSITORY / "templates"
 BUILDS = (
     *sorted(_TEMPLATES.glob("Dockerfile.*.j2")),
     *(_TEMPLATES / name for name in ("apt", "dkms", "loader", "macros", "rpm")),
-    *(_BUILD / f"{name}.py" for name in ("collector", "extras", "../loader_script", "step")),
+    *(_BUILD / f"{name}.py" for name in ("collector", "../loader_script", "step")),
     *(_BUILD / f"{name}.py" for name in ("dockerfile", "image", "unpack_source")),
     REPOSITORY / "src/provision/distros/prepare_tree.py",
 )

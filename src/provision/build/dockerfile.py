@@ -47,7 +47,6 @@ TREE = "tree"
 # Our programs that run in the build container: the file by its name in the container.
 _PROGRAMS = {
     "collect.py": "build/collector.py",
-    "extras.py": "build/extras.py",
     "loader_script.py": "loader_script.py",
     STEP: "build/step.py",
     "unpack.py": "build/unpack_source.py",

@@ -180,7 +180,7 @@ OTHER_PLATFORM = re.compile(r"was found but does not match the specified platfor
 # What our own programs in the build container say of a failure (build/step.py and dkms.bash), and
 # where to look then.
 _OURS = re.compile(
-    r"^(dkms|collect|extras|kernel tree|unpack): (?:failed: )?(?!\d+ (?:modules|files))(.+)", re.M
+    r"^(dkms|collect|kernel tree|unpack): (?:failed: )?(?!\d+ (?:modules|files))(.+)", re.M
 )
 _WHERE = {
     "dkms": "A patch in the driver's patches/ folder can correct its dkms.conf, or driver.toml says"

@@ -329,14 +329,16 @@ def test_user_space_has_the_same_bytes_for_every_kernel(
         folder.mkdir()
         (folder / "build.json").write_text(json.dumps({**plan(*rules), "kernel": kernel}))
         out, userspace = folder / "modules/opt", folder / "userspace/opt"
-        words = [str(path) for path in (folder / "build.json", source, out, userspace)]
+        folders = (source, out, userspace, folder / "shell", folder / "pod")
+        words = [str(path) for path in (folder / "build.json", *folders)]
         main(words, Tools(kernel=kernel))
         manifest = json.loads((out / "driver/manifest.json").read_text())
         assert [file["path"] for file in manifest["files"]] == (
             ["/usr/lib64/libtoy.so.1", "/usr/lib64/libtoy.so.2.0"] if has_userspace else []
         )
         assert [path.name for path in (out / "driver").iterdir()] == ["manifest.json"]
-        paths = [path for top in (out, userspace) for path in (top.parent, *top.parent.rglob("*"))]
+        tops = (out.parent, userspace.parent, folder / "shell", folder / "pod")
+        paths = [path for top in tops for path in (top, *top.rglob("*"))]
         assert {path.lstat().st_mtime for path in paths} == {0}
         layers.append(_tar(userspace.parent))
     assert layers[0] == layers[1]

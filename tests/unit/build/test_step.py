@@ -27,8 +27,7 @@ PLAN: dict[str, Any] = {
     "pin": {},
     "pin_digest": "",
 }
-COLLECT = "collect build.json source out userspace"
-EXTRAS = "extras out userspace shell pod"
+COLLECT = "collect build.json source out userspace shell pod"
 # Files of the world that a program finds, by path.
 BAD_MODULE: dict[str, bytes | str] = {
     "build.json": json.dumps(PLAN),
@@ -54,7 +53,6 @@ FAILURES: dict[str, tuple[str, dict[str, bytes | str], str]] = {
     ),
     "a module that is none": (COLLECT, BAD_MODULE, "collect: failed: 'strip --strip-debug"),
     MISSING: (COLLECT, BAD_MODULE, "collect: failed: 'strip' can't be started: No such file"),
-    "no manifest": (EXTRAS, {}, "extras: failed: 'out/driver/manifest.json': No such file"),
     "no tree": ("prepare_tree tree", {}, "kernel tree: failed: 'tree/tree.json': No such file"),
     "a tree's plan that is none": (
         "prepare_tree tree",
