@@ -277,8 +277,7 @@ def choose_rows(
     if not rows:
         raise NotFoundError(
             "No driver is offered for any of the distros.",
-            resolution="'provision drivers' lists the drivers and where their sources come from;"
-            " 'provision drivers --distros' lists the distros.",
+            resolution="'provision drivers NAME' says for which distros a driver has sources.",
             details="\n".join(dict.fromkeys(o.refusal for o in offers if o.refusal)),
         )
     return rows
