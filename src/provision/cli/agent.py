@@ -164,7 +164,7 @@ def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
 @command("plan")
 def plan_command(
     *,
-    names: tuple[str, ...] = argument("[DRIVER]…", among=options.configured),
+    names: tuple[str, ...] = argument("[DRIVER]…"),
     releases: tuple[str, ...] = _extra_kernels,
     usr: Path | None = _usr,
     retry: bool = _retry,
@@ -484,7 +484,7 @@ def _after(document: Mapping[str, Any]) -> Iterator[str]:
 @command("rollback")
 def rollback_command(
     *,
-    driver: str = argument("DRIVER", among=options.configured),
+    driver: str = argument("DRIVER"),
     root: Path = options.root,
     dry_run: bool = options.dry_run,
 ) -> None:

@@ -371,7 +371,7 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
 @command("verify")
 def verify_command(
     *,
-    what: str = argument("IMAGE|STORE-ENTRY|DRIVER", among=options.stored),
+    what: str = argument("IMAGE|STORE-ENTRY|DRIVER"),
     boot: bool = option(
         "--boot", "Also boot the kernel in a virtual machine, and load the modules there."
     ),

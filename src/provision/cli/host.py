@@ -65,7 +65,7 @@ class SeveralDriversError(ProvisionError):
         }
 
 
-_drivers = argument("[DRIVER]…", among=options.stored)
+_drivers = argument("[DRIVER]…")
 
 
 @command("load")

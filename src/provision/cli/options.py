@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial, wraps
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from provision.cli.output import exit_code, want_json
-from provision.errors import ProvisionError, UsageError
+from provision.errors import UsageError
 from provision.files import followed
 
 if TYPE_CHECKING:
-    from provision.catalogue import Catalogue
+    pass
 
 Parameter = Callable[[str], click.Parameter]
 
@@ -69,17 +68,13 @@ def option(
 def argument(
     metavar: str,
     cls: type[click.Argument] = click.Argument,
-    among: Callable[[Path], Iterable[str]] | None = None,
     **more: Any,  # noqa: ANN401 - as click takes them
 ) -> Any:  # noqa: ANN401 - the default of a parameter
-    """Return an argument as the usage shows it: ``[DRIVER]…``.
-
-    ``among`` returns the drivers of a host's root that complete it, before those of the catalogue.
-    """
+    """Return an argument as the usage shows it: ``[DRIVER]…``."""
     more["nargs"] = -1 if metavar.endswith("…") else 1
     more["required"] = not metavar.startswith("[")
     if "DRIVER" in metavar or metavar == "[NAME]":
-        more["shell_complete"] = partial(_complete_drivers, among)
+        more["shell_complete"] = _complete_drivers
     return lambda name: cls([name], metavar=metavar, **more)
 
 
@@ -158,45 +153,15 @@ def _machine(name: str | None) -> str | None:
     return machine_of(name)
 
 
-def configured(root: Path) -> Iterable[str]:
-    """Return the drivers that a host's provision.toml names."""
-    from provision.config import load  # noqa: PLC0415 - only to complete a word
-
-    return load(root).drivers
-
-
-def stored(root: Path) -> Iterable[str]:
-    """Return the drivers that a host's store has."""
-    from provision.store.entries import stored_drivers  # noqa: PLC0415 - only to complete a word
-
-    return stored_drivers(root)
-
-
-def _complete_drivers(
-    among: Callable[[Path], Iterable[str]] | None,
-    ctx: click.Context,
-    param: click.Parameter,
-    start: str,
-) -> list[str]:
-    """Return the drivers whose names begin with a text: of the host, else of the catalogue."""
+def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the drivers of the catalogue whose names begin with a text."""
     del param
-    names: Iterable[str] = ()
-    with suppress(OSError, ProvisionError):
-        names = among(ctx.params.get("root") or Path("/")) if among else ()
-    return [name for name in names or _catalogue(ctx).names if name.startswith(start)]
+    from provision.build.workspace import load_settings  # noqa: PLC0415 - only to complete a word
 
-
-def _complete_flavours(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
-    """Return the flavours of the driver that is named, else those of all."""
-    del param
-    catalogue = _catalogue(ctx)
-    # click has no arguments yet where the value of an option is what is missing.
-    words = (ctx.params.get("driver"), *ctx.args)
-    found: set[str] = set()
-    for name in [word for word in words if word in catalogue.names] or catalogue.names:
-        with suppress(OSError, ProvisionError):
-            found.update(catalogue.entry(name).recipe.flavours)
-    return sorted(name for name in found if name.startswith(start))
+    root = ctx.params.get("root") or Path("/")
+    folders = ctx.params.get("catalogues") or ()
+    names = load_settings(root, catalogues=folders).catalogue.names
+    return [name for name in names if name.startswith(start)]
 
 
 def _complete_kernels(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
@@ -207,15 +172,6 @@ def _complete_kernels(ctx: click.Context, param: click.Parameter, start: str) ->
     root = ctx.params.get("root") or Path("/")
     bootable = find_kernels(root, ask=lambda _argv: None).bootable
     return [release for release in bootable if release.startswith(start)]
-
-
-def _catalogue(ctx: click.Context) -> Catalogue:
-    from provision.build.workspace import load_settings  # noqa: PLC0415 - only to complete a word
-
-    given = ctx.params
-    return load_settings(
-        given.get("root") or Path("/"), catalogues=given.get("catalogues") or ()
-    ).catalogue
 
 
 as_json = option(
@@ -252,11 +208,7 @@ trial = option(
 )
 dry_run = option("--dry-run", "Only show what would be done.")
 distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
-flavour = option(
-    "--flavour NAME",
-    "Flavour of the driver.  [its default]",
-    shell_complete=_complete_flavours,
-)
+flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
 arch = option(
     "--arch ARCH",
     "Architecture of the kernel, such as arm64. For another than this machine's, programs run"

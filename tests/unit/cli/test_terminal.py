@@ -63,12 +63,6 @@ def test_colours_are_left_out_where_they_are_unwanted(
     [
         ("res", ["resolve"]),
         ("resolve nvi", ["nvidia"]),
-        ("resolve nvidia --flavour op", ["open"]),
-        ("build nvidia --flavour prop", ["proprietary"]),
-        ("build onload --flavour op", []),
-        # Drivers of this host, where it has some.
-        ("plan --root {root} d", ["demo"]),
-        ("rollback --root {root} z", []),
         ("load --root {root} z", ["zfs"]),
     ],
 )
