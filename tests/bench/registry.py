@@ -26,9 +26,8 @@ from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
 from provision.registry import parse_reference
 from provision.registry.find import read_image, unpack_layers
-from provision.registry.keys import load_keys
 from provision.registry.repositories import Registry
-from provision.registry.signatures import verify_signature
+from provision.registry.signatures import load_keys, verify_signature
 
 if TYPE_CHECKING:
     from bench.scene import Scene

@@ -13,7 +13,7 @@ from kit.files import write_all
 from kit.probe import is_root, need, need_programs
 from kit.process import Completed, run, start, wait_for
 from provision.build.dockerfile import fill_shipped
-from provision.export.sysext import Artifact, Hosts, lay_out
+from provision.export.coreos import Artifact, Hosts, lay_out
 
 _AGENT = REPOSITORY / "templates/agent/agent.sh"
 _TREE = REPOSITORY / "templates/agent/agent-tree.sh"

@@ -14,7 +14,7 @@ from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import need_programs
 from kit.registry import free_port, serving_registry
-from provision.registry.keys import generate_key
+from provision.registry.signatures import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_modules, verify_signatures
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
-from provision.registry.keys import PIN_VARIABLE
+from provision.registry.signatures import PIN_VARIABLE
 
 if TYPE_CHECKING:
     from kit.engine import Engine

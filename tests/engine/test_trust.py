@@ -18,8 +18,8 @@ from kit.process import run
 from kit.product import Provision
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
-from provision.registry.keys import generate_key, load_keys, open_signer
-from provision.registry.manifests import OCI_MANIFEST
+from provision.registry import OCI_MANIFEST
+from provision.registry.signatures import generate_key, load_keys, open_signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.pin import PIN_LABEL, Pin
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
+from provision.registry import OCI_CONFIG, OCI_MANIFEST, content_digest
 
 
 @dataclass(frozen=True, slots=True)

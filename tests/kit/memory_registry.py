@@ -18,12 +18,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from kit.media import image_of
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.registry import Reference, parse_reference
+from provision.registry import (
+    BLOBS,
+    Content,
+    Descriptor,
+    Manifest,
+    Reference,
+    blob_path,
+    parse_reference,
+)
 from provision.registry.find import facts_of
-from provision.registry.keys import PublicKey, of_private_key
-from provision.registry.manifests import BLOBS, Content, Descriptor, Manifest, blob_path
 from provision.registry.repositories import ImageLayout
-from provision.registry.signatures import Facts, sign
+from provision.registry.signatures import Facts, PublicKey, of_private_key, sign
 
 HOST = "registry.example"
 REPOSITORY = "drivers/demo"

@@ -33,9 +33,8 @@ from provision.agent.run import apply
 from provision.pin import Pin
 from provision.registry import parse_reference
 from provision.registry.find import facts_of, tag_of
-from provision.registry.keys import generate_key, open_private_key
 from provision.registry.repositories import Registry
-from provision.registry.signatures import sign, signature_tag
+from provision.registry.signatures import generate_key, open_private_key, sign, signature_tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ from provision.distros.repositories import repositories_of
 from provision.errors import ConfigError, ExitCode, Mistake, ProvisionError
 from provision.files import lock, remove_drafts, scratch, write_atomic, write_output
 from provision.pin import DistroPin
-from provision.registry.keys import open_key, settled_keys
+from provision.registry.signatures import open_key, settled_keys
 from provision.run import find_program
 from provision.run import run as run_program
 from provision.trust import distrusted

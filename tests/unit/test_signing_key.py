@@ -9,7 +9,7 @@ import pytest
 from kit.artifact import write
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.keys import PIN_VARIABLE, SigningKey, open_key
+from provision.registry.signatures import PIN_VARIABLE, SigningKey, open_key
 
 URI = "pkcs11:token=t;object=o"
 HUSH = "hunter2"

@@ -37,10 +37,9 @@ from provision.kmod.module_signatures import is_signed
 from provision.manifest import ADMISSION
 from provision.registry import parse_reference
 from provision.registry.find import TrustOverride, facts_of, tag_of
-from provision.registry.keys import FileSigner
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.repositories import find_digest
-from provision.registry.signatures import verify_signature
+from provision.registry.signatures import FileSigner, verify_signature
 from provision.store.entries import Admission, distrust, record_admission, unsigned_image
 from provision.store.layout import Layout
 from provision.store.obtain import store_image, store_pulled

@@ -17,22 +17,29 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, progress, size_of
 from provision.errors import UsageError
 from provision.export import ArtifactSource, Choice
-from provision.export.ignition import Options, Variant, configuration
-from provision.export.kmm_module import KmmOptions, kmm_files
+from provision.export.coreos import (
+    Hosts,
+    Options,
+    Variant,
+    configuration,
+    export_sysext,
+    need_mksquashfs,
+)
 from provision.export.kubernetes import (
     Agent,
     Document,
+    KmmOptions,
     PodOptions,
     check_name,
     check_output,
     documents,
+    kmm_files,
     pod_files,
     read_config,
     read_keys,
     to_yaml,
     write_files,
 )
-from provision.export.sysext import Hosts, export_sysext, need_mksquashfs
 from provision.files import sha256_file, write_atomic
 from provision.registry.find import TrustOverride
 

@@ -20,8 +20,8 @@ from provision.cli.output import fields, progress, text
 from provision.errors import UsageError
 from provision.registry import parse_reference
 from provision.registry.find import ArtifactImage, TrustOverride, connect, examine
-from provision.registry.keys import Signer, open_signer, password_line, read_password
 from provision.registry.publish import configured_signer
+from provision.registry.signatures import Signer, open_signer, password_line, read_password
 
 
 @contextmanager

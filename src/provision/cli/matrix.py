@@ -48,7 +48,7 @@ from provision.fleet.results import (
     report_of_results,
 )
 from provision.progress import Note, report
-from provision.registry.keys import Signer
+from provision.registry.signatures import Signer
 
 _GOOD = frozenset({"built", "present", "pushed", "not-supported"})
 

@@ -44,9 +44,9 @@ from provision.registry.find import (
     find_pin_in_registries,
     host_reference,
 )
-from provision.registry.keys import generate_key
 from provision.registry.publish import EngineImage, copy_published, publish, sign_image
 from provision.registry.repositories import Repository
+from provision.registry.signatures import generate_key
 from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
 

@@ -28,7 +28,7 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import BUILD_SOCKETS, find_qemu, qemu_of
 from provision.kmod.guest import how_to_install
-from provision.registry.keys import settled_keys
+from provision.registry.signatures import settled_keys
 from provision.sources.upstream import (
     ended_branch,
     kept,

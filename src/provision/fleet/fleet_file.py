@@ -34,10 +34,9 @@ from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry import HostTag, Reference, parse_reference
 from provision.registry.find import Connect, connect
-from provision.registry.keys import Signer
 from provision.registry.publish import retag_existing
 from provision.registry.repositories import Writable, find_digest
-from provision.registry.signatures import signature_tag
+from provision.registry.signatures import Signer, signature_tag
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"

@@ -23,7 +23,7 @@ from provision.kmod.modules import (
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, report
-from provision.registry.keys import open_key
+from provision.registry.signatures import open_key
 from provision.run import run
 
 _DER_BEGIN = b"\x30"

@@ -40,24 +40,21 @@ from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, report
 from provision.registry import (
     FOLDER,
-    HostTag,
-    Reference,
-    parse_reference,
-    pin_tag,
-    read_tag,
-    version_of_tag,
-)
-from provision.registry.keys import PublicKey, load_keys, settled_keys
-from provision.registry.manifests import (
     Content,
     Descriptor,
+    HostTag,
     Index,
     Manifest,
+    Reference,
     blob_path,
     check_image,
     content_digest,
     parse_labels,
     parse_manifest,
+    parse_reference,
+    pin_tag,
+    read_tag,
+    version_of_tag,
 )
 from provision.registry.repositories import (
     ImageLayout,
@@ -66,7 +63,14 @@ from provision.registry.repositories import (
     Writable,
     folder_layout,
 )
-from provision.registry.signatures import Facts, VerifiedSignature, verify_signature
+from provision.registry.signatures import (
+    Facts,
+    PublicKey,
+    VerifiedSignature,
+    load_keys,
+    settled_keys,
+    verify_signature,
+)
 from provision.run import decompress
 from provision.sources.candidates import newest_first
 

@@ -22,19 +22,8 @@ from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
-from provision.registry import Reference, operator_tags, parse_reference, pin_tag
+from provision.registry import Reference, operator_tags, parse_manifest, parse_reference, pin_tag
 from provision.registry.find import ArtifactImage, Connect, connect, facts_of, read_image, tag_of
-from provision.registry.keys import (
-    URI_SCHEME,
-    FileSigner,
-    Password,
-    PublicKey,
-    Signer,
-    open_signer,
-    read_password,
-    settled_keys,
-)
-from provision.registry.manifests import parse_manifest
 from provision.registry.repositories import (
     ImageLayout,
     Registry,
@@ -45,7 +34,21 @@ from provision.registry.repositories import (
     push_image,
     writable_layout,
 )
-from provision.registry.signatures import MOST_AHEAD_S, Facts, sign, signature_tag, verify_signature
+from provision.registry.signatures import (
+    MOST_AHEAD_S,
+    URI_SCHEME,
+    Facts,
+    FileSigner,
+    Password,
+    PublicKey,
+    Signer,
+    open_signer,
+    read_password,
+    settled_keys,
+    sign,
+    signature_tag,
+    verify_signature,
+)
 from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.

@@ -32,9 +32,9 @@ from provision.errors import NotFoundError, ProvisionError, WrongContentError
 from provision.explain import Kind, explain
 from provision.files import lock, scratch, write_atomic
 from provision.progress import Transfer, current_listener, report
-from provision.registry import DIGEST, Reference
-from provision.registry.manifests import (
+from provision.registry import (
     BLOBS,
+    DIGEST,
     LONGEST_MANIFEST,
     OCI_INDEX,
     OCI_MANIFEST,
@@ -42,6 +42,7 @@ from provision.registry.manifests import (
     Descriptor,
     Index,
     Manifest,
+    Reference,
     blob_path,
     content_digest,
     parse_manifest,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.registry.keys import load_keys
+from provision.registry.signatures import load_keys
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]

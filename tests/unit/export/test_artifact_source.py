@@ -20,8 +20,7 @@ from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export import ArtifactSource, Choice, images_of
-from provision.export.kmm_module import KmmOptions, kmm_files
-from provision.export.kubernetes import Document, PodOptions, pod_files
+from provision.export.kubernetes import Document, KmmOptions, PodOptions, kmm_files, pod_files
 from provision.kmod.loader import write_loader
 from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
 from provision.progress import Note, listening

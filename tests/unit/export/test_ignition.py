@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from provision.errors import ConfigError, UsageError
-from provision.export.ignition import Options, configuration
+from provision.export.coreos import Options, configuration
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]

@@ -13,11 +13,11 @@ import yaml
 from kit.artifact import KERNEL, make_artifact
 from kit.kmm import kmm_node
 from provision.errors import ProvisionError, UsageError
-from provision.export.kmm_module import (
+from provision.export.kubernetes import (
     KmmOptions,
     module_document,
+    to_yaml,
 )
-from provision.export.kubernetes import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
 from provision.registry import parse_reference
 

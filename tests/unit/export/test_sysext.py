@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 from provision.errors import UsageError
-from provision.export.sysext import Artifact, Hosts, lay_out
+from provision.export.coreos import Artifact, Hosts, lay_out
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, MinorsFrom
 
 _OTHER = "6.1.0-56-amd64"

@@ -14,8 +14,8 @@ from kit.memory_registry import (
     digest_of,
 )
 from provision.errors import NotFoundError, ProvisionError
+from provision.registry import OCI_INDEX, OCI_MANIFEST
 from provision.registry.find import read_image
-from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from unit.registry.signed_images import (
     FACTS,
     KEY,

@@ -22,7 +22,7 @@ from provision.registry import (
     parse_reference,
     read_tag,
 )
-from provision.registry.keys import generate_key, load_keys, open_private_key
+from provision.registry.signatures import generate_key, load_keys, open_private_key
 
 DIGEST = "sha256:" + "0" * 64
 

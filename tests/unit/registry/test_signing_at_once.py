@@ -21,7 +21,6 @@ from provision.engine.docker_api import Engine, Image
 from provision.pin import PIN_LABEL
 from provision.registry import parse_reference, pin_tag
 from provision.registry.find import facts_of, tag_of
-from provision.registry.keys import FileSigner
 from provision.registry.publish import (
     EngineImage,
     PinTagConflictError,
@@ -30,7 +29,7 @@ from provision.registry.publish import (
     sign_image,
 )
 from provision.registry.repositories import Writable, find_digest
-from provision.registry.signatures import signature_tag, verify_signature
+from provision.registry.signatures import FileSigner, signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
