@@ -15,7 +15,7 @@ from provision.catalogue.recipe import Recipe
 from provision.config import Config
 from provision.documents import EXAMPLES, Frozen, how_to_correct, parse_json
 from provision.errors import ConfigError
-from provision.fleet.fleet_file import Fleet
+from provision.fleet import Fleet
 
 
 class Limits(Frozen):

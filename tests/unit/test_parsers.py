@@ -28,7 +28,7 @@ from provision.distros.repositories import binary_key, parse_lines, parse_paragr
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
 from provision.errors import ProvisionError
-from provision.fleet.fleet_file import Fleet
+from provision.fleet import Fleet
 from provision.host.devices import (
     parse_capability,
     parse_information,

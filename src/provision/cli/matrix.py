@@ -19,23 +19,17 @@ from provision.cli.options import argument, command, option
 from provision.cli.output import advice, coloured, each, emit, remark, table
 from provision.errors import ExitCode, ProvisionError
 from provision.files import templates_dir, write_output
-from provision.fleet import Cell, Planned, Selection, plan_cells
+from provision.fleet import Cell, Fleet, Planned, Selection, load_fleet, plan_cells
 from provision.fleet.builds import (
+    FleetRegistry,
     Outcome,
     RunOptions,
     build_cells,
+    fleet_registry,
     is_trouble,
     resolve_cell,
 )
-from provision.fleet.fleet_file import (
-    Fleet,
-    FleetRegistry,
-    cell_document,
-    fleet_cells,
-    fleet_registry,
-    load_fleet,
-)
-from provision.fleet.offers import ensure_base_images, find_offers
+from provision.fleet.offers import ensure_base_images, find_offers, fleet_cells
 from provision.fleet.results import (
     LOOKS,
     NOT_BUILT,
@@ -230,7 +224,7 @@ def _emit_cells(
     ensure_base_images(settings, planned)
     cells, refused, failed = [], [], []
     for one in planned:
-        document = cell_document(one.cell)
+        document = _document(one.cell)
         if one.refusal is not None:
             refused.append({**document, "message": one.refusal, "resolution": one.resolution})
             continue
@@ -299,7 +293,7 @@ def _pushed(registry: FleetRegistry, cell: Cell, outcome: Outcome, folder: Path)
         # A cell that was built earlier but is not in the registry has not succeeded.
         document = result.model_dump(mode="json", by_alias=True)
     reference = outcome.pushed.get(cell, str(registry.reference(cell)))
-    return {**document, **cell_document(cell), "reference": reference}
+    return {**document, **_document(cell), "reference": reference}
 
 
 def _emit_report(
@@ -310,7 +304,7 @@ def _emit_report(
     if outcome is not None:
         bad = report.counts["failed"] or report.counts[NOT_BUILT]
         code = ExitCode.FAILED if outcome.troubles or bad else ExitCode.DONE
-        troubles = [{**cell_document(cell), **error} for cell, error in outcome.troubles.items()]
+        troubles = [{**_document(cell), **error} for cell, error in outcome.troubles.items()]
         done = {"built_now": len(outcome.built), "troubles": troubles}
     looks = {
         str(row): lambda column, row=row: " ".join(LOOKS[report.state(row, column)])
@@ -327,6 +321,10 @@ def _emit_report(
         lambda _: [f"page: {html}"] if html else [],
         code=code,
     )
+
+
+def _document(cell: Cell) -> dict[str, Any]:
+    return {"id": cell.id, **cell.members()}
 
 
 def _failure(cell: Mapping[str, Any]) -> Iterator[str]:

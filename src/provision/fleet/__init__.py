@@ -1,27 +1,32 @@
-"""The cells of a compatibility matrix, and their choice from what archives and vendors offer. Pure.
+"""The cells of a compatibility matrix, and their choice from what archives and vendors offer.
 
-``fleet.offers`` gathers the offers, and ``fleet.results`` holds the result of each cell.
+Options or a fleet.toml select them. ``fleet.offers`` gathers the offers, ``fleet.builds`` builds
+them, and ``fleet.results`` holds the result of each cell.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby, islice
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from provision.build.request import VersionRequest
 from provision.build.versions import suitable_versions
-from provision.catalogue import Recipe
+from provision.catalogue import Catalogue, Recipe
 from provision.catalogue.fields import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
+from provision.config import RegistryAddress
+from provision.distros import find_distro
 from provision.distros.archive import version_key
-from provision.documents import Frozen, like
-from provision.errors import NotFoundError, UsageError
+from provision.documents import Frozen, how_to_correct, like, load_toml
+from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
 from provision.host.kernels import kernel_series
 from provision.pin import KernelRelease, Name, Version
 
@@ -30,6 +35,8 @@ _LATEST = re.compile(r"latest(?:-([1-9][0-9]{0,3}))?")
 _ALL = "all"
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 8
+# The word of fleet.toml for all kernels of an archive, and the word of the matrix.
+_ARCHIVE = "archive"
 _RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
 _KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
 KernelPattern = Annotated[
@@ -72,6 +79,11 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.row} on {self.column}"
 
+    @property
+    def id(self) -> str:
+        """Its name: ``nvidia/535.261.03/open/debian:12/6.1.0-49-amd64``."""
+        return "/".join(self.members().values())
+
     def members(self) -> dict[str, Any]:
         """Return driver, version, flavour, distro and kernel by these names."""
         return asdict(self.row) | asdict(self.column)
@@ -106,6 +118,76 @@ class Selection(Frozen):
     kernels: tuple[KernelPattern, ...] = ()
     # Whether cells that are known to fail are built.
     force: bool = False
+
+
+class Fleet(Frozen):
+    """A fleet.toml."""
+
+    described_in: ClassVar[str | None] = "docs/how-to/build-for-a-fleet.md"
+
+    # The hosts' registry: ``registry.example:5000/drivers``.
+    registry: RegistryAddress
+    # Whether images are pushed without a signature.
+    unsigned: bool = False
+    distros: tuple[DistroName, ...] = ()
+    kernels: tuple[KernelPattern, ...] = Field(default=("latest-3",), min_length=1)
+    builds: tuple[Selection, ...] = Field(min_length=1)
+
+    def selections(self) -> list[Selection]:
+        """Return the builds, with what the file says for those that don't."""
+        found = []
+        for build in self.builds:
+            kernels = [_ALL if k == _ARCHIVE else k for k in build.kernels or self.kernels]
+            more = {"distros": build.distros or self.distros, "kernels": tuple(kernels)}
+            found.append(build.model_copy(update=more))
+        return found
+
+
+def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
+    """Read fleet.toml."""
+    wrong: list[Mistake] = []
+    fleet = None
+    try:
+        fleet = load_toml(path, Fleet)
+    except ConfigError as error:
+        wrong += error.mistakes
+        if any(not mistake.path for mistake in wrong):
+            raise
+    seen = {mistake.path for mistake in wrong}
+    # A name of the right form may still be unknown.
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    wrong += [one for one in _unknown(raw, catalogue) if one.path not in seen]
+    if fleet is None or wrong:
+        raise ConfigError(str(path), wrong, resolution=how_to_correct(path, Fleet))
+    return fleet
+
+
+def _unknown(raw: Mapping[str, Any], catalogue: Catalogue) -> Iterator[Mistake]:
+    builds = raw.get("builds")
+    tables = [("", raw)]
+    if isinstance(builds, list):
+        tables += [(f"builds.{at}.", one) for at, one in enumerate(builds) if isinstance(one, dict)]
+    for place, table in tables:
+        for at, name in _texts(table, "distros"):
+            try:
+                find_distro(name)
+            except ProvisionError as error:
+                hint = f" {error.resolution}" if error.resolution else ""
+                yield Mistake(f"{place}distros.{at}", f"{error.message}{hint}")
+        for at, name in _texts(table, "drivers"):
+            if name != _ALL and name not in catalogue.names:
+                text = f"there is no driver '{name}'; 'provision drivers' lists the drivers"
+                yield Mistake(f"{place}drivers.{at}", text)
+        if place and not table.get("distros") and not raw.get("distros"):
+            text = 'missing, and the file has no default either: distros = ["debian:12"]'
+            yield Mistake(f"{place}distros", text)
+
+
+def _texts(table: Mapping[str, Any], key: str) -> Iterator[tuple[int, str]]:
+    found = table.get(key)
+    for at, one in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(one, str):
+            yield at, one
 
 
 @dataclass(frozen=True, slots=True)

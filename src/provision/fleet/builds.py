@@ -3,6 +3,9 @@
 A result is a fact about its cell: a compiler's refusal, a missing header, a success. An error of
 the machine (a full disk, an engine or archive that does not answer) ends the run instead, because
 other cells would fail in the same way.
+
+Cells that the registry has are not built. If two machines build the same cell, the image that is
+signed first stays (docs/decisions/06-registries.md).
 """
 
 from __future__ import annotations
@@ -30,10 +33,9 @@ from provision.build.image import (
 from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved, pin_document, resolve_pin
 from provision.build.workspace import Settings
-from provision.errors import ExitCode, ProvisionError
+from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import lock
-from provision.fleet import Cell, Planned
-from provision.fleet.fleet_file import FleetRegistry
+from provision.fleet import Cell, Fleet, Planned
 from provision.fleet.offers import ensure_base_images
 from provision.fleet.results import (
     Result,
@@ -45,6 +47,11 @@ from provision.fleet.results import (
 from provision.host.kernels import find_kernels
 from provision.pin import Pin
 from provision.progress import Note, report
+from provision.registry import HostTag, Reference, parse_reference
+from provision.registry.find import Connect, connect
+from provision.registry.publish import retag_existing
+from provision.registry.repositories import Writable, find_digest
+from provision.registry.signatures import Signer, signature_tag
 from provision.run import run
 
 _LONGEST_BUILD_S = 24 * 3600.0
@@ -57,6 +64,69 @@ _WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 # An error, as ``ProvisionError.document`` has it.
 Trouble = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRegistry:
+    """The registry of a fleet."""
+
+    settings: Settings
+    # The hosts' registry: ``registry.example:5000/drivers``.
+    address: str
+    # Signs pushed images; None: nothing is pushed, or images stay unsigned.
+    signer: Signer | None = None
+    # Whether hosts need signed images.
+    is_signed: bool = True
+    connected: Connect = connect
+
+    def reference(self, cell: Cell) -> Reference:
+        """Return the name that hosts look for."""
+        row, column = cell.row, cell.column
+        tag = HostTag(row.version, row.flavour, column.kernel, column.distro)
+        return parse_reference(f"{self.address}/{row.driver}:{tag.text}")
+
+    def has(self, cell: Cell) -> bool:
+        """Return whether the registry has a cell, with a signature if hosts need one.
+
+        Hosts verify the signature. An image without one is built again: its builder may have died
+        between push and signature, and content of a registry is not trusted.
+        """
+        client = self._client(cell)
+        digest = find_digest(client, str(client.reference.tag))
+        return digest is not None and (
+            not self.is_signed or find_digest(client, signature_tag(digest)) is not None
+        )
+
+    def has_other_build(self, cell: Cell, pin: Pin) -> bool:
+        """Return whether the registry got a cell from another builder meanwhile.
+
+        If that one has another name, it gets this one too.
+        """
+        with suppress(ProvisionError):
+            if self.has(cell):
+                return True
+            digest = retag_existing(self.settings, self._client(cell), pin, self.signer)
+            if digest is not None:
+                report(
+                    Note(f"{self.reference(cell)}: hosts get another build of this Pin, {digest}")
+                )
+                return True
+        return False
+
+    def _client(self, cell: Cell) -> Writable:
+        return self.connected(self.settings, self.reference(cell))
+
+
+def fleet_registry(settings: Settings, fleet: Fleet | None, signer: Signer | None) -> FleetRegistry:
+    """Return the registry of a fleet; without one, that of provision.toml."""
+    address = fleet.registry if fleet else settings.config.registry.address
+    if address is None:
+        raise UsageError(
+            "No registry is named to push to.",
+            resolution="Set [registry] address in /etc/provision/provision.toml, or name a"
+            " fleet.toml.",
+        )
+    return FleetRegistry(settings, address, signer, is_signed=fleet is None or not fleet.unsigned)
 
 
 def resolve_cell(settings: Settings, cell: Cell) -> Resolved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.request import DriverRequest, VersionRequest, choose_distro, is_whole
@@ -16,8 +17,11 @@ from provision.catalogue.fields import is_of
 from provision.catalogue.suitability import Card, flavour_for
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.archive import Archive
-from provision.errors import NotFoundError, UsageError
+from provision.documents import how_to_correct
+from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
 from provision.fleet import (
+    Cell,
+    Fleet,
     Offer,
     Offers,
     Planned,
@@ -25,6 +29,7 @@ from provision.fleet import (
     has_pattern,
     latest_count,
     newest_count,
+    plan_cells,
 )
 from provision.host.facts import PciDevice
 from provision.pin import DistroPin
@@ -33,6 +38,8 @@ from provision.sources.candidates import SourceContext, candidates, newest_first
 
 # Kinds of sources whose versions may be those of packages.
 _PACKAGED = frozenset({"deb", "dkms"})
+
+_MOST_CELLS = 10_000
 
 
 def find_offers(settings: Settings, selection: Selection) -> Offers:
@@ -50,6 +57,31 @@ def find_offers(settings: Settings, selection: Selection) -> Offers:
     # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
+
+
+def fleet_cells(settings: Settings, path: Path, fleet: Fleet) -> list[Planned]:
+    """Return all cells of a fleet, each once, in the order of the file."""
+    found: dict[Cell, Planned] = {}
+    wrong: list[Mistake] = []
+    for at, selection in enumerate(fleet.selections()):
+        try:
+            offers = find_offers(settings, selection)
+            planned = plan_cells(selection, offers)
+        except UsageError as error:
+            text = " ".join(filter(None, (error.message, error.resolution)))
+            wrong.append(Mistake(f"builds.{at}", f"{text} {error.details or ''}".strip()))
+            continue
+        for one in planned:
+            # If one build refuses a cell and another forces it, it is built.
+            known = found.get(one.cell)
+            if known is None or known.refusal is not None:
+                found[one.cell] = one
+    if len(found) > _MOST_CELLS:
+        text = f"these are {len(found)} cells, and the limit is {_MOST_CELLS}; name fewer kernels"
+        wrong.append(Mistake("builds", text))
+    if wrong:
+        raise ConfigError(str(path), wrong, resolution=how_to_correct(path, Fleet))
+    return list(found.values())
 
 
 def ensure_base_images(settings: Settings, planned: Iterable[Planned]) -> None:

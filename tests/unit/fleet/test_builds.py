@@ -31,8 +31,7 @@ from provision.errors import (
 )
 from provision.files import lock
 from provision.fleet import Cell, Column, Planned, Row
-from provision.fleet.builds import Outcome, RunOptions, build_cells
-from provision.fleet.fleet_file import FleetRegistry
+from provision.fleet.builds import FleetRegistry, Outcome, RunOptions, build_cells
 from provision.fleet.results import Result, read_result, read_results
 from provision.pin import PIN_LABEL, Pin
 from provision.registry import pin_tag

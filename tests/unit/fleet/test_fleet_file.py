@@ -13,8 +13,9 @@ from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, catalogue_folders
 from provision.errors import ConfigError, NotFoundError
-from provision.fleet import Cell, Column, Row, Selection, fleet_file
-from provision.fleet.fleet_file import cell_id, fleet_cells, fleet_registry, load_fleet
+from provision.fleet import Cell, Column, Fleet, Row, Selection, load_fleet, offers
+from provision.fleet.builds import fleet_registry
+from provision.fleet.offers import fleet_cells
 from provision.registry.find import registry_of
 from unit.engine.fake_engine import using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources
@@ -34,7 +35,7 @@ class Drivers(Catalogue):
         return ["demo", "other"]
 
 
-def load(folder: Path, text: str) -> fleet_file.Fleet:
+def load(folder: Path, text: str) -> Fleet:
     path = folder / "fleet.toml"
     path.write_text(text)
     return load_fleet(path, Drivers())
@@ -123,7 +124,7 @@ def plan(folder: Path, text: str) -> list[str]:
     settings = replace(load_settings(folder, catalogues=[folder / "drivers"]), state=folder)
     fleet = load(folder, f"{HEAD}distros = ['debian:12']\n{text}")
     planned = fleet_cells(using(settings, engine), folder / "fleet.toml", fleet)
-    return [cell_id(one.cell) for one in planned if one.refusal is None]
+    return [one.cell.id for one in planned if one.refusal is None]
 
 
 _DRIVER = demo_recipe(
@@ -163,7 +164,7 @@ def test_what_is_nowhere_is_named_for_every_build(
     said = {mistake.path: mistake.message for mistake in refused.value.mistakes}
     assert set(said) == {"builds.0", "builds.1"}
     assert "9.9" in said["builds.1"]
-    monkeypatch.setattr(fleet_file, "_MOST_CELLS", 1)
+    monkeypatch.setattr(offers, "_MOST_CELLS", 1)
     with pytest.raises(ConfigError):
         plan(tmp_path, "[[builds]]\ndrivers = ['demo']\n")
 
