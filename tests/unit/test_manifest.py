@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from kit.artifact import make_artifact, write
 from provision.documents import parse_json
 from provision.errors import ConfigError
 from provision.kmod.verify import verify_artifact
-from provision.manifest import Manifest
+from provision.manifest import DeviceNode, Manifest, MinorsFrom
 
 _NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
 # Names that are nearly right, and whatever else there is.
@@ -71,3 +72,21 @@ def test_an_artifact_with_such_a_name_is_damaged(written: str, tmp_path: Path) -
         ("driver/manifest.json", "manifest")
     ]
     assert "modules.0.depends.0" in report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"name": "a", "major": 1}, "either 'minor' or 'each'"),
+        (
+            {"name": "a", "major": 1, "each": MinorsFrom(files="proc/x", field="F")},
+            "must hold '{minor}'",
+        ),
+        ({"name": "a{minor}", "major": 1, "minor": 2}, "must hold '{minor}'"),
+        ({"name": "../a", "major": 1, "minor": 2}, "should match pattern"),
+        ({"name": "a", "major": 1, "minor": 2, "mode": "999"}, "should match pattern"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_a_mistake(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        DeviceNode.model_validate(fields)

@@ -23,9 +23,8 @@ from provision.host.facts import signature_rules
 from provision.kmod.load import devices_of, loaded_conflicts
 from provision.kmod.loader import (
     FIRMWARE_FOLDER,
-    configured_folder,
+    FIRMWARE_PARAMETER,
     firmware_names,
-    missing_nodes,
 )
 from provision.kmod.module_signatures import is_signed
 from provision.manifest import Manifest
@@ -128,17 +127,10 @@ def modules_disabled(host: Observation) -> Iterator[Finding]:
         )
 
 
-@check("Device nodes exist, with the links that engines need", of=lambda host: any(_loaded(host)))
+@check("Device nodes have the links that engines need", of=lambda host: any(_loaded(host)))
 def device_nodes(host: Observation) -> Iterator[Finding]:
     for driver, manifest in _loaded(host):
-        missing = [f"/dev/{node.name}" for node in missing_nodes(manifest, root=host.root)]
         unlinked = _without_link(host, manifest)
-        if missing:
-            yield driver.fail(
-                f"missing: {', '.join(missing)}",
-                "neither the kernel nor udev makes them",
-                f"have them made: provision load {driver.name}",
-            )
         if unlinked:
             yield driver.warn(
                 f"no link in /dev/char for {', '.join(unlinked)}",
@@ -153,7 +145,7 @@ def device_nodes(host: Observation) -> Iterator[Finding]:
     of=lambda host: any(firmware_names(m) for _d, _e, m in host.installed()),
 )
 def firmware(host: Observation) -> Iterator[Finding]:
-    folder = configured_folder(host.root)
+    folder = host.text(str(FIRMWARE_PARAMETER)) or ""
     for driver, _entry, manifest in host.installed():
         names = firmware_names(manifest)
         if not names:

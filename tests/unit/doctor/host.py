@@ -14,7 +14,7 @@ from provision.agent.use import activate
 from provision.config import DriverConfig
 from provision.doctor import Finding, diagnose, observe
 from provision.files import templates_dir
-from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
+from provision.manifest import DriverFile, HostNeeds, Manifest
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.state import Failure, update_state
@@ -81,11 +81,10 @@ class DoctorHost(HostTree):
         self,
         *,
         conflicts: tuple[str, ...] = (),
-        nodes: tuple[DeviceNode, ...] = (),
         firmware: bool = False,
     ) -> Manifest:
         """Let the driver need more of its host."""
-        host = HostNeeds(conflicts=conflicts, nodes=nodes)
+        host = HostNeeds(conflicts=conflicts)
         files = self.manifest.files
         if firmware:
             write(self.entry / f"driver{FIRMWARE}", b"firmware")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from kit.artifact import KERNEL, MODULE, make_module, write
 from provision.config import catalogue_folders
-from provision.manifest import DeviceNode
 from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
 
@@ -132,11 +131,6 @@ def _library_as_program(host: DoctorHost) -> None:
     selinux(host)
     program = host.write("bin/true", "")
     os.setxattr(program, "security.selinux", b"system_u:object_r:lib_t:s0\0")
-
-
-def _missing_node(host: DoctorHost) -> None:
-    host.need(nodes=(DeviceNode(name="democtl", major=195, minor=255),))
-    host.write("proc/devices", "Character devices:\n195 demo\n")
 
 
 def _other_firmware_folder(host: DoctorHost) -> None:
@@ -271,7 +265,6 @@ CASES: list[tuple[str, Break, str]] = [
     ("selinux", _library_as_program, "fail"),
     ("firmware", _other_firmware_folder, "fail"),
     ("firmware", _no_firmware, "fail"),
-    ("device-nodes", _missing_node, "fail"),
     ("kernel-log", log("NVRM: API mismatch: the client has the version 550.1,"), "warn"),
     ("kernel-log", _no_firmware_at_boot, "warn"),
     ("kernel-log", log("audit: avc:  denied  { module_load } for"), "warn"),
