@@ -1,4 +1,4 @@
-"""provision.toml."""
+"""provision.toml, and what a document's author reads about each kind of mistake."""
 
 import json
 import re

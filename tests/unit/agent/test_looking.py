@@ -1,4 +1,4 @@
-"""What is read of a host: its settings, their fingerprints, and waiting for its package manager."""
+"""What the agent reads of a host, and what it publishes: status.json, metrics, the journal."""
 
 from __future__ import annotations
 

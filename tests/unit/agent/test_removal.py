@@ -1,4 +1,4 @@
-"""What `uninstall` takes and leaves of a store, and of what other programs read."""
+"""What goes: what `uninstall` takes of a host, and garbage collection of store and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of modules: which Python, which mistakes, whose health, which images."""
+"""The pure parts of modules, and what hosts get of Python."""
 
 from __future__ import annotations
 

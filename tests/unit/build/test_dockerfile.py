@@ -1,4 +1,4 @@
-"""What a Pin and a recipe become, whatever their values."""
+"""What a Pin and a recipe become, whatever their values; the parts of a .run beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Pin as a file: what comes out is what went in, and what was edited is refused."""
+"""A Pin as a file, and where its packages come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What provision.toml and the host say about the repositories of a distro."""
+"""A solve: its request, its container, and its two rounds, headers and tools, then the compiler."""
 
 from __future__ import annotations
 

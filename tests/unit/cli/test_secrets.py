@@ -1,4 +1,4 @@
-"""Nothing that a command prints has a password of the settings, however it is spelled there."""
+"""Nothing that a command prints has a password of the settings; keys and their passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command units."""
+"""What the commands do beside the table: units, the journal, the package store."""
 
 from __future__ import annotations
 

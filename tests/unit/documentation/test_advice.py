@@ -1,4 +1,4 @@
-"""What messages tell people to run: that the program takes it."""
+"""What messages tell people to run, and the messages that the page on troubleshooting quotes."""
 
 from __future__ import annotations
 

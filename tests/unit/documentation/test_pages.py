@@ -1,4 +1,4 @@
-"""Every link of every page leads somewhere, in the repository and on the site made from it."""
+"""Pages: every link leads somewhere, and what they name is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a system extension holds."""
+"""What a system extension and an Ignition configuration hold, and what is refused."""
 
 from __future__ import annotations
 

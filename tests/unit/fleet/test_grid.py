@@ -1,4 +1,4 @@
-"""The page of a matrix: what is in it, and what hostile output of a build can't do to it."""
+"""What a matrix can choose from, and its page."""
 
 from __future__ import annotations
 

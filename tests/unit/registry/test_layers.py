@@ -1,4 +1,4 @@
-"""Layers as streams: what is read is what was packed, whatever the threads do."""
+"""Images in folders, their layers as streams, and what hostile ones hold."""
 
 from __future__ import annotations
 

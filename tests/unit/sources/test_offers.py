@@ -1,4 +1,4 @@
-"""Which versions of a driver there are on a distro, and from which of its sources."""
+"""Versions of a driver, their branches, and what vendors publish of them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""NVIDIA's .run: read without running it, and taken apart."""
+"""NVIDIA's .run, and sources with a dkms.conf: read without running them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What an installation writes, and what it leaves alone."""
+"""What an installation writes, and leaves alone of what others have installed."""
 
 from __future__ import annotations
 

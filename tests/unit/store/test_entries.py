@@ -1,4 +1,4 @@
-"""Entries that are replaced."""
+"""Entries that are replaced, and the locks of a host."""
 
 from __future__ import annotations
 
