@@ -1,4 +1,4 @@
-"""provision.toml, and what a document's author reads about each kind of mistake."""
+"""provision.toml."""
 
 import json
 import re

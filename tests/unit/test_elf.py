@@ -1,4 +1,4 @@
-"""What an ELF file is, is called, asks for and holds; the root of a host is a boundary."""
+"""What an ELF file is, is called, asks for and holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error of the package says what to do; what other programs' failures make us do."""
+"""Every error of the package says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the agent: what they do, remember and leave alone, whatever others do meanwhile."""
+"""Runs of the agent on a host that is all in a folder: what it does, remembers and leaves alone."""
 
 from __future__ import annotations
 

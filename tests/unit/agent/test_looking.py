@@ -1,4 +1,4 @@
-"""What the agent reads of a host, and what it publishes: status.json, metrics, the journal."""
+"""What is read of a host: its settings, their fingerprints, and waiting for its package manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes: what `uninstall` takes of a host, and garbage collection of store and state."""
+"""What `uninstall` takes and leaves of a store, and of what other programs read."""
 
 from __future__ import annotations
 

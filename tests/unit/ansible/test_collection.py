@@ -1,4 +1,4 @@
-"""The collection: what lies in two places is the same, and what its modules ask and hide."""
+"""What lies in two places of the collection says the same in both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of modules, and what hosts get of Python."""
+"""The pure parts of modules: which Python, which mistakes, whose health, which images."""
 
 from __future__ import annotations
 

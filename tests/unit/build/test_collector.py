@@ -1,4 +1,4 @@
-"""The collector on trees, with the programs that it calls stood in for; what it is given."""
+"""The collector on trees, with the programs that it calls stood in for."""
 
 from __future__ import annotations
 

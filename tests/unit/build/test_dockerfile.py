@@ -1,4 +1,4 @@
-"""What a Pin and a recipe become, whatever their values; the parts of a .run beside it."""
+"""What a Pin and a recipe become, whatever their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Pin as a file, and where its packages come from."""
+"""A Pin as a file: what comes out is what went in, and what was edited is refused."""
 
 from __future__ import annotations
 

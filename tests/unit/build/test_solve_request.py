@@ -113,14 +113,14 @@ def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path
 _FEDORA = "6.17.1-300.fc43.x86_64"
 _GONE = (1, f"No match for argument: kernel-devel-uname-r = {_FEDORA}", "")
 _SIGNED = "/6.17.1/300.fc43/data/signed/{}/x86_64/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
-_KEYRINGS = ("105ef944", "31645531")
+_KEYS = ("105ef944", "31645531")
 _OWN = (Repository("own", ("http://m",)),)
 
 
 @pytest.fixture
 def koji(tmp_path: Path) -> Iterator[Mirror]:
     """Koji's files, where the second key has signed the headers."""
-    path = tmp_path / "koji" / _SIGNED.format(_KEYRINGS[1]).lstrip("/")
+    path = tmp_path / "koji" / _SIGNED.format(_KEYS[1]).lstrip("/")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"headers")
     made = Mirror(tmp_path / "koji")
@@ -141,11 +141,11 @@ def _fedora(
 def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
     tmp_path: Path, koji: Mirror, repositories: tuple[Repository, ...]
 ) -> None:
-    keys = (0, "", "\n".join([*_KEYRINGS, ""]))
+    keys = (0, "", "\n".join([*_KEYS, ""]))
     container, found = _fedora(
         tmp_path, keys, *GOOD, archive_mirror=koji.url, repositories=repositories
     )
-    assert koji.asked == [_SIGNED.format(key) for key in _KEYRINGS]
+    assert koji.asked == [_SIGNED.format(key) for key in _KEYS]
     assert [header.name for header in found.headers] == ["kernel-devel"]
     *_, first, second = container.scripts
     path = "/provision/solve/archived/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
@@ -165,7 +165,7 @@ def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
     tmp_path: Path, koji: Mirror
 ) -> None:
     with pytest.raises(NotFoundError) as caught:
-        _fedora(tmp_path, (0, "", f"{_KEYRINGS[0]}\n"), archive_mirror=koji.url)
-    assert _SIGNED.format(_KEYRINGS[0]) in str(caught.value.details)
+        _fedora(tmp_path, (0, "", f"{_KEYS[0]}\n"), archive_mirror=koji.url)
+    assert _SIGNED.format(_KEYS[0]) in str(caught.value.details)
     with pytest.raises(UnreachableError):
-        _fedora(tmp_path, (0, "", f"{_KEYRINGS[0]}\n"), archive_mirror="http://127.0.0.1:9")
+        _fedora(tmp_path, (0, "", f"{_KEYS[0]}\n"), archive_mirror="http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""A solve: its request, its container, and its two rounds, headers and tools, then the compiler."""
+"""What provision.toml and the host say about the repositories of a distro."""
 
 from __future__ import annotations
 

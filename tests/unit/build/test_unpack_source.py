@@ -1,4 +1,4 @@
-"""Sources: commits that git fetches, and the program that unpacks them in the build container."""
+"""The program that unpacks sources in the build container."""
 
 import io
 import random

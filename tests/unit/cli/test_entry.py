@@ -1,4 +1,4 @@
-"""The command line as a whole: overview, errors, exit codes, progress, and how it looks."""
+"""The command line as a whole: overview, errors, exit codes."""
 
 from __future__ import annotations
 

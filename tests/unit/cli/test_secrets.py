@@ -1,4 +1,4 @@
-"""Nothing that a command prints has a password of the settings; keys and their passwords."""
+"""Nothing that a command prints has a password of the settings, however it is spelled there."""
 
 from __future__ import annotations
 

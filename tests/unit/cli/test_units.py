@@ -1,4 +1,4 @@
-"""What the commands do beside the table: units, the journal, the package store."""
+"""The command units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The family of apt: its sources, its scripts, what its answers say, and Debian's versions."""
+"""The family of apt: what its scripts write, and what it makes of apt's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data files of distros: whole, found by any name, with their headers and compilers."""
+"""The data files: whole, consistent, and found by what a host or a person calls a distro."""
 
 import re
 

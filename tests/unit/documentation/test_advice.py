@@ -1,4 +1,4 @@
-"""What messages tell people to run, and the messages that the page on troubleshooting quotes."""
+"""What messages tell people to run: that the program takes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages: every link leads somewhere, and what they name is there."""
+"""Every link of every page leads somewhere, in the repository and on the site made from it."""
 
 from __future__ import annotations
 

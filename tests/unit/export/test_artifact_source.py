@@ -1,4 +1,4 @@
-"""Which artifacts are exported, and the objects of a driver pod."""
+"""Which artifacts are exported: those of a registry, else those of the store."""
 
 from __future__ import annotations
 

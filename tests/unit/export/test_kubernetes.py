@@ -1,4 +1,4 @@
-"""The agent's manifests, against the schemas of Kubernetes, as YAML that all read alike."""
+"""YAML that every reader takes as it is meant, and folders that hold nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a system extension and an Ignition configuration hold, and what is refused."""
+"""What a system extension holds."""
 
 from __future__ import annotations
 

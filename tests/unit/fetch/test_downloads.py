@@ -1,4 +1,4 @@
-"""Downloads from a server that fails in every way, and files that real keys have signed."""
+"""Downloads, against a server that fails in every way."""
 
 from base64 import b64encode
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a matrix can choose from, and its page."""
+"""The page of a matrix: what is in it, and what hostile output of a build can't do to it."""
 
 from __future__ import annotations
 

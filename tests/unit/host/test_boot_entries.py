@@ -15,7 +15,7 @@ from provision.host.kernels import find_kernels
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
 
 
-def _flatcar_entries(root: Path) -> None:
+def _flatcar(root: Path) -> None:
     HostFiles(root).write("boot/flatcar/vmlinuz-a", kernel_image(f"{NEW} (build@x) #1"))
     HostFiles(root).write("boot/flatcar/vmlinuz-b", kernel_image(f"{OLD} (build@x) #1"))
 
@@ -53,7 +53,7 @@ def _unified(root: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        _flatcar_entries,
+        _flatcar,
         _fedora,
         _kernel_install,
         _coreos_entries,
@@ -102,7 +102,7 @@ def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str)
     assert any("slot b" in doubt for doubt in boot_entries(tmp_path).notes)
 
 
-@pytest.mark.parametrize("make", [_flatcar_entries, _fedora, _kernel_install, _unified])
+@pytest.mark.parametrize("make", [_flatcar, _fedora, _kernel_install, _unified])
 def test_what_the_running_host_boots_does_not_count_for_another_root(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Which kernels a host has, which of them boots next, wherever its boot loader finds it."""
+"""Which kernels a host has, and which of them boots next."""
 
 from __future__ import annotations
 

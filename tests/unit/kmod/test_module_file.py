@@ -1,4 +1,4 @@
-"""What a module file says, its signature, and why a kernel refuses it."""
+"""What a module file says about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which image a host takes: by version, by name, by the tag of a Pin, and from which mirror."""
+"""Which image a host takes: by version, by name, and from which mirror."""
 
 from __future__ import annotations
 

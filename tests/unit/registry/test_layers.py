@@ -1,4 +1,4 @@
-"""Images in folders, their layers as streams, and what hostile ones hold."""
+"""Layers as streams: what is read is what was packed, whatever the threads do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in registries, and the registry of a host: its settings, credentials and keys."""
+"""Names in registries; credentials for them; keys."""
 
 from __future__ import annotations
 

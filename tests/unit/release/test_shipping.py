@@ -1,4 +1,4 @@
-"""What a release is made of: one version, the same archives, licences, jobs."""
+"""What a release is made of: one version, and archives that are the same for the same content."""
 
 from __future__ import annotations
 

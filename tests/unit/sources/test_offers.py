@@ -1,4 +1,4 @@
-"""Versions of a driver, their branches, and what vendors publish of them."""
+"""Which versions of a driver there are on a distro, and from which of its sources."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""NVIDIA's .run, and sources with a dkms.conf: read without running them."""
+"""NVIDIA's .run: read without running it, and taken apart."""
 
 import hashlib
 import json

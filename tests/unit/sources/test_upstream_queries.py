@@ -1,4 +1,4 @@
-"""Asking vendors, and their formats: as they are published, damaged, and made up."""
+"""Asking vendors: on the loopback interface, when they are down, and from what was kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an installation writes, and leaves alone of what others have installed."""
+"""What an installation writes, and what it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether units see the program that they start, and the store's labels for SELinux."""
+"""Whether units see the program that they start, on trees of hosts."""
 
 from __future__ import annotations
 

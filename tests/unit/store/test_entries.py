@@ -1,4 +1,4 @@
-"""Entries that are replaced, and the locks of a host."""
+"""Entries that are replaced."""
 
 from __future__ import annotations
 
