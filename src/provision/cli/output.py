@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields as fields_of
@@ -35,6 +36,8 @@ from provision.progress import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from provision.pin import Pin
 
 # A member of a document by its name, or what is made of the whole of it.
@@ -53,6 +56,9 @@ _COLOURS = {
 _WIDE = 500
 _WIDTH = 100
 _MEGABYTE = 1_000_000
+_REFRESHES_PER_SECOND = 8
+# A shorter step gets no line when it ends.
+_WORTH_A_LINE = 0.2
 # What stays in one line, to be pasted: what is in quotes, and a command to the end of its part.
 _UNBROKEN = re.compile(r"'[^']*'|(?<=: )(?:provision|docker|apt-get|systemctl|ls|mv) [^;]*")
 
@@ -308,15 +314,87 @@ def progress() -> Iterator[None]:
 
         @cache
         def screen() -> Listener:
-            from provision.cli.screen import on_screen  # noqa: PLC0415 - loads rich
-
-            return opened.enter_context(on_screen(verbose=verbose))
+            return opened.enter_context(_on_screen(verbose=verbose))
 
         def show(event: Event) -> None:
             screen()(event)
 
         with listening(_redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))):
             yield
+
+
+@contextmanager
+def _on_screen(*, verbose: bool) -> Iterator[Listener]:
+    """Yield a listener that draws its events on a terminal until the block ends."""
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.live import Live  # noqa: PLC0415 - as above
+
+    console = Console(stderr=True)
+    screen = Screen(console, verbose=verbose)
+    with Live(
+        get_renderable=screen.render,
+        console=console,
+        refresh_per_second=_REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield screen
+        screen.end_step()
+
+
+class Screen:
+    """Draws the current step with its time and its last line, below the steps that are done."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        from rich.spinner import Spinner  # noqa: PLC0415 - as above
+
+        self._console = console
+        self._verbose = verbose
+        self._spinner = Spinner("dots")
+        self._begun = time.monotonic()
+        self._step: Step | None = None
+        self._doing = ""
+        self._last = ""
+
+    def __call__(self, event: Event) -> None:
+        """Draw an event."""
+        match event:
+            case Note(said):
+                self._console.out(said, highlight=False)
+                self._doing = said
+                self._last = ""
+            case Step(number, total, said):
+                self.end_step()
+                self._step = event
+                self._doing = f"Step {number}/{total}: {said}"
+                self._last = ""
+                self._begun = time.monotonic()
+            case Output(said):
+                self._last = said
+                if self._verbose:
+                    self._console.out(f"  {said}", style="dim", highlight=False)
+            case Transfer(what, done, total):
+                end = f" of {total / _MEGABYTE:.0f}" if total else ""
+                self._last = f"{what}: {done / _MEGABYTE:.0f}{end} MB"
+
+    def end_step(self) -> None:
+        """Print a line about the step that has ended."""
+        seconds = time.monotonic() - self._begun
+        if self._step is not None and seconds >= _WORTH_A_LINE:
+            line = short(self._doing, self._console.width - 10)
+            self._console.out(f"{line}  {seconds:.1f} s", highlight=False)
+        self._step = None
+
+    def render(self) -> RenderableType:
+        """Draw the current state."""
+        from rich.console import Group  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        elapsed = time.monotonic() - self._begun
+        width = max(self._console.width - 12, 20)
+        self._spinner.update(text=Text(f"{short(self._doing, width)}  {elapsed:.0f} s"))
+        return Group(self._spinner, Text(f"  {short(self._last, width)}", style="dim"))
 
 
 def _redacted(show: Listener) -> Listener:

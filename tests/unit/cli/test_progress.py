@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from provision.cli import output
-from provision.cli.screen import Screen
+from provision.cli.output import Screen
 from provision.progress import Event, Note, Output, Step, Transfer, report
 
 _EVENTS: list[Event] = [
