@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pydantic import (
     AfterValidator,
@@ -249,16 +249,18 @@ class TreeConfig(Frozen):
 
 
 _SCHEME = "pkcs11:"
-_PIN = "pin-value"
-_PIN_SOURCE = "pin-source"
+# RFC 7512: pin-value, and pin-source, which may be a command.
+_PINS = ("pin-value", "pin-source")
 
 
 def _has_no_pin(address: str) -> str:
     # Decoded and in one case: readers of such addresses differ in what they take for the word.
-    if address.startswith(_SCHEME) and _PIN in unquote(address).lower():
+    plain = unquote(address).lower()
+    if address.startswith(_SCHEME) and any(name in plain for name in _PINS):
         raise ValueError(
-            "has the token's PIN in it, which any user could then read in the list of processes:"
-            " take 'pin-value' out of it, and name a file that has the PIN ('pin_file')"
+            "says the token's PIN, which any user could then read in the list of processes, or"
+            " where it is: take 'pin-value' and 'pin-source' out of it, and name a file that has"
+            " the PIN ('pin_file')"
         )
     return address
 
@@ -274,52 +276,18 @@ class KeyConfig(Frozen):
     """A private key.
 
     Attributes:
-        key: Private key: file, or PKCS#11 URI without ``pin-value``. Without it: modules are not
+        key: Private key: file, or PKCS#11 URI without a PIN. Without it: modules are not
             signed.
-        pin_file: File whose first line is the passphrase or PIN. Without it: the URI's
-            ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN``.
+        pin_file: File whose first line is the passphrase or PIN. Without it: ``KBUILD_SIGN_PIN``.
     """
 
     key: KeyAddress | None = None
     pin_file: AbsolutePath | None = None
 
-    @model_validator(mode="after")
-    def _has_one_pin(self) -> Self:
-        source = self._pin_source()
-        if source is not None and not source.startswith("/"):
-            raise ValueError("'pin-source' in 'key' names no file: write it as file:/path")
-        if source is not None and self.pin_file is not None:
-            raise ValueError("'pin_file' and 'pin-source' in 'key' both name the file of the PIN")
-        return self
-
     @property
-    def token_uri(self) -> str | None:
-        """The URI of a key in a token, without where its PIN is; None: the key is in a file."""
-        if self.key is None or not self.key.startswith(_SCHEME):
-            return None
-        address, _, _ = self.key.partition("?")
-        kept = [word for word in self._query() if not word.startswith(f"{_PIN_SOURCE}=")]
-        return "?".join([address, "&".join(kept)]) if kept else address
-
-    @property
-    def pin_path(self) -> str | None:
-        """The file with the passphrase or PIN; None: none is named."""
-        return self.pin_file or self._pin_source()
-
-    def _query(self) -> list[str]:
-        is_token = self.key is not None and self.key.startswith(_SCHEME)
-        query = str(self.key).partition("?")[2] if is_token else ""
-        return [word for word in query.split("&") if word]
-
-    def _pin_source(self) -> str | None:
-        """Return the file that the URI names: an absolute path, or a ``file:`` URI (RFC 7512)."""
-        for word in self._query():
-            name, _, value = word.partition("=")
-            if name == _PIN_SOURCE:
-                source = unquote(value)
-                parts = urlsplit(source)
-                return unquote(parts.path) if parts.scheme == "file" else source
-        return None
+    def is_token(self) -> bool:
+        """Whether the key is in a token."""
+        return self.key is not None and self.key.startswith(_SCHEME)
 
 
 class SigningConfig(KeyConfig):

@@ -237,7 +237,7 @@ def test_a_key_with_a_passphrase_gets_it_from_a_file(
     _assert_secret(openssl)
 
 
-@pytest.mark.parametrize("where", ["pin_file", "pin-source", "environment"])
+@pytest.mark.parametrize("where", ["pin_file", "environment"])
 def test_a_key_in_a_token_signs_too(
     unsigned: tuple[Path, Manifest],
     token: Path,
@@ -250,7 +250,7 @@ def test_a_key_in_a_token_signs_too(
     if where == "environment":
         monkeypatch.setenv(PIN_VARIABLE, _PIN)
     config = SigningConfig(
-        key=f"{_TOKEN_KEY}?pin-source=file:{token}/pin" if where == "pin-source" else _TOKEN_KEY,
+        key=_TOKEN_KEY,
         certificate=str(token / "certificate"),
         pin_file=f"{token}/pin" if where == "pin_file" else None,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.config import PATH, Config, SigningConfig, load
+from provision.config import PATH, Config, load
 from provision.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -81,10 +81,6 @@ certificate = "/etc/mok.der"
         ('[signing]\nkey = "/etc/mok.key"', "signing"),
         ('[signing]\nkey = "mok.key"\ncertificate = "/c"', "signing.key"),
         ('[signing]\nkey = "pkcs11:object=o?pin-source=%7Ccat"\ncertificate = "/c"', "signing"),
-        (
-            '[signing]\nkey = "pkcs11:o?pin-source=/p"\ncertificate = "/c"\npin_file = "/q"',
-            "signing",
-        ),
         ('[metrics]\ntextfile = "provision.prom"', "metrics.textfile"),
         ('[cdi]\ngenerate = "yes"', "cdi.generate"),
     ],
@@ -116,29 +112,6 @@ def test_a_pin_in_the_keys_address_is_refused_and_not_repeated(
     assert "pin_file" in mistake.message
     # Nor in the error that it came from, which a report of a defect would show.
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize(
-    ("key", "uri", "pin"),
-    [
-        ("/etc/mok.key", None, None),
-        ("/etc/mok?pin-source=/x", None, None),
-        ("pkcs11:object=o", "pkcs11:object=o", None),
-        ("pkcs11:object=o?pin-source=file:/etc/p%20n", "pkcs11:object=o", "/etc/p n"),
-        ("pkcs11:object=o?pin-source=file:///etc/pin", "pkcs11:object=o", "/etc/pin"),
-        (
-            "pkcs11:object=o?module-name=m&pin-source=/etc/pin&x-y=z",
-            "pkcs11:object=o?module-name=m&x-y=z",
-            "/etc/pin",
-        ),
-    ],
-)
-def test_an_address_may_say_where_its_pin_is(key: str, uri: str | None, pin: str | None) -> None:
-    config = SigningConfig(key=key, certificate="/c")
-    assert (config.token_uri, config.pin_path) == (uri, pin)
-    if pin is None:
-        with_file = SigningConfig(key=key, certificate="/c", pin_file="/q")
-        assert with_file.pin_path == "/q"
 
 
 def test_the_example_that_is_shipped_has_the_defaults(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_token_is_reached_by_what_openssl_has(
 ) -> None:
     _openssl(root, monkeypatch, *has)
     assert _open(root, _config(URI)).words == words
-    with_pin = _open(root, _config(f"{URI}?pin-source=file:/etc/keys/pin"))
+    with_pin = _open(root, _config(URI, pin_file="/etc/keys/pin"))
     assert with_pin.words == (*words, "-passin", "stdin")
     assert with_pin.secret == f"{HUSH}\n".encode()
 

@@ -326,7 +326,10 @@ def _is_public(url: str) -> bool:
 def read_pin(settings: Settings, path: Path) -> Resolved:
     """Return the Pin of a file with everything that its build needs here."""
     file = load_json(path, PinFile)
-    pin = _pin_of(file, path)
+    pin = Pin(**{name: getattr(file, name) for name in Pin.model_fields})
+    if pin.digest != file.digest_of_pin:
+        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
+        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
     secrets = [
         Mistake(
             f"sources.{number}",
@@ -348,16 +351,3 @@ def read_pin(settings: Settings, path: Path) -> Resolved:
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
     return Resolved(pin, entry, file.urls)
-
-
-def load_pin(path: Path) -> Pin:
-    """Return only the Pin of a file."""
-    return _pin_of(load_json(path, PinFile), path)
-
-
-def _pin_of(file: PinFile, path: Path) -> Pin:
-    pin = Pin(**{name: getattr(file, name) for name in Pin.model_fields})
-    if pin.digest != file.digest_of_pin:
-        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
-        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
-    return pin

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from provision.build.image import image_pin
-from provision.build.resolve import load_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (
@@ -36,12 +35,9 @@ from provision.registry import (
     version_of_tag,
 )
 from provision.registry.find import (
-    ArtifactImage,
-    SearchOptions,
     TrustOverride,
     connect,
     examine,
-    find_pin_in_registries,
     host_reference,
 )
 from provision.registry.publish import EngineImage, copy_published, publish, sign_image
@@ -114,13 +110,7 @@ def _push_name(settings: Settings, pin: Pin, reference: str | None) -> str:
 @command("pull", registry)
 def pull(
     *,
-    image: str | None = argument("[IMAGE]"),
-    pin_file: Path | None = option(
-        "--pin FILE",
-        "In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
-        " 'provision resolve --output' writes the file.",
-        type=options.FILE,
-    ),
+    image: str = argument("IMAGE"),
     again: bool = options.again,
     trust: TrustOverride = trust_options,
     root: Path = options.root,
@@ -131,12 +121,8 @@ def pull(
     The command verifies the signature of the image and needs no engine. It does not activate the
     artifact; 'provision install IMAGE' does.
     """
-    options.refuse((image is None) == (pin_file is None), "Give either IMAGE or --pin FILE.")
     with job(root) as settings:
-        if image is not None:
-            trusted = examined(settings, image, trust)
-        else:
-            trusted = _of_pin(settings, load_pin(Path(str(pin_file))), trust)
+        trusted = examined(settings, image, trust)
         pulled = None
         if not dry_run:
             pulled = store_pulled(settings, trusted, trust, replace=again)
@@ -167,18 +153,6 @@ def pull(
             }
         ),
     )
-
-
-def _of_pin(settings: Settings, pin: Pin, trust: TrustOverride) -> ArtifactImage:
-    found = find_pin_in_registries(settings, pin, SearchOptions(trust, connected=connect))
-    if found is None:
-        addresses = ", ".join(settings.config.registry.addresses) or "none is set"
-        raise NotFoundError(
-            f"No registry has {pin.driver.name} of the Pin {pin.digest} ({addresses}).",
-            resolution="Build and push it: provision build --pin FILE --push REGISTRY --sign; or"
-            " set [registry] address in /etc/provision/provision.toml.",
-        )
-    return found
 
 
 @command("sign", registry)

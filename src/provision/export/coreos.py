@@ -143,7 +143,7 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
 
 def _named_files(config: Config) -> Iterator[tuple[str, str]]:
     signing = config.signing
-    files = {"key": signing.key, "certificate": signing.certificate, "pin_file": signing.pin_path}
+    files = {"key": signing.key, "certificate": signing.certificate, "pin_file": signing.pin_file}
     for name, path in files.items():
         if path is not None and path.startswith("/"):
             yield f"signing.{name}", path

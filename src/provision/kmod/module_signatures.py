@@ -74,7 +74,7 @@ def sign_modules(
                 check=False,
             )
             if done.returncode != 0:
-                raise _not_signed(module, done.stderr, is_token=bool(signing.token_uri))
+                raise _not_signed(module, done.stderr, is_token=signing.is_token)
             append_signature(path, message.read_bytes())
     findings = verify_signatures(entry, manifest, certificate)
     if findings:

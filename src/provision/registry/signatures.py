@@ -215,7 +215,6 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
     Args:
         key: Its file, or a PKCS#11 URI without a PIN.
         password: Returns the password; called for an encrypted file and for tokens.
-        root: Root of the host that a URI's ``pin-source`` is on.
     """
     if not key.startswith(URI_SCHEME):
         return open_private_key(Path(key), password)
@@ -333,15 +332,14 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     """Return how to sign with a host's key; None: it has none."""
     if signing.key is None:
         return None
-    if signing.pin_path is not None:
-        secret = read_password(settled_path(root, signing.pin_path)) + b"\n"
+    if signing.pin_file is not None:
+        secret = read_password(settled_path(root, signing.pin_file)) + b"\n"
     elif pin := os.environ.get(PIN_VARIABLE, ""):
         secret = pin.encode() + b"\n"
     else:
         secret = None
     asked = ("-passin", "stdin") if secret is not None else ()
-    uri = signing.token_uri
-    if uri is None:
+    if not signing.is_token:
         file = settled_path(root, signing.key)
         if not file.is_file():
             raise NotFoundError(f"There is no key '{file}'.", resolution=_CORRECT)
@@ -351,7 +349,7 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
         # The provider and the engine call the same thing by different names.
         environment.setdefault(_PROVIDER_MODULE, environment[_LIBP11_MODULE])
     way = _way_to_tokens(environment)
-    return SigningKey((*way, "-inkey", uri, *asked), secret, environment)
+    return SigningKey((*way, "-inkey", signing.key, *asked), secret, environment)
 
 
 def read_password(path: Path) -> bytes:

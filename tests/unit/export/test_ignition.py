@@ -17,7 +17,7 @@ from unit.cli.outcome import Outcome
 Call = Callable[..., Outcome]
 _IMAGE = f"registry.example:5000/agent@sha256:{'0' * 64}"
 _SIGNING = '[signing]\nkey = "/etc/keys/mok.key"\ncertificate = "/etc/keys/mok.der"\n'
-_PKCS11 = '[signing]\nkey = "pkcs11:object=mok{}"\ncertificate = "/usr/share/mok.der"\n{}'
+_PKCS11 = '[signing]\nkey = "pkcs11:object=mok"\ncertificate = "/usr/share/mok.der"\n{}'
 _FILES = (
     'catalogue = ["/usr/share/more", "/srv/more"]\n'
     '[distros.debian.archive]\nkeyring = "/etc/apt/mine.gpg"\n'
@@ -86,9 +86,8 @@ def test_what_no_machine_could_follow_is_refused(tmp_path: Path, changes: dict[s
         (_SIGNING, (), ["signing.key", "signing.certificate"]),
         (_SIGNING, ("/etc/keys/mok.key",), ["signing.certificate"]),
         (_SIGNING, ("/etc/keys/mok.key", "/etc/keys/mok.der"), []),
-        (_PKCS11.format("", ""), (), []),
-        (_PKCS11.format("", 'pin_file = "/etc/pin"\n'), (), ["signing.pin_file"]),
-        (_PKCS11.format("?pin-source=file:/etc/pin", ""), (), ["signing.pin_file"]),
+        (_PKCS11.format(""), (), []),
+        (_PKCS11.format('pin_file = "/etc/pin"\n'), (), ["signing.pin_file"]),
         (_FILES, (), ["distros.debian.archive.keyring", "catalogue.1"]),
         ('[network]\nproxy = "http://me:hunter2@proxy.example:1"\n', (), ["network.proxy"]),
         ('[engine]\nhost = "tcp://me:hunter2@engine.example:1"\n', (), ["engine.host"]),
