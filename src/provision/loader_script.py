@@ -233,7 +233,6 @@ def pod_command(body: str, manifest: Mapping[str, Any], defaults: Sequence[str])
 
 
 def _firmware_folder(manifest: Mapping[str, Any]) -> str:
-    """Return the folder of the driver's root in which the kernel finds its firmware."""
     for file in manifest["files"]:
         before, found, _ = file["path"].partition("/lib/firmware/")
         if file["kind"] == "firmware" and found:

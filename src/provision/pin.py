@@ -180,8 +180,6 @@ class PackageSource(SourcePin):
 
 
 class _Download(SourcePin):
-    """A file that the driver's vendor publishes at an address."""
-
     url: Url
     sha256: Sha256
 

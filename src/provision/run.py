@@ -219,7 +219,6 @@ class _OutputError(Exception):
 
 
 def _limited(argv: Sequence[str], memory: int, largest_file: int | None) -> list[str]:
-    """Return the words that start a program with limits."""
     blocks = "" if largest_file is None else str(-(-largest_file // 512))
     return ["/bin/sh", "-c", _LIMITED, "sh", str(memory >> 10), blocks, *argv]
 
@@ -241,7 +240,6 @@ def _input(data: bytes | None) -> Iterator[int]:
 
 
 def _outputs(child: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[bytes, bytes]:
-    """Return what a program prints: standard output, and errors."""
     outputs = (bytearray(), bytearray())
     with selectors.DefaultSelector() as selector:
         for pipe, output in zip((child.stdout, child.stderr), outputs, strict=True):

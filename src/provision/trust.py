@@ -177,7 +177,6 @@ def _target(step: int) -> str | None:
 
 
 def _untrusted(status: os.stat_result) -> str | None:
-    """Return why a root program must not trust this file, folder or link."""
     mode = status.st_mode
     # In a sticky folder, users can't replace other users' files. A link has no mode.
     keeps = (stat.S_ISDIR(mode) and mode & stat.S_ISVTX) or stat.S_ISLNK(mode)

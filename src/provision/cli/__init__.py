@@ -187,7 +187,6 @@ def run(args: Sequence[str]) -> int:
 
 
 def _explained(error: BaseException) -> ProvisionError:
-    """Return the error to report for an exception of a command."""
     if isinstance(error, click.UsageError):
         program = error.ctx.command_path if error.ctx else "provision"
         return UsageError(

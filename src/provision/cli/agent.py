@@ -71,7 +71,6 @@ def status_command(
 
 
 def _overview(status: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the status as a table, with why drivers are not ready and what to do."""
     kernels, state = status["kernels"], status["state"]
     head = f"This host is {coloured(state)}"
     if state == "not-configured":
@@ -151,7 +150,6 @@ _update = option(
 
 
 def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
-    """Return the kernels that are named as still to come."""
     found = kernels_of_usr(usr) if usr else ()
     options.refuse(
         usr and not found,
@@ -416,7 +414,6 @@ def _code_at_boot(result: Result) -> int:
 
 
 def _result(result: Result, code: int) -> dict[str, Any]:
-    """Return the document of a run that ends with an exit code."""
     document = {
         "changed": any(outcome.error is None for outcome in result.outcomes),
         "actions": [_outcome(outcome) for outcome in result.outcomes],

@@ -262,14 +262,12 @@ def build_command(
 
 
 def _tried(settings: Settings, image: str) -> Trial:
-    """Return the trial of an image, which it passed."""
     with unpacked_image(settings, image) as (folder, verified):
         manifest = verified.require_whole(f"'{image}'")
         return require_loading(settings, folder, manifest, what=f"'{image}'")
 
 
 def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
-    """Write the build context of a Pin."""
     context = render_context(resolved)
     commits = [f"git/{commit.file_name}" for commit in context.commits]
     names = sorted([*context.files, *context.downloads, *context.parts, *commits])

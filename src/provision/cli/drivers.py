@@ -171,7 +171,6 @@ def _document(entry: Entry, devices: Iterable[PciDevice]) -> dict[str, Any]:
 
 
 def _modules(recipe: Recipe, flavour: str) -> list[str]:
-    """Return the names of a flavour's modules, of all sources, each once."""
     variants = recipe.variants(None, flavour)
     return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))
 

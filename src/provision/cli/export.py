@@ -199,7 +199,6 @@ def kmm(
 def _emit_files(
     subject: Mapping[str, str], files: Mapping[str, Sequence[Document]], output: Path | None
 ) -> None:
-    """Write YAML to a folder or to standard output, or all of it as one JSON document."""
     if output is not None:
         write_files(output, files)
     found = [document for documents in files.values() for document in documents]

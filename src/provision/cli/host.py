@@ -218,7 +218,6 @@ def _vendor(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rows(known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each device, and one for each of its parts."""
     for vendor, facts in known.items():
         for device in facts["devices"]:
             parts = device.get("mig")

@@ -144,7 +144,6 @@ def remove(
 
 
 def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -> None:
-    """Have exactly these units and hooks on a host."""
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:

@@ -167,7 +167,6 @@ def matrix_command(
 
 
 def _selection(named: Mapping[str, str | None], *, force: bool) -> Selection:
-    """Return the selection of the options."""
     options.refuse(
         named["drivers"] is None,
         "No driver is named.",
@@ -281,7 +280,6 @@ def _emit_pushed(
 
 
 def _pushed(registry: FleetRegistry, cell: Cell, outcome: Outcome, folder: Path) -> dict[str, Any]:
-    """Return what became of a cell that the registry should have."""
     document: Mapping[str, Any] = {"state": NOT_BUILT}
     if cell in outcome.pushed:
         document = {"state": "pushed"}

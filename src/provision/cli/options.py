@@ -154,7 +154,6 @@ def _machine(name: str | None) -> str | None:
 
 
 def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
-    """Return the drivers of the catalogue whose names begin with a text."""
     del param
     from provision.build.workspace import load_settings  # noqa: PLC0415 - only to complete a word
 
@@ -165,7 +164,6 @@ def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) ->
 
 
 def _complete_kernels(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
-    """Return the kernels of the host whose releases begin with a text."""
     del param
     from provision.host.kernels import find_kernels  # noqa: PLC0415 - only to complete a word
 

@@ -262,7 +262,6 @@ def _say(line: str, *, err: bool = False) -> None:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return a line in parts that fit a terminal, indented as it is."""
     if len(click.unstyle(line)) <= width:
         return line
     whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), line)
@@ -325,7 +324,6 @@ def progress() -> Iterator[None]:
 
 @contextmanager
 def _on_screen(*, verbose: bool) -> Iterator[Listener]:
-    """Yield a listener that draws its events on a terminal until the block ends."""
     from rich.console import Console  # noqa: PLC0415 - as above
     from rich.live import Live  # noqa: PLC0415 - as above
 
@@ -411,8 +409,6 @@ def _redacted(show: Listener) -> Listener:
 
 
 def _line_by_line(*, verbose: bool) -> Listener:
-    """Return a listener that prints a line for each event: for logs, pipes and CI."""
-
     def show(event: Event) -> None:
         match event:
             case Note(said):

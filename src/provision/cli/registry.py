@@ -223,7 +223,6 @@ def list_images(
 
 
 def _tagged(settings: Settings, client: Repository, driver: str) -> Iterator[dict[str, Any]]:
-    """Yield the images of a repository as their tags describe them."""
     try:
         flavours = tuple(settings.catalogue.entry(driver).recipe.flavours)
     except NotFoundError:
@@ -239,7 +238,6 @@ def _tagged(settings: Settings, client: Repository, driver: str) -> Iterator[dic
 def _verified(
     settings: Settings, client: Repository, name: str, trust: TrustOverride
 ) -> dict[str, Any]:
-    """Return what the signature of an image proves, or why it is refused."""
     try:
         trusted = examine(settings, client.at(parse_reference(name)), {}, trust)
     except ProvisionError as error:

@@ -203,7 +203,6 @@ def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[Hos
 
 
 def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
-    """Return the tags of the newest version that is selected."""
     versions = {tag.version for tag in tags}
     if version is not None:
         named = escaped(version)

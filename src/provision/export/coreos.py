@@ -155,7 +155,6 @@ def _named_files(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _secrets(value: object, *keys: str) -> Iterator[str]:
-    """Yield the keys of settings, at any depth, that hold a password or token."""
     if isinstance(value, str) and redact(value) != value:
         yield ".".join(keys)
     elif isinstance(value, Mapping):

@@ -152,7 +152,6 @@ def _receive(url: str, stream: IO[bytes], limit: int, *, secure: bool = False) -
 
 @contextmanager
 def _opened(url: str, limit: int, *, secure: bool) -> Iterator[tuple[int | None, Iterator[bytes]]]:
-    """Yield the size of a file, if it is known, and its content."""
     path = local_path(url)
     if path is None:
         with request(url, secure=secure) as response:
@@ -285,7 +284,6 @@ def request(url: str, *, secure: bool = False) -> Iterator[requests.Response]:
 
 
 def _answer(url: str) -> requests.Response:
-    """Return the server's answer, of which only the head was read."""
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
 

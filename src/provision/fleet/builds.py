@@ -244,7 +244,6 @@ class _Run:
         return self._outcome
 
     def _begin(self, planned: Planned) -> None:
-        """Start the build of a cell, unless its result is known."""
         cell, known = planned.cell, read_result(self._folder, planned.cell)
         if planned.refusal is not None:
             # A forced build says more than the recipe.
@@ -288,7 +287,6 @@ class _Run:
         return known.state != "built" or (self._options.registry is None and not is_untried)
 
     def _words(self, cell: Cell, resolved: Resolved) -> list[str]:
-        """Return the words of ``provision`` that build a cell."""
         options, pin = self._options, resolved.pin
         file = self._pins / f"{pin.short_digest}.json"
         file.write_text(json.dumps(pin_document(pin, resolved.urls)))
@@ -311,7 +309,6 @@ class _Run:
             self._ended.put((cell, document))
 
     def _finish(self, cell: Cell, document: Trouble | BaseException) -> None:
-        """Record what came of the build of a cell."""
         if isinstance(document, ProvisionError):
             document = {"error": document.document()}
         elif isinstance(document, BaseException):

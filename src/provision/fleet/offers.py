@@ -171,7 +171,6 @@ def _require_drivers(cards: Iterable[str], entries: Iterable[Entry]) -> None:
 
 
 def _cards_by_flavour(recipe: Recipe, ids: Iterable[str]) -> dict[str, list[Card]]:
-    """Return the cards that a driver is for, by the flavour that a host with such a card takes."""
     found: dict[str, list[Card]] = {}
     for vendor, _, device in (one.partition(":") for one in ids):
         if any(one.vendor == vendor for one in recipe.hardware.pci):
@@ -184,7 +183,6 @@ def _cards_by_flavour(recipe: Recipe, ids: Iterable[str]) -> dict[str, list[Card
 def _followed(
     settings: Settings, recipe: Recipe, distro: DistroPin, names: Iterable[str]
 ) -> dict[str, VersionRequest]:
-    """Return the versions of a vendor's branches, as a build would resolve them."""
     return {
         name: follow(
             settings,

@@ -192,7 +192,6 @@ def read_image(
 
 
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
-    """Return the manifest of an image; of an index, that for the architecture."""
     name = str(client.reference)
     content = client.manifest(client.reference.digest or client.reference.tag or "latest")
     found = parse_manifest(content.data, name)
@@ -208,7 +207,6 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
 
 
 def _labels(client: Repository, digest: str, manifest: Manifest) -> Mapping[str, str]:
-    """Return the labels in the configuration of an image."""
     data = client.config(digest, manifest)
     if content_digest(data) != manifest.config.digest:
         raise WrongContentError(
@@ -573,7 +571,6 @@ def _first(
     lookup: SearchOptions,
     look: Callable[[Repository], ArtifactImage],
 ) -> ArtifactImage | None:
-    """Return the image of the first folder, mirror or registry that has a valid one."""
     places = _places(settings, driver, lookup.trust)
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None

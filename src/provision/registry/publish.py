@@ -198,7 +198,6 @@ def _published(
 
 
 def _name_licences(labels: Mapping[str, str], name: str) -> None:
-    """Warn of the licences of an image that is about to be pushed."""
     if licences := _RESTRICTED.findall(labels.get(_LICENCES, "")):
         names = ", ".join(dict.fromkeys(licences))
         report(
@@ -234,7 +233,6 @@ def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
 
 
 def _has_signature(client: Writable, digest: str) -> bool:
-    """Return whether an image has signatures, made by any key."""
     return find_digest(client, signature_tag(digest)) is not None
 
 
@@ -393,7 +391,6 @@ def retag_existing(
 def _is_trusted(
     settings: Settings, client: Writable, pin: Pin, digest: str, signer: Signer
 ) -> bool:
-    """Return whether a trusted key has signed the image of a Pin."""
     wanted = asdict(facts_of(pin, 0))
     del wanted["serial"]
     try:

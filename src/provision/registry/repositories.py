@@ -136,7 +136,6 @@ def _open(folder: Path, path: str) -> IO[bytes]:
 
 
 def _read_small(folder: Path, path: str) -> bytes:
-    """Return the content of a file that is no longer than a manifest."""
     with _open(folder, path) as stream:
         data = stream.read(LONGEST_MANIFEST + 1)
     if len(data) > LONGEST_MANIFEST:

@@ -555,7 +555,6 @@ def _facts(optional: object) -> Facts | None:
 
 
 def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[tuple[bytes, str]]:
-    """Return the payloads of an image's signatures, each with its signature in base64."""
     name = f"{client.reference.name}@{digest}"
     try:
         content = client.manifest(signature_tag(digest))
