@@ -120,7 +120,6 @@ class Actions:
         return self._maker()(action.driver, action.kernel, artifact).try_stored()
 
     def _unload(self, action: Action, observed: Observed) -> str:
-        """Unload the modules of the active artifact, and those that the next artifact replaces."""
         root = self.run.root
         layout = Layout(root, action.driver)
         driver = observed.drivers[action.driver]

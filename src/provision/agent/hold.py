@@ -288,8 +288,6 @@ def settle(root: Path, desired: Desired, observed: Observed | None) -> Hold:
 
 
 class _Holding:
-    """One run's work on what is held."""
-
     def __init__(self, root: Path, hold: Hold) -> None:
         self.root = root
         self.hold = hold
@@ -318,7 +316,6 @@ class _Holding:
             self.hold = self.hold.model_copy(update={"left": None})
 
     def _would_boot(self, observed: Observed, held: Held | None) -> str | None:
-        """Return the kernel that boots if nothing is held; None: there is none."""
         installed = observed.kernels.installed
         return named(_default_of(self.loader, held), installed) or next(iter(installed), None)
 
@@ -386,7 +383,6 @@ class _Holding:
 
 
 def _is_ready(root: Path, desired: Desired, observed: Observed, release: str) -> bool:
-    """Return whether every driver has its artifact for a kernel."""
     for name in desired.drivers:
         artifact = observed.drivers[name].artifacts.get(release)
         if artifact is None:

@@ -93,7 +93,6 @@ class KernelArtifact:
         return self._outlasts(failure)
 
     def _outlasts(self, failure: Failure) -> bool:
-        """Return whether an artifact stays that was there before a failure."""
         is_same = failure.inputs == self.inputs and self.is_wanted
         return is_same and self.is_whole and self.distrust is None
 
@@ -339,7 +338,6 @@ def plan(
 
 
 def _not_before_it_runs(observed: Observed, name: str, release: str) -> Iterator[tuple[int, Step]]:
-    """Yield that a kernel that may boot next lacks its artifact, and why none is made."""
     if not observed.drivers[name].artifacts[release].is_current:
         reason = "artifacts are not made for kernels that do not run yet"
         resolution = "Set [policy] prebuild = true in /etc/provision/provision.toml."
@@ -354,7 +352,6 @@ def _for_kernel(
     mode: Mode,
     tried: frozenset[Key],
 ) -> Iterator[tuple[int, Step]]:
-    """Yield the steps of a driver for a kernel, each with its place in the order."""
     driver = observed.drivers[name]
     artifact = driver.artifacts[release]
     is_running = release == observed.kernels.running
@@ -376,7 +373,6 @@ def _for_kernel(
 
 
 def _unserved(driver: ObservedDriver, release: str) -> Blocked:
-    """Return that the artifact in use works, and that cards have no driver all the same."""
     names = ", ".join(card.name for card in driver.unserved)
     reason = f"its modules are loaded, and none of them drives {names}"
     others = f"Another version or flavour may serve it: provision drivers versions {driver.name}"
@@ -392,7 +388,6 @@ def _unserved(driver: ObservedDriver, release: str) -> Blocked:
 def _prepare(
     name: str, version: str, release: str, artifact: KernelArtifact, mode: Mode
 ) -> Step | None:
-    """Return the step that makes the artifact for a kernel; None if it exists."""
     failure = artifact.known.failure
     if failure is not None and failure.reason == "state":
         # What a newer provision decided stays, whatever is needed or asked for.
@@ -470,7 +465,6 @@ def _serve(
 
 
 def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
-    """Yield the steps that take a driver out of use that provision.toml no longer names."""
     release = observed.kernels.running or ""
     reason = "provision.toml no longer names it"
     if observed.is_live and driver.loaded != "no":
@@ -483,7 +477,6 @@ def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Ite
 
 
 def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArtifact) -> str | None:
-    """Return why an existing artifact is not in use; None if it is."""
     if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
@@ -500,7 +493,6 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
 
 
 def _hindrance(desired: Desired, driver: ObservedDriver, what: str) -> str | None:
-    """Return why loaded modules can't be unloaded; None if they can."""
     if desired.config.policy.unload == "never":
         return f"{what}, and [policy] unload leaves that to a reboot"
     return f"{what} and in use: {'; '.join(driver.users)}" if driver.users else None

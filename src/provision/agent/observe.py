@@ -148,7 +148,6 @@ def _artifact(
     tried_by: str | None,
     compare_modules: bool,
 ) -> KernelArtifact:
-    """Return the artifact for a kernel, whose link names the digest."""
     version = damage = fingerprint = unsigned = why = None
     if digest is not None:
         entry = layout.entry(digest)
@@ -269,7 +268,6 @@ def _how_loaded(entry: Path, manifest: Manifest, loaded: Mapping[str, LoadedModu
 def _users(
     manifests: Collection[Manifest], loaded: Mapping[str, LoadedModule], root: Path
 ) -> tuple[str, ...]:
-    """Return the users of the modules of a driver's artifacts."""
     names = dict.fromkeys(module.name for manifest in manifests for module in manifest.modules)
     devices = dict.fromkeys(device for manifest in manifests for device in devices_of(manifest))
     return tuple(str(user) for user in users_of(names, loaded, devices=devices, root=root))

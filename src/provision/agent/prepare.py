@@ -173,8 +173,6 @@ def _left_out(settings: Settings, recipe: Recipe) -> Notice | None:
 
 
 class _Tried(NamedTuple):
-    """What a trial found out."""
-
     # The artifact that the kernel takes.
     digest: str | None = None
     # Why there was none.
@@ -324,18 +322,15 @@ class Prepare:
         return [manifest.pin.driver for manifest in read if manifest is not None]
 
     def _is_damaged(self, pin: Pin) -> bool:
-        """Return whether a Pin's artifact is the observed one, and damaged or missing."""
         return not self.artifact.is_whole and self.artifact.digest == pin.short_digest
 
     def _keeps(self, pin: Pin) -> bool:
-        """Return whether a run that looks for newer versions keeps the existing artifact."""
         artifact = self.artifact
         if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
             return False
         return compare_versions(pin.driver.version, artifact.version) <= 0
 
     def _refuse(self, pin: Pin, *, is_pulled: bool) -> None:
-        """Refuse an artifact that is unsuitable, older, or was rolled back from."""
         refuse_unsuitable(self.run.root, self.run.desired, pin)
         # The serial of a registry's image only orders signatures: an old version may be signed
         # again.
@@ -483,7 +478,6 @@ class Prepare:
         return f"{version} is in the store (from: {obtained.origin})"
 
     def _made(self, obtained: Stored, tried: _Tried, known: KernelState) -> dict[str, object]:
-        """Return what is new in the state of the kernel, besides the artifact."""
         is_same = self.artifact.known.inputs == self.artifact.inputs
         is_extra = self.kernel in self.run.mode.extra_kernels
         has_not_loaded = known.failure is not None and known.failure.reason == "load"

@@ -190,13 +190,11 @@ def _kernels(root: Path) -> Kernels:
 
 
 def _stored(root: Path) -> list[Layout]:
-    """Return the layouts of the drivers that have something in the store."""
     layouts = [Layout(root, path.name) for path in glob_in_root(root, f"{STORE}/*")]
     return [layout for layout in layouts if entries(layout) or linked_kernels(layout)]
 
 
 def _planned(layout: Layout, kernels: Kernels, keep: int) -> list[Removed]:
-    """Return the artifacts of a driver that can be removed."""
     state = load_state(layout)
     if state.is_newer:
         report(Note(NewerStateError(layout.state, state.schema_version).message))
@@ -237,7 +235,6 @@ def _awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
 
 
 def _forget(layout: Layout, kernels: Kernels, gone: set[str]) -> None:
-    """Remove links to artifacts that go, and what is remembered of kernels that are gone."""
     state = before = load_state(layout)
     if state.is_newer:
         return
@@ -286,7 +283,6 @@ def remove_packages(
 
 
 def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
-    """Return the files of a folder that are older than the limit, and their sizes in bytes."""
     oldest = time.time() - UNUSED_DAYS * _DAY_S
     found = []
     for path in sorted(folder.glob(pattern)):

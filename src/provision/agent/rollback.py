@@ -51,7 +51,6 @@ def rollback(root: Path, desired: Desired, driver: str) -> Result:
 
 
 def _undone(driver: str, now: str, digest: str, result: Result) -> ProvisionError:
-    """Return that an artifact could not be gone back to."""
     error = next(one.error for one in result.outcomes if one.error is not None)
     return ProvisionError(
         f"{driver} can't go back to {digest}, and {now} is used as before: {error.message}",
@@ -67,7 +66,6 @@ def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str
 
 
 def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
-    """Return the driver's part of the store, and the kernel whose artifact changes."""
     if driver not in desired.drivers:
         raise NotFoundError(
             f"provision.toml names no driver '{driver}'.",

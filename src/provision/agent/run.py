@@ -171,7 +171,6 @@ def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
 
 
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Config) -> None:
-    """Record that a kernel's artifact is damaged; fall back to another one if there is one."""
     state = load_state(layout).changed(running, damaged=artifact.digest)
     store_state(layout, state)
     with suppress(NotFoundError):
@@ -319,7 +318,6 @@ def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> ProvisionError | 
 
 
 def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
-    """Return the observed state with failures of this run that could not be recorded."""
     drivers = dict(observed.drivers)
     for outcome in outcomes:
         kind, name, release = outcome.action.key

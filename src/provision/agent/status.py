@@ -275,7 +275,6 @@ def _hold(observed: Observed) -> HoldStatus | None:
 
 
 def _unseen(kernels: Kernels) -> ProvisionError:
-    """Return that there is no kernel for which drivers could be looked at."""
     return NotFoundError(
         "There is no complete kernel here, so nothing is known about its drivers.",
         resolution="Install a kernel under this root, or write its modules.dep (depmod); or name"
@@ -374,7 +373,6 @@ def _artifact(
 
 
 def _untried(artifact: KernelArtifact) -> tuple[str, str | None]:
-    """Return that a trial is still to be made, and what to do."""
     why = artifact.known.untried
     if why is None:
         return "its modules are still to be tried", "Run: provision apply"
@@ -384,7 +382,6 @@ def _untried(artifact: KernelArtifact) -> tuple[str, str | None]:
 def _planned(
     driver: ObservedDriver, artifact: KernelArtifact, action: Action
 ) -> tuple[State, str, str | None]:
-    """Return the state of an artifact that an apply would change, why, and what to do."""
     unknown = driver.unknown
     if unknown is None or action.kind != "prepare":
         return "pending", action.reason, "Run: provision apply"
@@ -400,7 +397,6 @@ def _worst(states: Iterable[State]) -> State:
 
 
 def _exit_code(states: set[State]) -> ExitCode:
-    """Return the exit code of the worst state."""
     return next((code for state, code in _CODES.items() if state in states), ExitCode.DONE)
 
 

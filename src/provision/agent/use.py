@@ -232,7 +232,6 @@ def choose(
 
 
 def _is_whole_for(layout: Layout, digest: str, release: str) -> bool:
-    """Return whether the store has an artifact for a kernel, undamaged."""
     entry = layout.entry(digest)
     manifest = stored_manifest(entry)
     if manifest is None or manifest.pin.kernel.release != release:

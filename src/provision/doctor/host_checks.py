@@ -195,7 +195,6 @@ def store(host: Observation) -> Iterator[Finding]:
 
 
 def _enabled(host: Observation, pattern: str) -> list[PurePosixPath]:
-    """Return the links that enable units."""
     return [
         link
         for link in glob_in_root(host.root, f"{UNITS}/*.wants/{pattern}")
@@ -479,6 +478,7 @@ def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
 @check("Artifacts are tried in their kernel before it boots", of=drivers)
 def policy(host: Observation) -> Iterator[Finding]:
     trial, arch = host.config.policy.trial, host.facts.arch
+    own = distro_named(host.facts.distro.id)
     seen = "artifacts are prepared, and not tried in their kernel"
     lacking = f"there is no {qemu_of(arch)}"
     # The first two are what an admin decides, and no problem.
@@ -488,15 +488,10 @@ def policy(host: Observation) -> Iterator[Finding]:
         return
     elif trial is None:
         yield Finding("ok", f"{seen}: {lacking}, and [policy] trial is not set")
-    elif not (host.facts.engines and _has_packaged_qemu(host)):
+    elif not (host.facts.engines and own and own.apt):
         yield Finding(
             "warn",
             f"{seen}, as [policy] trial asks for",
             f"{lacking}, and no engine that has one in a container of Debian or Ubuntu",
             f"install it: {how_to_install(arch)}",
         )
-
-
-def _has_packaged_qemu(host: Observation) -> bool:
-    distro = distro_named(host.facts.distro.id)
-    return distro is not None and distro.apt is not None

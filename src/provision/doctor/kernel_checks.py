@@ -196,7 +196,6 @@ def selinux(host: Observation) -> Iterator[Finding]:
 
 
 def _unlabelled_programs(host: Observation) -> set[tuple[str, PurePosixPath, str]]:
-    """Return the programs of units, with the file that SELinux does not let them execute."""
     units = [
         host.text(str(name)) or ""
         for folder in (UNITS, PACKAGED_UNITS)
@@ -217,7 +216,6 @@ def _loaded(host: Observation) -> Iterator[tuple[Driver, Manifest]]:
 
 
 def _cards(host: Observation) -> Iterator[Card | Driver]:
-    """Yield the cards of the host, and the drivers that are for some."""
     for recipe in host.recipes:
         yield from cards_of(recipe, host.facts.pci)
     yield from (one for one in host.drivers if one.recipe and one.recipe.hardware.pci)
@@ -242,8 +240,6 @@ def _is_file(root: Path, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """A pattern in the kernel's log, its cause and its cure."""
-
     pattern: re.Pattern[str]
     cause: str
     cure: str

@@ -213,7 +213,6 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
 
 
 def _grub_defaults(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield what names GRUB's default entry: the file and the value."""
     file, setting = grub_setting(root)
     # What is saved has no effect with any other setting. An image may lack the settings.
     is_saved = setting == "saved" or not in_root(root, GRUB_SETTINGS).is_file()
@@ -322,7 +321,6 @@ def _slots(root: Path, warnings: list[str]) -> Iterator[str]:
 
 
 def _images(root: Path, _doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels whose images lie where boot loaders find them."""
     for pattern in _IMAGES:
         for path in glob_in_root(root, pattern):
             match = re.search(_IMAGE, f"/{path}")

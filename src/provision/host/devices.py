@@ -330,7 +330,6 @@ def _value(node: ET.Element, path: str) -> str | None:
 
 
 def _reason(done: Completed) -> str:
-    """Return the last line of a program that failed, as printable text."""
     lines = (done.stdout + done.stderr).strip().splitlines()
     text = "".join(c if c.isprintable() else " " for c in lines[-1]) if lines else ""
     return text.strip() or f"exit status {done.returncode}"

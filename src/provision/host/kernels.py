@@ -317,7 +317,6 @@ def is_calm(root: Path) -> bool:
 
 
 def _busy(root: Path) -> Path | None:
-    """Return a lock that a package manager holds; None if all are free."""
     return next((path for name in _LOCKS if _is_locked(path := in_root(root, name))), None)
 
 

@@ -14,7 +14,7 @@ import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from io import BytesIO
@@ -52,8 +52,6 @@ _OPTIONS = (
 
 
 class _Machine(NamedTuple):
-    """How QEMU makes a machine of an architecture."""
-
     # Arguments; ``{console}`` and ``{report}`` are its character devices.
     words: tuple[str, ...]
     # A processor for emulation: without features that programs use wherever they find them, and
@@ -260,8 +258,6 @@ def _machine(architecture: str) -> _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """This machine's QEMU, and its open files."""
-
     kernel: IO[bytes]
     initramfs: IO[bytes]
     console: IO[bytes]
@@ -414,16 +410,12 @@ def _run(qemu: Qemu, argv: Sequence[str], accelerator: str, limit: float) -> Ran
         ) from error
     if not lines:
         return None
+    console = qemu.said().decode(errors="replace").splitlines()
     return Ran(
         end,
         statuses[0] if statuses else None,
         tuple(lines[1:]),
-        tuple(_messages(qemu.said())),
+        tuple(_STAMP.sub("", line.rstrip("\r")) for line in console),
         accelerator,
         time.monotonic() - begun,
     )
-
-
-def _messages(console: bytes) -> Iterator[str]:
-    for line in console.decode(errors="replace").splitlines():
-        yield _STAMP.sub("", line.rstrip("\r"))

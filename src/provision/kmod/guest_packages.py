@@ -174,7 +174,6 @@ def _unpack(
 
 
 def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
-    """Return the packages of a kernel, on the base image of a Pin."""
     data, _release = distros.release_of(pin.distro)
     query = None if pin.tree else family_of(data).headers(data, kernel, pin.kernel.architecture)
     if query is None or not query.image or data.apt is None:

@@ -313,7 +313,6 @@ def nowhere(driver: str, said: Iterable[str]) -> list[str]:
 
 
 def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionError:
-    """Return why the loader failed: mostly, the kernel refused a module."""
     driver = manifest.pin.driver.name
     lines = [line for line in done.stderr.splitlines() if not line.startswith(f"{driver}: ")]
     lacking = nowhere(driver, done.stderr.splitlines())
@@ -384,7 +383,6 @@ def why_unchecked(manifest: Manifest) -> str | None:
 
 
 def _program(manifest: Manifest) -> PurePosixPath | None:
-    """Return the program of an artifact's check; None: the artifact does not have it."""
     name = manifest.check.command[0] if manifest.check else ""
     paths = [PurePosixPath(file.path) for file in manifest.files]
     return next((path for path in paths if name in {str(path), path.name}), None)

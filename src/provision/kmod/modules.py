@@ -164,12 +164,12 @@ def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
     patterns = [f"/dev/{pattern}" for pattern in devices]
     found = []
     for process in in_root(root, "proc").glob("[0-9]*"):
-        opened = {path for path in _open_files(process) if _matches(path, patterns)}
+        paths = _open_files(process)
+        opened = {path for path in paths if any(fnmatchcase(path, one) for one in patterns)}
         if opened:
             name = _text(process / "comm") or "?"
-            paths = ", ".join(sorted(opened))
             whose = f"process {process.name}{_of_pod(process, root)}"
-            found.append(User(module, "process", f"{name} ({whose}), {paths}"))
+            found.append(User(module, "process", f"{name} ({whose}), {', '.join(sorted(opened))}"))
     return found or [
         User(module, "kernel", "a process or the kernel; no process has a device open")
     ]
@@ -198,10 +198,6 @@ def _open_files(process: Path) -> list[str]:
     except OSError:
         # The process has ended, or this user may not look at it.
         return []
-
-
-def _matches(path: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _text(path: Path) -> str | None:

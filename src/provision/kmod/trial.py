@@ -362,7 +362,6 @@ def _after(console: Sequence[str], mark: str) -> list[str]:
 def _refused(
     module: str, names: Mapping[str, str], said: Sequence[str], log: Sequence[str]
 ) -> Outcome:
-    """Return the outcome of a module that the kernel did not keep."""
     found = next((match for line in said if (match := _SAID.search(line))), None)
     why = found["why"] if found else ""
     own = (name for text, name in _OF_MODPROBE.items() if why.startswith(text))
@@ -377,7 +376,6 @@ def _refused(
 
 
 def _crashed(module: str, names: Mapping[str, str], ran: Ran, log: Sequence[str]) -> Outcome:
-    """Return the outcome of a module with which the guest came to no end."""
     begin = next((at for at, line in enumerate(log) if _TRACE.search(line)), None)
     if begin is not None:
         reason, lines = log[begin], log[begin : begin + _TRACE_LINES]

@@ -276,7 +276,6 @@ class _Check:
                 self._found(path, "extra", "is not in the manifest")
 
     def _folders(self, names: Iterable[str]) -> None:
-        """Check that everyone can read the folders of some files."""
         # What is unpacked elsewhere lies in a folder of this user alone.
         is_entry = _STORE_NAME.fullmatch(self._artifact.name)
         for folder in _folders_of(names)[0 if is_entry else 1 :]:
@@ -310,7 +309,6 @@ class _Check:
         return self._content(path, sha256=sha256, size=size, mode=_MODULE_MODE)
 
     def _content(self, path: PurePosixPath, *, sha256: str, size: int, mode: str) -> bool:
-        """Check a regular file; return whether its content is right."""
         full = self._artifact / path
         status = _status(full)
         if status is None:

@@ -164,7 +164,6 @@ ExecStop=/bin/rm -f {file}
 
 
 def _root_texts(layout: Layout, root: ForeignRoot | None) -> dict[Path, str]:
-    """Return the units that offer the driver's root to other systems, with their texts."""
     if root is None:
         return {}
     texts = {layout.mount_unit(root.path): root_mount(layout, root)}
@@ -284,7 +283,6 @@ def _relative(layout: Layout, folder: Path, program: PurePosixPath) -> str:
 
 
 def _link(layout: Layout, path: Path) -> str | None:
-    """Return the target of a link into the store; None for anything else."""
     if not path.is_symlink():
         return None
     target = str(path.readlink())
@@ -329,7 +327,6 @@ def _own(layout: Layout, manifest: Manifest) -> Sequence[str]:
 
 
 def _texts(layout: Layout, manifest: Manifest, own: Sequence[str]) -> dict[Path, str | None]:
-    """Return the configuration of an entry in use, by file; None: it has no such file."""
     conflicts = manifest.host.conflicts
     return {
         layout.vendor_config: vendor_config(layout, manifest),

@@ -166,7 +166,6 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
 def _offered(
     settings: Settings, recipe: Recipe, flavour: str, distro: DistroPin, context: SourceContext
 ) -> tuple[list[str], ProvisionError | None]:
-    """Return the versions that can be built, or the reason why they can't be found out."""
     try:
         with SolvingSession(settings, distro, (recipe,)) as session:
             context = replace(context, archive=session.archive)

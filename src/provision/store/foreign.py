@@ -89,7 +89,8 @@ def other_installation(
     owners = _debian_owners(root, [*files, *libraries])
     remove = [f"/{command}" for command, path in uninstallers.items() if path not in owners]
     restore = "run the vendor's installer again" if remove else "install it again as it was"
-    if not remove and not in_root(root, _DPKG).is_dir() and _has_rpm(root):
+    has_rpm = any(in_root(root, one).is_dir() for one in RPM_DATABASES)
+    if not remove and has_rpm and not in_root(root, _DPKG).is_dir():
         present = [name for name in (*files, *libraries) if in_root(root, name).exists()]
         remove, restore = _by_rpm(root, present, kept)
     if owners:
@@ -136,7 +137,6 @@ def _by_apt(
 
 
 def _by_rpm(root: Path, files: Iterable[str], kept: str) -> tuple[list[str], str]:
-    """Return how dnf or zypper removes the owners of files, and how it installs the same again."""
     is_suse = in_root(root, "etc/zypp").is_dir()
     program = "zypper --non-interactive" if is_suse else "dnf --assumeyes"
     # Else dnf also removes what was installed for their sake.
@@ -144,10 +144,6 @@ def _by_rpm(root: Path, files: Iterable[str], kept: str) -> tuple[list[str], str
     owners = f"rpm -qf --queryformat '%{{NAME}}\\n' {' '.join(f'/{name}' for name in files)}"
     remove = [f"{owners} | sort -u >> {kept}", f"xargs {program} remove{flags} < {kept}"]
     return remove, f"run: xargs {program} install < {kept}"
-
-
-def _has_rpm(root: Path) -> bool:
-    return any(in_root(root, one).is_dir() for one in RPM_DATABASES)
 
 
 def _modules(recipe: Recipe | None, manifest: Manifest | None) -> set[str]:
@@ -160,7 +156,6 @@ def _modules(recipe: Recipe | None, manifest: Manifest | None) -> set[str]:
 
 
 def _copies(root: Path, names: Collection[str]) -> Iterator[str]:
-    """Yield the module files that modprobe finds by name, of any kernel."""
     for kernel in glob_in_root(root, "lib/modules/*"):
         for folder in _MODULE_FOLDERS:
             top = in_root(root, kernel / folder)
@@ -272,7 +267,6 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
 def _first(
     root: Path, folders: Iterable[str], pattern: str, bits: int | None
 ) -> list[PurePosixPath]:
-    """Return the matching files of the first folder that has any."""
     for folder in folders:
         paths = glob_in_root(root, f"{folder}/{pattern}")
         places = {path: in_root(root, path) for path in paths}

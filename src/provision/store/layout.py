@@ -174,8 +174,6 @@ UNITS_LOCK = _LOCKS / "units.lock"
 
 
 class _Held(threading.local):
-    """The ranks of the locks that a thread holds, and how often it took each, by path."""
-
     def __init__(self) -> None:
         self.ranks: dict[Path, int] = {}
         self.depths: dict[Path, int] = {}

@@ -95,7 +95,8 @@ class ManagedFiles:
         present = self._content(path)
         is_same = present == (None if text is None else text.encode())
         place = self.place(path)
-        if is_same and not place.is_symlink() and (text is None or _mode(place) == mode):
+        is_right = is_same and not place.is_symlink()
+        if is_right and (text is None or place.stat().st_mode & 0o7777 == mode):
             return []
         change = Change("remove", path) if text is None else Change("write", path, text, mode)
         if present is None or self.standing(record, path) == "lost":
@@ -172,7 +173,3 @@ def refuse_foreign(changes: Iterable[Change], resolution: str) -> None:
             resolution=resolution,
             details="\n".join(foreign),
         )
-
-
-def _mode(path: Path) -> int:
-    return path.stat().st_mode & 0o7777

@@ -315,7 +315,6 @@ def unpack_pulled(settings: Settings, trusted: ArtifactImage, folder: Path) -> M
 
 
 def _admission(settings: Settings, trusted: ArtifactImage, trust: TrustOverride) -> Admission:
-    """Return who vouches for an image of a registry."""
     repository, verified = trusted.reference.name, trusted.verified
     rule = settings.config.trust.rule(repository, trusted.pin.driver.name)
     is_once = trust.public_key is not None or (trust.insecure and not rule.insecure)
@@ -508,7 +507,7 @@ def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
     programs = {entry / "driver" / f.path.lstrip("/") for f in manifest.files if f.kind == "binary"}
     modules = (entry / "lib/modules", entry / "host/lib/modules")
     unknown: set[str] = set()
-    for path in (layout.folder, *_tree(entry)):
+    for path in (layout.folder, entry, *entry.rglob("*")):
         if path in programs:
             kind = _PROGRAM
         else:
@@ -523,9 +522,3 @@ def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
                 raise
             log.warning("%s is not labelled %s: %s", path, kind, _CANNOT[error.errno])
             unknown.add(kind)
-
-
-def _tree(folder: Path) -> Iterator[Path]:
-    yield folder
-    for parent, folders, names in os.walk(folder):
-        yield from (Path(parent, name) for name in (*folders, *names))
