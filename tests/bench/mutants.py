@@ -52,7 +52,7 @@ TESTS = [
     "tests/unit/doctor",
     "tests/unit/export/test_artifact_source.py",
     "tests/unit/host/test_device_trees.py",
-    "tests/unit/registry/test_pin_tags.py",
+    "tests/unit/registry/test_find.py",
     "tests/unit/test_root_boundary.py",
 ]
 # Takes minutes, because it kills itself some hundred times.

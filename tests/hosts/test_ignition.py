@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kit.coreos import Layout
     from kit.engine import Engine
 
-# The agent's image is made. tests/unit/export/test_ignition.py has the configurations.
+# The agent's image is made. tests/unit/export/test_sysext.py has the configurations.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
 
 _DRIVER = "v4l2loopback"

@@ -1,17 +1,20 @@
-"""What an ELF file is, is called, asks for and holds."""
+"""What an ELF file is, is called, asks for and holds; the root of a host is a boundary."""
 
 from __future__ import annotations
 
 import io
+import os
 import struct
 from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.artifact import make_module
 from provision.elf import HEAD_SIZE, Elf, elf_bits, elf_machine, elf_section, read_elf
+from provision.files import glob_in_root, in_root
 from unit.sources.libraries import library
 
 
@@ -68,3 +71,129 @@ def test_a_section_is_found_or_refused(position: int, byte: int) -> None:
     data[position % len(data)] = byte
     with suppress(ValueError, IndexError, struct.error):
         assert len(elf_section(bytes(data), b".modinfo")) <= len(data)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree beside a canary that stands for the running host."""
+    (tmp_path / "canary").mkdir()
+    (tmp_path / "canary/file").write_text("the running host")
+    made = tmp_path / "root"
+    (made / "etc").mkdir(parents=True)
+    (made / "etc/file").write_text("the other host")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("links", "name", "place"),
+    [
+        ({}, "etc/file", "etc/file"),
+        ({}, "/etc/file", "etc/file"),
+        ({}, "//etc/./file", "etc/file"),
+        ({}, "../../etc/file", "etc/file"),
+        ({}, "missing/../etc/file", "etc/file"),
+        ({}, "missing/file", "missing/file"),
+        ({}, "", ""),
+        ({"conf": "/etc"}, "conf/file", "etc/file"),
+        ({"conf": "etc"}, "conf/file", "etc/file"),
+        ({"conf": "//etc"}, "conf/file", "etc/file"),
+        ({"a": "b", "b": "/conf", "conf": "etc"}, "a/file", "etc/file"),
+        ({"etc/link": "/etc/file"}, "etc/link", "etc/file"),
+        ({"etc/link": "../../../../etc/file"}, "etc/link", "etc/file"),
+        ({"conf": "/gone/away"}, "conf/file", "gone/away/file"),
+        # '..' behind a link climbs from where the link leads.
+        ({"deep": "/usr/lib/x"}, "deep/../y", "usr/lib/y"),
+    ],
+)
+def test_a_link_means_what_it_means_on_its_own_host(
+    root: Path, links: dict[str, str], name: str, place: str
+) -> None:
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    assert in_root(root, name) == root / place
+
+
+def test_an_absolute_link_does_not_lead_to_the_running_host(root: Path) -> None:
+    (root / "escape").symlink_to(root.parent / "canary")
+    assert (root / "escape/file").read_text() == "the running host"
+    assert not in_root(root, "escape/file").exists()
+
+
+def test_the_last_part_may_be_left_as_it_is(root: Path) -> None:
+    (root / "conf").symlink_to("/etc")
+    (root / "etc/link").symlink_to("/nowhere")
+    assert in_root(root, "conf/link", follow=False) == root / "etc/link"
+    assert in_root(root, "conf/link") == root / "nowhere"
+
+
+def test_links_in_circles_are_an_error(root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("/a")
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        in_root(root, "a/file")
+    assert caught.value.filename == str(root / "a/file")
+
+
+def test_the_running_hosts_own_root_is_taken_as_it_is() -> None:
+    assert in_root(Path("/"), "etc/x") == Path("/etc/x")
+    assert in_root(Path("/"), "/etc/x") == Path("/etc/x")
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "d"])
+_PATHS = st.builds(
+    lambda absolute, parts: "/" * absolute + "/".join(parts),
+    st.booleans(),
+    st.lists(st.one_of(_NAMES, st.just("..")), min_size=1, max_size=4),
+)
+_TREES = st.dictionaries(
+    st.lists(_NAMES, min_size=1, max_size=3).map("/".join),
+    st.one_of(st.none(), _PATHS),
+    max_size=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tree=_TREES, name=_PATHS)
+def test_whatever_the_links_are_nothing_lies_outside(
+    tmp_path_factory: pytest.TempPathFactory, tree: dict[str, str | None], name: str
+) -> None:
+    made = tmp_path_factory.mktemp("tree") / "root"
+    made.mkdir()
+    for path, target in tree.items():
+        place = made / path
+        # Parents first may be links of another entry: only what fits is made.
+        if os.path.lexists(place) or not _is_real(made, place.parent):
+            continue
+        place.mkdir() if target is None else place.symlink_to(target)
+    try:
+        found = in_root(made, name)
+    except OSError:
+        return
+    assert found.is_relative_to(made)
+    # No link is left on the way, so that the kernel can't be led anywhere else.
+    assert found.resolve() == found
+
+
+def _is_real(root: Path, folder: Path) -> bool:
+    return folder == root or (
+        folder.is_dir() and not folder.is_symlink() and _is_real(root, folder.parent)
+    )
+
+
+def test_names_are_found_through_links_and_stay_what_the_host_calls_them(root: Path) -> None:
+    (root / "usr/lib/modules/6.1").mkdir(parents=True)
+    (root / "usr/lib/modules/6.1/modules.dep").touch()
+    (root / "usr/lib/modules/6.2").symlink_to("/usr/lib/modules/6.1")
+    (root / "usr/lib/modules/7.0").symlink_to(root.parent / "canary")
+    (root / "usr/lib/modules/.hidden").mkdir()
+    (root / "lib").symlink_to("/usr/lib")
+    assert glob_in_root(root, "lib/modules/*/modules.dep") == [
+        PurePosixPath("lib/modules/6.1/modules.dep"),
+        PurePosixPath("lib/modules/6.2/modules.dep"),
+    ]
+    assert glob_in_root(root, "lib/modules/[0-9]*") == [
+        PurePosixPath(f"lib/modules/{name}") for name in ("6.1", "6.2", "7.0")
+    ]
+    assert glob_in_root(root, "lib/modules/.*") == [PurePosixPath("lib/modules/.hidden")]
+    assert glob_in_root(root, "missing/*") == []
+    assert glob_in_root(root, "etc/file/*") == []

@@ -1,15 +1,25 @@
-"""Runs of the agent on a host that is all in a folder: what it does, remembers and leaves alone."""
+"""Runs of the agent: what they do, remember and leave alone, whatever others do meanwhile."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-from kit.artifact import write, write_manifest
-from kit.host_tree import DRIVER
+import pytest
+
+from kit.artifact import KERNEL, make_pin, write, write_manifest
+from kit.host_tree import DRIVER, NEXT
+from provision.agent.removal import remove_unneeded
+from provision.agent.rollback import rollback
+from provision.agent.run import boot, plan_host
+from provision.errors import ProvisionError
+from provision.host.devices import Facts, write_facts
 from provision.manifest import Container, load_manifest
+from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.obtain import Stored
-from unit.agent.host import Host
+from provision.store.state import copies_of, load_state
+from unit.agent.host import NEWEST, OLDER, Host
 from unit.recipes import RECIPE
 
 
@@ -55,3 +65,197 @@ def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")
+
+
+def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
+    host.apply()
+    assert host.apply().status.drivers[0].notes == ()
+    write_facts(host.root, DRIVER, Facts(devices=(), problems=("GPU 1: GPU is lost",)))
+    status = host.apply().status
+    assert status.drivers[0].notes == ("GPU 1: GPU is lost",)
+    assert (status.state, status.exit_code) == ("ready", 0)
+
+
+@pytest.fixture
+def back(ready: Host) -> Host:
+    """A host that was rolled back from the newest version, which 'latest' is."""
+    ready.apply(update=True)
+    assert ready.current() == NEWEST
+    rollback(ready.root, ready.desired(), DRIVER)
+    assert ready.current() == OLDER
+    return ready
+
+
+def _edit(host: Host, **changes: Any) -> None:  # noqa: ANN401 - anything that JSON has
+    document = json.loads(host.layout.state.read_text())
+    kernel = document["kernels"][KERNEL]
+    for name, value in changes.items():
+        (kernel if name in kernel else document)[name] = value
+    host.layout.state.write_text(json.dumps(document))
+
+
+def test_a_key_of_a_later_version_costs_nothing_and_stays(back: Host) -> None:
+    rejected = load_state(back.layout).of(KERNEL).rejected
+    document = json.loads(back.layout.state.read_text())
+    document["kernels"][KERNEL]["of_a_later_version"] = {"a": 1}
+    back.layout.state.write_text(json.dumps(document))
+    assert back.kinds() == []
+    assert back.current() == OLDER
+    assert back.artifact().rejected == rejected
+    back.add_kernel(NEXT)
+    assert back.kinds() == [f"prepare {NEXT}"]
+    # 'latest' is still what it was when it was chosen.
+    assert back.wanted[-1].prefer == OLDER
+    kernel = json.loads(back.layout.state.read_text())["kernels"][KERNEL]
+    assert kernel["of_a_later_version"] == {"a": 1}
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 1, "kernels": []}'])
+def test_a_file_that_cannot_be_read_is_said_and_kept_and_the_version_stays(
+    text: str, back: Host
+) -> None:
+    back.layout.state.write_text(text)
+    _observed, _planned, status = plan_host(back.root, back.desired())
+    (note,) = status.drivers[0].notes
+    assert str(back.layout.state) in note
+    back.apply()
+    assert back.current() == OLDER
+    assert back.wanted[-1].prefer == OLDER
+    (kept,) = copies_of(back.layout.state)
+    assert kept.read_text() == text
+    # It is said until the copy is removed.
+    (driver,) = back.apply().status.drivers
+    assert "set aside" in driver.notes[0]
+    assert json.loads((back.root / "run/provision/status.json").read_text())["drivers"][0]["notes"]
+    kept.unlink()
+    assert back.apply().status.drivers[0].notes == ()
+
+
+def test_a_boot_into_another_kernel_needs_no_state(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.apply()
+    _edit(ready, schema=2)
+    ready.boot(NEXT)
+    assert [o.action.kind for o in boot(ready.root).outcomes] == ["activate", "load"]
+    assert list(ready.loaded()) == [DRIVER]
+    assert boot(ready.root).outcomes == ()
+
+
+def test_a_driver_that_a_newer_provision_knows_is_not_taken_out_of_use(ready: Host) -> None:
+    _edit(ready, schema=2)
+    ready.boot()
+    ready.configure("[policy]\n")
+    result = ready.apply()
+    assert isinstance(result.outcomes[-1].error, ProvisionError)
+    # Of a driver that is not wanted the status has no line; the failure shows all the same.
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+    assert result.status.error is not None
+    assert "newer provision" in result.status.error.message
+    assert ready.layout.current.is_symlink()
+
+
+THIRD = "3.0"
+
+
+def _meanwhile(host: Host, *doing: Callable[[], object], after: bool = False) -> None:
+    """Let others do something, once each, while artifacts are made or right after one was."""
+    left = list(doing)
+
+    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
+        if left and not after:
+            left.pop(0)()
+        made = host.build(*given, **more)
+        if left and after:
+            left.pop(0)()
+        return made
+
+    host.builds = build
+
+
+@pytest.fixture
+def twice(ready: Host) -> Host:
+    """A host that has used two versions, and should have a third."""
+    ready.ask_for(NEWEST)
+    ready.apply()
+    ready.ask_for(THIRD)
+    return ready
+
+
+def test_a_rollback_during_a_build_waits_for_nothing_and_holds(twice: Host) -> None:
+    done: list[str] = []
+
+    def back() -> None:
+        rollback(twice.root, twice.desired(), DRIVER)
+        done.append(twice.current())
+
+    _meanwhile(twice, back)
+    result = twice.apply(retry=True)
+    # It was through before the build was.
+    assert done == [OLDER]
+    assert "rolled back meanwhile" in result.outcomes[0].result
+    assert [o.action.kind for o in result.outcomes] == ["prepare"]
+    assert twice.current() == OLDER
+    assert list(twice.loaded()) == [DRIVER]
+    assert twice.kinds() == []
+    assert twice.kinds(retry=True)[0] == f"prepare {KERNEL}"
+    assert twice.current() == THIRD
+
+
+def test_garbage_collection_right_after_a_build_costs_a_second_try(ready: Host) -> None:
+    """Between an artifact's arrival in the store and its link, nothing says that it is needed."""
+    ready.configure(f'[drivers.{DRIVER}]\nversion = "{THIRD}"\n[policy]\nkeep = 0\n')
+    gone: list[str] = []
+
+    def clean() -> None:
+        gone.extend(one.digest for one in remove_unneeded(ready.root, ready.desired()))
+
+    _meanwhile(ready, clean, after=True)
+    assert ready.kinds()[0] == f"prepare {KERNEL}"
+    assert gone == [make_pin(version=THIRD).short_digest]
+    assert ready.current() == THIRD
+    assert ready.layout.current.resolve(strict=True)
+
+
+def test_an_artifact_that_goes_again_and_again_is_a_failure(ready: Host) -> None:
+    ready.ask_for(THIRD)
+    digest = make_pin(version=THIRD).short_digest
+    _meanwhile(ready, *[lambda: remove(ready.layout, digest) for _ in range(9)], after=True)
+    assert "again and again" in (ready.artifact().reason or "")
+    assert ready.current() == OLDER
+
+
+def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(twice: Host) -> None:
+    """Not what it used when the build began."""
+    newer = make_pin(version="2.5")
+
+    def switched() -> None:
+        host = twice
+        host.build(None, type("Resolved", (), {"pin": newer})())
+        link_kernel(host.layout, KERNEL, newer.short_digest)
+
+    _meanwhile(twice, switched)
+    twice.apply()
+    assert load_state(twice.layout).of(KERNEL).previous == newer.short_digest
+
+
+def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
+    ready.prepare(NEXT)
+    assert remove_unneeded(ready.root, ready.desired()) == []
+    assert NEXT in linked_kernels(ready.layout)
+    # Also where there was nothing left to make.
+    ready.add_kernel("6.1.0-99-amd64")
+    ready.apply()
+    state = load_state(ready.layout)
+    assert state.of("6.1.0-99-amd64").announced is None
+    ready.prepare("6.1.0-99-amd64")
+    ready.remove_kernel("6.1.0-99-amd64")
+    assert remove_unneeded(ready.root, ready.desired()) == []
+    # It runs, and another one after it: now it is a kernel like any other.
+    ready.add_kernel(NEXT)
+    ready.boot(NEXT)
+    ready.apply()
+    ready.boot("6.1.0-100-amd64")
+    ready.remove_kernel(NEXT)
+    gone = [one.kernel for one in remove_unneeded(ready.root, ready.desired())]
+    assert gone == ["6.1.0-99-amd64"]
+    assert NEXT not in linked_kernels(ready.layout)

@@ -1,9 +1,10 @@
-"""What lies in two places of the collection says the same in both."""
+"""The collection: what lies in two places is the same, and what its modules ask and hide."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -12,13 +13,25 @@ import yaml
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
     provision_toml as toml,
 )
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
+    secrets_in,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
+    leaves_default,
+    with_default,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.toml_text import dumps
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION
+from unit.secret_forms import IN_SETTINGS, PUBLIC
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
+
 
 _ANSIBLE = COLLECTION
 _ROLES = sorted((_ANSIBLE / "roles").iterdir())
@@ -86,3 +99,94 @@ def test_podmans_hooks_are_those_of_the_crate(stage: str, name: str) -> None:
         stage=stage, __provision_hook_bin="/usr/bin"
     )
     assert rendered == (REPOSITORY / "hooks/hooks.d" / name).read_text()
+
+
+_SCALARS = st.booleans() | st.integers(-(2**62), 2**62) | st.text(st.characters(codec="utf-8"))
+_TABLES = st.recursive(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8")),
+        _SCALARS
+        | st.lists(_SCALARS)
+        | st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), _SCALARS)),
+    ),
+    lambda inner: st.dictionaries(st.text(st.characters(codec="utf-8")), inner | _SCALARS),
+    max_leaves=8,
+)
+
+
+@given(_TABLES)
+def test_what_is_written_is_read(document: dict[str, object]) -> None:
+    assert tomllib.loads(dumps(document)) == document
+
+
+def test_a_driver_without_settings_is_named() -> None:
+    text = dumps({"drivers": {"nvidia": {}, "onload": {"version": "9"}}, "policy": {"keep": 2}})
+    assert text == ('[drivers.nvidia]\n\n[drivers.onload]\nversion = "9"\n\n[policy]\nkeep = 2\n')
+
+
+def test_what_has_no_form_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"1\.5 can't be written"):
+        dumps({"a": 1.5})
+
+
+_PASSWORD = "s3cr:et"  # noqa: S105 - of no one
+
+
+def _mirror(address: str) -> dict[str, Any]:
+    return {"distros": {"debian": {"archive": {"mirror": address}}}}
+
+
+@pytest.mark.parametrize(
+    ("document", "secrets"),
+    [
+        (_mirror(f"https://me:{_PASSWORD}@mirror.example/debian"), {_PASSWORD}),
+        (_mirror("https://me:a@b@mirror.example/debian"), {"a@b"}),
+        # A name without a password may be a token, and counts as one.
+        (_mirror("https://T0KEN@mirror.example/debian"), {"T0KEN"}),
+        (_mirror("https://mirror.example:8443/debian"), set()),
+        ({"signing": {"key": "pkcs11:token=x?pin-value=1234&y=z"}}, {"1234"}),
+        ({"signing": {"key": "pkcs11:token=x?pin%2Dvalue=12'34"}}, {"12'34"}),
+        ({"catalogue": ["http://:pw@a/b", "plain"]}, {"pw"}),
+        ({"url": "https://m.example/a?access_token=t0k&arch=x86_64"}, {"t0k"}),
+        ({"url": "https://updates.example/repo?0123456789abcdef0123"}, {"0123456789abcdef0123"}),
+        ({"url": "https://m.example/a?release=9&arch=x86_64"}, set()),
+        ({"drivers": {"nvidia": {}}, "policy": {"keep": 2, "prebuild": True}}, set()),
+        ('mirror = "https://me:pw@a/b"\nother = "http://b:8080/c@d"\n', {"pw"}),
+        (None, set()),
+    ],
+)
+def test_secrets_are_found(document: object, secrets: set[str]) -> None:
+    assert secrets_in(document) == secrets
+
+
+@pytest.mark.parametrize(("text", "secret", "_shown"), IN_SETTINGS)
+def test_ansible_hides_what_provision_hides(text: str, secret: str, _shown: str) -> None:
+    assert secret in secrets_in({"distros": {"debian": {"archive": {"mirror": text}}}})
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_ansible_shows_what_provision_shows(text: str) -> None:
+    assert secrets_in(text) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ('{"default-runtime": "oci-decorator"}', "{}", True),
+        ('{"default-runtime": "oci-decorator"}', None, True),
+        ('{"default-runtime": "oci-decorator"}', '{"default-runtime": "kata"}', False),
+        ('{"default-runtime": "kata"}', "{}", False),
+        (None, None, False),
+        ('{"default-runtime": "oci-decorator"} // x', "{}", False),
+        ("[]", "{}", False),
+    ],
+)
+def test_a_removed_default_is_noticed(
+    before: str | None, after: str | None, *, expected: bool
+) -> None:
+    assert leaves_default({"before": before, "after": after}, "oci-decorator") is expected
+
+
+def test_another_default_changes_nothing_else() -> None:
+    text = '{"debug": true, "default-runtime": "oci-decorator"}'
+    assert json.loads(with_default(text, "runc")) == {"debug": True, "default-runtime": "runc"}

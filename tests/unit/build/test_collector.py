@@ -1,4 +1,4 @@
-"""The collector on trees, with the programs that it calls stood in for."""
+"""The collector on trees, with the programs that it calls stood in for; what it is given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 
 from golden.pins import pin, recipe
 from provision.build.collector import CollectError, collect, main
-from provision.build.dockerfile import build_plan
+from provision.build.dockerfile import build_plan, placeholders
+from provision.catalogue.fields import PLACEHOLDERS
 from provision.documents import parse_json
 from provision.manifest import Manifest
 from unit.recipes import variant
@@ -354,3 +355,22 @@ def _tar(folder: Path) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(folder, arcname=".")
     return buffer.getvalue()
+
+
+ARCHITECTURES = {
+    "x86_64": ("x86_64", "x86_64-linux-gnu"),
+    "aarch64": ("arm64", "aarch64-linux-gnu"),
+    "ppc64le": ("powerpc", "powerpc64le-linux-gnu"),
+    "s390x": ("s390", "s390x-linux-gnu"),
+    "riscv64": ("riscv", "riscv64-linux-gnu"),
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_placeholder_of_a_recipe_has_a_value(architecture: str) -> None:
+    pinned = pin("nvidia", "535.261.03", "open")
+    kernel = pinned.kernel.model_copy(update={"architecture": architecture})
+    values = placeholders(pinned.model_copy(update={"kernel": kernel}))
+    # {jobs} is the build call's: it never changes the result.
+    assert values.keys() | {"jobs"} == PLACEHOLDERS
+    assert (values["arch"], values["multiarch"]) == ARCHITECTURES[architecture]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +17,15 @@ from provision.build.base_image import BaseRequest, base_request, ensure_distro_
 from provision.build.image import (
     DIGEST_LABEL,
     build_image,
+    differences,
+    module_sums,
     record_built,
 )
 from provision.build.request import DriverRequest, choose_distro
 from provision.build.resolve import render_context, resolve_pin
-from provision.build.workspace import Settings
+from provision.build.workspace import Settings, load_settings, proxies
 from provision.engine.docker_api import Image
-from provision.errors import NotFoundError, ProvisionError, UnreachableError
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UnreachableError
 from provision.fleet import Selection, plan_cells
 from provision.fleet.offers import find_offers
 from provision.manifest import MANIFEST
@@ -35,8 +39,15 @@ from unit.build.debian_host import (
 )
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
+from unit.build.made_up_driver import (
+    digest,
+    packages,
+    pin,
+)
+from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine, using
-from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, samples
+from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, archive_of, samples, stanza
+from unit.recipes import recipe
 
 
 def test_the_same_wish_gives_the_same_pin_and_context(
@@ -183,3 +194,113 @@ def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> No
     assert named.codename == "trixie"
     with pytest.raises(NotFoundError, match="plan9:4"):
         choose_distro(settings, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"summary": "Another text"},
+        {"vendor": "Someone"},
+        {"homepage": "https://elsewhere.example"},
+        {"kernels": [{"works": ">=1"}]},
+        {"hardware": {"pci": []}},
+    ],
+)
+def test_what_doesnt_reach_the_build_leaves_the_digest(changes: dict[str, object]) -> None:
+    assert digest(recipe(**changes)) == digest(recipe())
+
+
+def test_what_reaches_the_build_changes_the_digest() -> None:
+    base = recipe()
+    flavours = {name: value.model_dump(mode="json") for name, value in base.flavours.items()}
+    other = {**flavours, "plain": {**flavours["plain"], "licences": ["BSD-3-Clause"]}}
+    container = {**base.container.model_dump(mode="json"), "log_level": "LOG_DEBUG"}
+    changed = [recipe(flavours=other), recipe(container=container), recipe(files=[])]
+    digests = {digest(one) for one in [base, *changed]}
+    assert len(digests) == 4
+    assert digest(recipe(flavours=other), "other") == digest(base, "other")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        stanza("tool-source", "1.11_1-1"),
+        stanza("tool-companion", "0.9_1-1"),
+        "\n".join(stanza(f"tool-{part}", f"1.{'1' * 70}-1") for part in ("source", "user")),
+    ],
+)
+def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(more: str) -> None:
+    made = archive_of({("bookworm", "main"): packages(more)})
+    with pytest.raises(ProvisionError):
+        pin(made)
+
+
+def test_equal_modules_are_no_difference() -> None:
+    assert differences({"a.ko": "1" * 64}, {"a.ko": "1" * 64}) == ()
+
+
+def test_each_module_that_differs_is_named_with_both_sums() -> None:
+    before = {"a.ko": "1" * 64, "b.ko": "2" * 64, "gone.ko": "3" * 64}
+    after = {"a.ko": "4" * 64, "b.ko": "2" * 64, "new.ko": "5" * 64}
+    found = differences(before, after)
+    assert [line.partition(":")[0] for line in found] == ["a.ko", "gone.ko", "new.ko"]
+    assert "111111111111" in found[0]
+    assert "444444444444" in found[0]
+    assert "not there" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "sums"),
+    [
+        ({"modules": [{"path": "a.ko", "sha256": "1"}]}, {"a.ko": "1"}),
+        ({"modules": [{}]}, {}),
+        ({"modules": 1}, {}),
+        ({}, {}),
+    ],
+)
+def test_sums_are_those_of_the_manifest(manifest: dict[str, Any], sums: dict[str, str]) -> None:
+    assert module_sums(manifest) == sums
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without proxies, which is as before afterwards."""
+    for name in (*(f"{kind}_proxy" for kind in ("http", "https", "no", "all")), "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_the_proxy_of_provision_toml_replaces_those_of_a_shell(
+    tmp_path: Path, variables: pytest.MonkeyPatch
+) -> None:
+    variables.setenv("HTTPS_PROXY", "http://shell.example:1")
+    variables.setenv("all_proxy", "http://shell.example:1")
+    path = tmp_path / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    with load_settings(tmp_path).connected():
+        assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
+    path.write_text('[network]\nproxy = "http://p.example:3128"\nno_proxy = [".example", "::1"]\n')
+    with load_settings(tmp_path).connected():
+        assert proxies() == {
+            "http_proxy": "http://p.example:3128",
+            "https_proxy": "http://p.example:3128",
+            "no_proxy": ".example,::1",
+        }
+        assert "all_proxy" not in os.environ
+    assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
+    assert "all_proxy" in os.environ
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['proxy = "p.example:3128"', 'proxy = "ftp://p.example"', 'no_proxy = ["x"]', "proxy = 1"],
+)
+def test_a_proxy_that_nothing_could_use_is_a_mistake(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[network]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(tmp_path)
+    assert "network" in str(caught.value.details)

@@ -1,17 +1,31 @@
-"""The command line as a whole: overview, errors, exit codes."""
+"""The command line as a whole: overview, errors, exit codes, progress, and how it looks."""
 
 from __future__ import annotations
 
+import fcntl
+import io
 import logging
+import os
+import pty
 import re
-from collections.abc import Callable
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
 
 import provision.cli as module
-from provision.errors import InUseError, ProvisionError
+from kit.host_tree import HostTree
+from kit.process import run
+from provision.cli import output
+from provision.cli.output import Screen
+from provision.errors import ExitCode, InUseError, ProvisionError
+from provision.progress import Event, Note, Output, Step, Transfer, report
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]
@@ -116,3 +130,150 @@ def test_no_log_has_a_mirrors_password() -> None:
     assert [handler.format(record) for handler in handlers] == [
         "https://me:***@m/ can't be reached; using its index"
     ]
+
+
+_EVENTS: list[Event] = [
+    Note("Pulling"),
+    Step(1, 2, "RUN make  &&   more"),
+    Output("CC demo.o"),
+    Step(2, 2, "x" * 300),
+    Transfer("Unpacking", 5_000_000, 10_000_000),
+]
+
+
+@contextmanager
+def shown(*, verbose: bool) -> Iterator[None]:
+    """The progress of a command, called with or without -v."""
+    context = click.Context(click.Command("provision"))
+    context.params["verbose"] = verbose
+    with context, output.progress():
+        yield
+
+
+@pytest.mark.parametrize(("verbose", "count"), [(False, 3), (True, 4)])
+def test_off_a_terminal_an_event_is_a_line(
+    capsys: pytest.CaptureFixture[str], *, verbose: bool, count: int
+) -> None:
+    with shown(verbose=verbose):
+        for event in _EVENTS:
+            report(event)
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert len(lines) == count
+    assert lines[:2] == ["Pulling", "Step 1/2: RUN make && more"]
+    assert lines[-1].endswith("…")
+    assert ("  CC demo.o" in lines) == verbose
+
+
+def test_no_progress_shows_a_mirrors_password(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "https://me:hush@mirror.example/debian"
+    with shown(verbose=True):
+        for event in (Note(url), Step(1, 2, url), Output(url), Transfer(url, 1)):
+            report(event)
+    printed = capsys.readouterr().err
+    assert "hush" not in printed
+    assert printed.count("https://me:***@mirror.example/debian") == 3
+
+
+def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    time = iter(range(100))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(time)))
+    console = Console(file=written, force_terminal=True, width=80, color_system=None)
+    screen = Screen(console, verbose=True)
+    for event in _EVENTS:
+        screen(event)
+        console.print(screen.render())
+    screen.end_step()
+    text = written.getvalue()
+    assert "Step 1/2: RUN make && more" in text
+    assert " s\n" in text
+    assert "Unpacking: 5 of 10 MB" in text
+    assert "CC demo.o" in text
+
+
+_REFERENCE = Path(__file__).parents[3] / "docs/reference"
+
+
+def test_the_reference_names_every_exit_code() -> None:
+    text = (_REFERENCE / "provision.md").read_text()
+    for code in ExitCode:
+        assert f"| {int(code)} |" in text
+
+
+def test_the_reference_names_every_variable_of_the_environment() -> None:
+    """Those that are asked for by name, or stand in a list of what is passed on."""
+    reads = re.compile(r"environ(?:ment)?(?:\.get\(|\[|\.pop\()\"([A-Za-z_]+)\"")
+    lists = re.compile(r"(?m)^_(?:INHERITED|PROXIES|SETTINGS|TOKEN_VARIABLES) = \(([^)]*)\)")
+    found: set[str] = set()
+    for path in (_REFERENCE.parents[1] / "src/provision").rglob("*.py"):
+        text = path.read_text()
+        found.update(reads.findall(text))
+        for names in lists.findall(text):
+            found.update(re.findall(r'"([A-Za-z_]+)"', names))
+    assert len(found) > 20
+    section = (_REFERENCE / "provision.md").read_text().partition("\n## Environment\n")[2]
+    table = section.partition("\n## ")[0]
+    assert {name for name in found if f"`{name.lower()}`" not in table.lower()} == set()
+
+
+_PROGRAM = Path(sys.executable).with_name("provision")
+_WIDTH = 60
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _in_terminal(*words: str | Path, **variables: str) -> str:
+    """What a command prints in a terminal of 60 columns."""
+    child, terminal = pty.fork()
+    if child == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, _WIDTH, 0, 0))
+        dropped = ("COLUMNS", "PYTEST")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
+        argv = [str(_PROGRAM), *map(str, words)]
+        os.execve(_PROGRAM, argv, {**kept, "TERM": "xterm", **variables})  # noqa: S606
+    printed = b""
+    # When the last process that has the terminal ends, Linux answers EIO.
+    with suppress(OSError):
+        while piece := os.read(terminal, 4096):
+            printed += piece
+    os.close(terminal)
+    os.waitpid(child, 0)
+    return printed.decode()
+
+
+def test_lines_fit_the_terminal_and_words_stay_whole(tmp_path: Path) -> None:
+    words = ("resolve", "nvida", "--kernel", "6.1.0-56-amd64", "--root", tmp_path)
+    lines = _COLOUR.sub("", _in_terminal(*words)).splitlines()
+    assert len(lines) > 2
+    # A command to paste is one piece.
+    assert [line for line in lines if len(line) > _WIDTH and " " in line.strip()] == []
+
+
+@pytest.mark.parametrize(("value", "is_coloured"), [(None, True), ("", True), ("1", False)])
+def test_colours_are_left_out_where_they_are_unwanted(
+    tmp_path: Path, value: str | None, *, is_coloured: bool
+) -> None:
+    variables = {} if value is None else {"NO_COLOR": value}
+    printed = _in_terminal("resolve", "nvida", "--root", tmp_path, **variables)
+    assert bool(_COLOUR.search(printed)) == is_coloured
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("res", ["resolve"]),
+        ("resolve nvi", ["nvidia"]),
+        ("load --root {root} z", ["zfs"]),
+    ],
+)
+def test_names_are_completed(host_tree: HostTree, words: str, offered: list[str]) -> None:
+    host_tree.want()
+    line = f"provision {words.format(root=host_tree.root)}"
+    variables = {
+        "_PROVISION_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    printed = run([_PROGRAM], env=variables).stdout.split()
+    assert printed == [f"plain,{name}" for name in offered]

@@ -1,4 +1,6 @@
-"""Downloads, against a server that fails in every way."""
+"""Downloads from a server that fails in every way, and files that real keys have signed."""
+
+from __future__ import annotations
 
 from base64 import b64encode
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.fileserver import Answering, guard, serving
+from kit.openpgp import key_of
 from provision import fetch
 from provision.errors import (
     NotFoundError,
@@ -14,7 +17,7 @@ from provision.errors import (
     UsageError,
     WrongContentError,
 )
-from provision.fetch import download, download_summed, get_small
+from provision.fetch import download, download_signed, download_summed, get_small, verify_detached
 from provision.progress import Event, Transfer
 from unit.fetch.prepared_server import CONTENT, SHA256, Server
 from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
@@ -220,3 +223,40 @@ def test_a_file_that_only_its_own_server_vouches_for_takes_https(
     with pytest.raises(UsageError):
         download_summed(server.url, destination=tmp_path / "file")
     assert server.requests == []
+
+
+ANOTHER = "another"
+
+
+@pytest.mark.parametrize(
+    ("signer", "altered", "accepted"),
+    [("trusted", False, True), ("trusted", True, False), (ANOTHER, False, False)],
+)
+def test_a_file_is_kept_only_with_its_signature(
+    server: Server, tmp_path: Path, signer: str, *, altered: bool, accepted: bool
+) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(CONTENT)
+    server.answer(200, key_of(signer).sign_file(original).read_bytes())
+    server.answer(200, CONTENT + b"!" * altered)
+    file = tmp_path / "new/file"
+    file.parent.mkdir()
+    try:
+        download_signed(server.url, keyring=key_of("trusted").keyring, destination=file)
+    except WrongContentError:
+        assert not accepted
+        assert list(file.parent.iterdir()) == []
+    else:
+        assert accepted
+        assert list(file.parent.iterdir()) == [file]
+
+
+def test_without_a_program_that_checks_nothing_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    signature = key_of().sign_file(file)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(NotFoundError, match="gpgv"):
+        verify_detached(file, signature, keyring=key_of().keyring, name="f")

@@ -1,19 +1,42 @@
-"""The page of a matrix: what is in it, and what hostile output of a build can't do to it."""
+"""What a matrix can choose from, and its page."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import write
+from kit.fileserver import Mirror
+from kit.upstream import demo_recipe
+from provision.build import versions
 from provision.build.output import SourceError
+from provision.build.workspace import Settings, load_settings
+from provision.engine.docker_api import Image
 from provision.files import templates_dir
-from provision.fleet import Cell, Column, Row
+from provision.fleet import (
+    Cell,
+    Column,
+    Planned,
+    Row,
+    Selection,
+    choose_kernels,
+    choose_rows,
+)
+from provision.fleet.offers import ensure_base_images, find_offers
 from provision.fleet.results import MatrixReport, Result, render_page, result_of
+from unit.engine.fake_engine import FakeEngine, using
+from unit.fake_archive import AptEngine, stanza, write_apt_sources
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
 COLUMNS = (
@@ -150,3 +173,131 @@ def test_what_a_build_prints_is_only_text(text: str) -> None:
     # The same elements with the same attributes, and nothing more.
     assert [name for name, _ in hostile.elements] == [name for name, _ in plain.elements]
     assert [set(one) for _, one in hostile.elements] == [set(one) for _, one in plain.elements]
+
+
+_HEADERS = stanza("linux-headers-6.1.0-47-amd64", "6.1.170-3")
+_RUNFILE = """[source]
+kind = "runfile"
+url = "https://vendor.example/{version}.run"
+checksums = "https://vendor.example/{version}.run.sha256sum"
+releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
+"""
+_BRANCHES = """
+[upstream.branches]
+535 = { maturity = "lts", end_of_life = "2026-06" }
+580 = { maturity = "lts", end_of_life = "2028-06" }
+595 = { maturity = "production" }
+"""
+_LISTED = """
+[[upstream.sources]]
+kind = "nvidia-releases-json"
+url = "VENDOR/files.json"
+files = true
+"""
+# The first is newer than what the recipe knows of kernels.
+PUBLISHED = ("610.43", "595.84", "595.71", "580.126.09", "580.95.05", "470.1")
+
+
+def _host(tmp_path: Path, recipe: str) -> Settings:
+    """A host of Debian 12 whose archive has a kernel."""
+    root = tmp_path / "host"
+    write(tmp_path / "catalogue/demo/driver.toml", recipe.encode())
+    write(root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\n')
+    write_apt_sources(root)
+    settings = load_settings(root, catalogues=[tmp_path / "catalogue"])
+    return using(settings, AptEngine({("bookworm", "main"): _HEADERS}))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
+    branches: dict[str, list[dict[str, str]]] = {}
+    for version in PUBLISHED:
+        branches.setdefault(version.partition(".")[0], []).append({"release_version": version})
+    listed = {name: {"type": "", "driver_info": known} for name, known in branches.items()}
+    write(tmp_path / "vendor/files.json", json.dumps(listed).encode())
+    vendor = Mirror(tmp_path / "vendor")
+    with vendor.serving():
+        recipe = demo_recipe(
+            _RUNFILE,
+            kernels='versions = "<600"\nworks = ">=5.14"',
+            build='directory = "kernel-open"',
+            more=_BRANCHES + _LISTED.replace("VENDOR", vendor.url),
+        )
+        yield _host(tmp_path, recipe)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rows"),
+    [
+        (("latest",), ["595.84"]),
+        (("latest-2",), ["595.84", "595.71"]),
+        # A branch stands for what the recipe has of it, and for the newest that is published.
+        (("580",), ["580.126.09", "580.95.05"]),
+        # Of an ended branch, hosts take nothing while there is another.
+        (("lts",), ["580.126.09"]),
+        (("production", "535"), ["595.84", "580.126.09", "535.261.03"]),
+        # Whatever else is published is not built by 'all'.
+        (("all",), ["580.95.05", "535.261.03"]),
+        (("590.48.01",), ["590.48.01"]),
+        (("610",), ["610.43"]),
+    ],
+)
+def test_a_matrix_has_what_hosts_would_get(
+    settings: Settings, wanted: tuple[str, ...], rows: list[str]
+) -> None:
+    selection = Selection(
+        drivers=("demo",), distros=("debian:12",), kernels=("all",), versions=wanted
+    )
+    offers = find_offers(settings, selection)
+    columns = choose_kernels(selection.kernels, offers.kernels)
+    assert [row.version for row in choose_rows(selection, offers.offers, columns)] == rows
+
+
+def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
+    releases = "".join(
+        f'[[source.releases]]\nversion = "{version}"\nurl = "https://x.example/a.tar"\n'
+        f'sha256 = "{"0" * 64}"\n'
+        for version in ("595.84", "535.261.03")
+    )
+    recipe = demo_recipe(f'[source]\nkind = "dkms"\n{releases}', more=_BRANCHES)
+    # What its dkms.conf says.
+    for table in ("[[kernels]]", "[flavours.open.build]"):
+        recipe = re.sub(rf"(?ms)^{re.escape(table)}.*?(?=^\[)", "", recipe)
+    host = _host(tmp_path, recipe)
+    selection = Selection(
+        drivers=("demo",), distros=("debian:12",), kernels=("all",), versions=("lts",)
+    )
+    offers = find_offers(host, selection)
+    assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
+
+
+class _Engine(FakeEngine):
+    """Has the base images, and notes which it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("debian:bookworm", "rockylinux/rockylinux:9")
+        self.have(Image("sha256:" + "a" * 64, names, architecture="amd64"))
+
+    def image(self, reference: str) -> Image | None:
+        self.calls.append(reference)
+        return super().image(reference)
+
+
+def test_each_base_image_is_made_once(tmp_path: Path) -> None:
+    write(tmp_path / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
+    row = Row("demo", "1.0", "open")
+    distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
+    planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]
+    planned.append(Planned(Cell(row, Column("fedora:40", "6.1.0")), "not supported"))
+    engine = _Engine()
+    ensure_base_images(using(load_settings(tmp_path), engine), planned)
+    asked = Counter(engine.calls)
+    assert set(asked) == {"debian:bookworm", "rockylinux/rockylinux:9"}
+    assert len(set(asked.values())) == 1

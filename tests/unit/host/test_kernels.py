@@ -1,8 +1,9 @@
-"""Which kernels a host has, and which of them boots next."""
+"""Which kernels a host has, which of them boots next, wherever its boot loader finds it."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,17 @@ import pytest
 
 from kit.files import HostFiles, write_all
 from kit.immutable import kernel_image
-from provision.host.boot import image_release
+from kit.ostree import Sysroot
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import templates_dir
+from provision.host.boot import (
+    boot_entries,
+    image_release,
+    in_tree,
+    make_again,
+    module_name,
+    other_slot,
+)
 from provision.host.kernels import (
     Kernels,
     find_kernels,
@@ -18,6 +29,7 @@ from provision.host.kernels import (
     kernel_flavour,
     kernel_release,
 )
+from provision.store.units import filled
 
 DATA = Path(__file__).parents[2] / "data/updaters"
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
@@ -315,3 +327,266 @@ def test_where_the_first_process_can_not_be_looked_at_only_its_own_root_counts(
     monkeypatch.setattr(Path, "samefile", denied)
     assert not is_running_host(tmp_path)
     assert is_running_host(Path("/"))
+
+
+def _flatcar_entries(root: Path) -> None:
+    HostFiles(root).write("boot/flatcar/vmlinuz-a", kernel_image(f"{NEW} (build@x) #1"))
+    HostFiles(root).write("boot/flatcar/vmlinuz-b", kernel_image(f"{OLD} (build@x) #1"))
+
+
+def _fedora(root: Path) -> None:
+    for release in (NEW, OLD):
+        HostFiles(root).write(f"boot/vmlinuz-{release}")
+
+
+def _kernel_install(root: Path) -> None:
+    """What kernel-install(8) lays out for systemd-boot: the release is a folder's name."""
+    for release in (NEW, OLD):
+        HostFiles(root).write(f"efi/1234/{release}/linux")
+
+
+def _coreos_entries(root: Path) -> None:
+    """The images of deployments lie in /boot, in a folder a deployment."""
+    for name, release in (("ostree-2", NEW), ("ostree-1", OLD)):
+        HostFiles(root).write(f"boot/ostree/fedora-coreos-{name}/vmlinuz-{release}")
+
+
+def _folders_are_absolute_links(root: Path) -> None:
+    """On the host itself they lead to folders of its own."""
+    _fedora(root)
+    (root / "sysroot").mkdir()
+    (root / "boot").rename(root / "sysroot/boot")
+    (root / "boot").symlink_to("/sysroot/boot")
+
+
+def _unified(root: Path) -> None:
+    for name in (f"1234-{NEW}.efi", f"1234-{OLD}+3-1.efi"):
+        HostFiles(root).write(f"boot/efi/EFI/Linux/{name}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _flatcar_entries,
+        _fedora,
+        _kernel_install,
+        _coreos_entries,
+        _folders_are_absolute_links,
+        _unified,
+    ],
+)
+def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path)
+    found = boot_entries(tmp_path)
+    assert set(found.releases) == {OLD, NEW}
+    assert found.notes == ()
+    HostFiles(tmp_path).write("proc/sys/kernel/osrelease", f"{NEW}\n")
+    kernels = find_kernels(tmp_path, ask=_answer(None))
+    assert set(kernels.others) == {OLD}
+    assert set(kernels.bootable) == {OLD, NEW}
+    # It is made for what boots next; what may boot again keeps what it has.
+    assert OLD not in kernels.relevant
+
+
+def test_what_names_no_release_counts_for_nothing(tmp_path: Path) -> None:
+    for name in ("vmlinuz-0-rescue-1234", "vmlinuz", "config-6.1.0-47-amd64", "memtest86+.bin"):
+        HostFiles(tmp_path).write(f"boot/{name}")
+    for name in ("EFI/Linux/shellx64.efi", "EFI/debian/grubx64.efi", "dumps/a/linux"):
+        HostFiles(tmp_path).write(f"boot/efi/{name}")
+    assert boot_entries(tmp_path).releases == ()
+
+
+def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:
+    HostFiles(tmp_path).write("run/ostree-booted")
+    HostFiles(tmp_path).write("boot/flatcar/vmlinuz-a", b"MZ" * 0x4000)
+    found = boot_entries(tmp_path)
+    assert found.releases == ()
+    text = " ".join(found.notes)
+    assert len(found.notes) == 2
+    assert "deployment" in text
+    assert "slot a" in text
+
+
+@pytest.mark.parametrize("name", ["boot/efi", "boot/vmlinuz-1", "boot/ostree"])
+def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).symlink_to(Path(name).name)
+    boot_entries(tmp_path)
+    HostFiles(tmp_path).write("boot/flatcar/vmlinuz-b", b"\x00" * 0x202 + b"HdrS" + b"\0\0")
+    assert any("slot b" in doubt for doubt in boot_entries(tmp_path).notes)
+
+
+@pytest.mark.parametrize("make", [_flatcar_entries, _fedora, _kernel_install, _unified])
+def test_what_the_running_host_boots_does_not_count_for_another_root(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    make(mine)
+    other.mkdir()
+    for path in mine.iterdir():
+        (other / path.name).symlink_to(path)
+    assert boot_entries(other).releases == ()
+
+
+def _answer(text: str | None) -> Callable[[Sequence[str]], str | None]:
+    return lambda _argv: text
+
+
+@pytest.mark.parametrize(
+    ("booted", "other"),
+    [
+        ("BOOT_IMAGE=/flatcar/vmlinuz-a mount.usr=PARTUUID=7130 ro", "USR-B"),
+        ("BOOT_IMAGE=/flatcar/vmlinuz-b mount.usr=PARTUUID=e03d ro", "USR-A"),
+        ("root=/dev/vda9 ro", "USR-B"),
+    ],
+)
+def test_the_other_slot_is_the_one_that_did_not_boot(
+    tmp_path: Path, booted: str, other: str
+) -> None:
+    names = tmp_path / "dev/disk/by-partlabel"
+    names.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cmdline").write_text(f"{booted}\n")
+    assert other_slot(tmp_path) is None
+    for name in ("USR-A", "USR-B"):
+        (names / name).touch()
+    assert other_slot(tmp_path) == names / other
+
+
+# Stand for what lists an initramfs and what makes one, and note how they were called.
+LISTS = """#!/bin/sh
+case "$*" in
+*{old}*) echo "-rw-r--r-- 1 root root 9 Jan 1 00:00 usr/lib/modules/{old}/kernel/net/sfc.ko.xz" ;;
+*) echo usr/lib/modules/x/kernel/fs/ext4.ko ;;
+esac
+"""
+MAKES = '#!/bin/sh\necho "${0##*/} $*" >>"{log}"\n'
+
+
+def test_copies_are_found_however_they_are_written(tmp_path: Path) -> None:
+    for release, line in {
+        OLD: "kernel/drivers/net/sfc.ko.zst: kernel/drivers/mtd/mtd.ko.zst",
+        NEW: "updates/dkms/nvidia-uvm.ko.xz:\nkernel/other.ko:",
+    }.items():
+        folder = tmp_path / f"lib/modules/{release}"
+        folder.mkdir(parents=True)
+        (folder / "modules.dep").write_text(f"{line}\n")
+    names = ("sfc", "nvidia-uvm", "mtd", "nouveau")
+    assert in_tree(tmp_path, names) == {OLD: {"sfc"}, NEW: {"nvidia_uvm"}}
+    assert module_name("/a/snd-hda-intel.ko.gz") == "snd_hda_intel"
+
+
+@pytest.mark.parametrize(
+    ("programs", "without", "made"),
+    [
+        (("lsinitrd", "dracut"), ["sfc"], [f"dracut --force --kver {OLD}"]),
+        (("lsinitramfs", "update-initramfs"), ["sfc"], [f"update-initramfs -u -k {OLD}"]),
+        (("lsinitrd", "dracut"), ["nouveau"], []),
+        # What is allowed again may be missing in each.
+        (
+            ("lsinitrd", "dracut"),
+            [],
+            [f"dracut --force --kver {OLD}", f"dracut --force --kver {NEW}"],
+        ),
+    ],
+)
+def test_what_has_the_module_is_made_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    programs: tuple[str, str],
+    without: list[str],
+    made: list[str],
+) -> None:
+    log = _programs(tmp_path, monkeypatch, programs)
+    make_again([OLD, NEW], without)
+    assert log.read_text().splitlines() == made
+
+
+def test_a_host_that_can_not_make_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_given, **_more: None)
+    with pytest.raises(NotFoundError):
+        make_again([OLD], ["sfc"])
+
+
+def test_a_program_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _programs(tmp_path, monkeypatch, ("lsinitrd", "dracut"))
+    (tmp_path / "bin/dracut").write_text("#!/bin/sh\necho no space >&2; exit 1\n")
+    with pytest.raises(ProvisionError):
+        make_again([OLD], ["sfc"])
+
+
+def _programs(folder: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]) -> Path:
+    log = folder / "log"
+    log.touch()
+    (folder / "bin").mkdir()
+    for name, text in zip(names, (LISTS, MAKES), strict=True):
+        (folder / "bin" / name).write_text(text.replace("{old}", OLD).replace("{log}", str(log)))
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:/usr/bin:/bin")
+    return log
+
+
+def _tree(folder: Path, kernel: str) -> Path:
+    """The least of a root that ostree deploys."""
+    modules = folder / "usr/lib/modules" / kernel
+    (folder / "usr/etc").mkdir(parents=True)
+    modules.mkdir(parents=True)
+    for name in ("vmlinuz", "initramfs.img"):
+        (modules / name).write_text(f"{name} of {kernel}")
+    (folder / "usr/lib/os-release").write_text("ID=fedora\nVERSION_ID=42\n")
+    (folder / "usr/etc/os-release").symlink_to("../usr/lib/os-release")
+    return folder
+
+
+@pytest.fixture
+def sysroot(tmp_path: Path) -> Sysroot:
+    """A host that runs OLD."""
+    made = Sysroot.here(tmp_path / "host")
+    made.make()
+    host = HostFiles(tmp_path / "host")
+    host.write("run/ostree-booted")
+    host.boot(OLD)
+    made.deploy(made.commit(_tree(tmp_path / "old", OLD)))
+    return made
+
+
+def test_a_kernel_counts_as_long_as_a_deployment_has_it(sysroot: Sysroot, tmp_path: Path) -> None:
+    host = tmp_path / "host"
+
+    def found(booted: str) -> tuple[tuple[str, ...], set[str]]:
+        said = {"rpm-ostree": sysroot.status(booted)}
+        kernels = find_kernels(host, ask=lambda argv: said.get(argv[0]))
+        assert (kernels.notes, kernels.warnings) == ((), ())
+        return kernels.pending, set(kernels.bootable)
+
+    (old,) = sysroot.deployments()
+    assert found(old) == ((), {OLD})
+    new = sysroot.commit(_tree(tmp_path / "new", NEW))
+    assert found(old) == ((), {OLD})
+    sysroot.deploy(new)
+    assert found(old) == ((NEW,), {OLD, NEW})
+    # The next boot.
+    (host / "proc/sys/kernel/osrelease").write_text(f"{NEW}\n")
+    assert found(new) == ((), {OLD, NEW})
+    sysroot.undeploy(old)
+    assert found(new) == ((), {NEW})
+
+
+def test_a_deployment_changes_what_the_agents_unit_watches(
+    sysroot: Sysroot, tmp_path: Path
+) -> None:
+    unit = filled("systemd/provision-kernel.path.j2", templates_dir(), documentation="file:///docs")
+    (watched,) = re.findall(r"^PathChanged=/(ostree\S*)$", unit, re.MULTILINE)
+    new = sysroot.commit(_tree(tmp_path / "new", NEW))
+    before = (tmp_path / "host" / watched).stat().st_mtime_ns
+    sysroot.deploy(new)
+    assert (tmp_path / "host" / watched).stat().st_mtime_ns > before
+
+
+def test_links_to_deployments_elsewhere_do_not_count(sysroot: Sysroot, tmp_path: Path) -> None:
+    assert boot_entries(Path(sysroot.folder)).releases == (OLD,)
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in Path(sysroot.folder).iterdir():
+        (other / path.name).symlink_to(path)
+    assert boot_entries(other).releases == ()

@@ -1,4 +1,4 @@
-"""What a release is made of: one version, and archives that are the same for the same content."""
+"""What a release is made of: one version, the same archives, licences, jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 import tarfile
 import tomllib
 import zipfile
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,3 +232,106 @@ def test_nothing_that_is_shipped_has_an_address_of_no_one() -> None:
     ]
     assert len(texts) > 300
     assert [path for path in texts if b"example.org" in path.read_bytes()] == []
+
+
+_WORD = re.compile(r"[A-Za-z0-9.-]+")
+_OPERATORS = {"AND", "OR", "WITH"}
+# What leaves this repository without the rest of it.
+_SHIPPED = (
+    "hooks/LICENSE",
+    "ansible/ansible_collections/oci_decorator/drivers/LICENSE",
+)
+
+
+@pytest.fixture(scope="module")
+def rights() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads((REPOSITORY / "REUSE.toml").read_text())[
+        "annotations"
+    ]
+    return found
+
+
+def _paths(annotation: dict[str, Any]) -> list[str]:
+    path = annotation["path"]
+    return [path] if isinstance(path, str) else path
+
+
+def test_every_file_is_covered_by_the_first_annotation(rights: list[dict[str, Any]]) -> None:
+    assert _paths(rights[0]) == ["**"]
+    assert rights[0]["SPDX-License-Identifier"] == "Apache-2.0"
+    assert all(one["SPDX-FileCopyrightText"] for one in rights)
+
+
+def test_the_text_of_every_licence_is_here(rights: list[dict[str, Any]]) -> None:
+    named = {
+        word
+        for one in rights
+        for word in _WORD.findall(one["SPDX-License-Identifier"])
+        if word not in _OPERATORS
+    }
+    assert {path.stem for path in (REPOSITORY / "LICENSES").iterdir()} == named
+    assert all((REPOSITORY / "LICENSES" / f"{name}.txt").read_text().strip() for name in named)
+
+
+def test_a_patch_has_the_licence_of_what_it_changes(rights: list[dict[str, Any]]) -> None:
+    patches = sorted((REPOSITORY / "driver_images").glob("*/patches/*.patch"))
+    assert patches
+    for patch in patches:
+        name = str(patch.relative_to(REPOSITORY))
+        licences = [
+            one["SPDX-License-Identifier"]
+            for one in rights[1:]
+            if any(fnmatchcase(name, path.replace("**", "*")) for path in _paths(one))
+        ]
+        assert len(licences) == 1, name
+        recipe = tomllib.loads((patch.parents[1] / "driver.toml").read_text())
+        known = {
+            word
+            for one in recipe["flavours"].values()
+            for text in one["licences"]
+            for word in _WORD.findall(text)
+        }
+        assert set(_WORD.findall(licences[0])) <= known | _OPERATORS, name
+
+
+@pytest.mark.parametrize("name", _SHIPPED)
+def test_what_is_shipped_brings_its_licence(name: str) -> None:
+    assert (REPOSITORY / name).read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
+
+
+_WORKFLOWS = sorted((Path(__file__).parents[3] / ".github/workflows").glob("*.yml"))
+# What runs code that was downloaded for it: tests, tools, the build.
+_FOREIGN = re.compile(r"\bmake (?!dist-sign\b)|\.ci/|\bpip\b|\bcargo\b|\bcurl\b")
+
+
+def _jobs() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    read = [(path, yaml.safe_load(path.read_text())) for path in _WORKFLOWS]
+    return [
+        (f"{path.name}: {name}", job, job.get("permissions", workflow["permissions"]))
+        for path, workflow in read
+        for name, job in workflow["jobs"].items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "job", "permissions"), _jobs(), ids=lambda one: str(one)[:40])
+def test_a_job_that_may_publish_runs_nothing_that_was_downloaded(
+    name: str, job: dict[str, Any], permissions: dict[str, str]
+) -> None:
+    is_trusted = "write" in permissions.values() or "secrets." in str(job)
+    ran = [step["run"] for step in job["steps"] if "run" in step]
+    assert ran
+    found = [text for text in ran if _FOREIGN.search(text)]
+    assert not is_trusted or not found, name
+
+
+def test_a_release_is_signed_by_a_job_of_its_own() -> None:
+    trusted = [name for name, job, _ in _jobs() if "secrets." in str(job)]
+    assert trusted == ["release.yml: draft"]
+
+
+def test_actions_are_named_by_digest_and_a_runner_of_ours_gets_no_pull_request() -> None:
+    for name, job, _ in _jobs():
+        used = [step["uses"] for step in job.get("steps", ()) if "uses" in step]
+        assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)] == [], name
+        if "self-hosted" in job["runs-on"]:
+            assert job["if"].startswith("github.event_name == 'push' && "), name

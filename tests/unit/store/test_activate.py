@@ -1,16 +1,20 @@
-"""What an installation writes, and what it leaves alone."""
+"""What an installation writes, and leaves alone of what others have installed."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit.artifact import add, make_artifact, make_pin, write
+from kit.artifact import KERNEL, add, make_artifact, make_pin, write
+from provision.catalogue import Catalogue, Recipe
+from provision.config import catalogue_folders
 from provision.documents import load_json
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
@@ -22,8 +26,10 @@ from provision.store.activate import (
     vendor_config,
 )
 from provision.store.entries import current_entry, drafted, remove_leftovers
+from provision.store.foreign import OtherInstallation, foreign_vendor_file, other_installation
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
+from unit.cli.outcome import Outcome
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"
 
@@ -297,3 +303,298 @@ def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
     _offering(layout, root, "1.4")
     apply(layout, plan_removal(layout))
     assert not [path for path in folder.rglob("*") if not path.is_dir()]
+
+
+_ELF = {32: b"\x7fELF\x01rest", 64: b"\x7fELF\x02rest"}
+_VERSION = "550.163.01"
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    """NVIDIA's."""
+    return Catalogue(catalogue_folders()).entry("nvidia").recipe
+
+
+def _library(root: Path, folder: str, stem: str, *links: str, bits: int = 64) -> None:
+    name = f"{stem}.so.{_VERSION}"
+    write(root / folder / name, _ELF[bits])
+    for link in links:
+        (root / folder / link).symlink_to(name)
+
+
+def _file(recipe: Recipe, root: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(foreign_vendor_file(recipe, root=root, machine="x86_64"))
+    return document
+
+
+def test_debian_has_its_libraries_behind_alternatives(recipe: Recipe, tmp_path: Path) -> None:
+    usual = "usr/lib/x86_64-linux-gnu"
+    current = f"{usual}/nvidia/current"
+    _library(tmp_path, usual, "libnvidia-ml", "libnvidia-ml.so.1")
+    _library(tmp_path, current, "libcuda", "libcuda.so.1", "libcuda.so")
+    write(tmp_path / "etc/alternatives/.keep", b"")
+    (tmp_path / "etc/alternatives/libcuda.so.1").symlink_to(f"/{current}/libcuda.so.1")
+    (tmp_path / usual / "libcuda.so.1").symlink_to("/etc/alternatives/libcuda.so.1")
+    # Of another driver, and so left out.
+    write(tmp_path / usual / "libcuda.so.9", _ELF[64])
+    write(tmp_path / "usr/bin/nvidia-smi", b"program", 0o755)
+    document = _file(recipe, tmp_path)
+    compute, utility = (document["inventory"][name] for name in ("compute", "utility"))
+    assert compute["libraries"] == [
+        f"/{usual}/libcuda.so.1",
+        f"/{current}/libcuda.so",
+        f"/{current}/libcuda.so.1",
+        f"/{current}/libcuda.so.{_VERSION}",
+    ]
+    assert utility["libraries"] == [
+        f"/{usual}/libnvidia-ml.so.1",
+        f"/{usual}/libnvidia-ml.so.{_VERSION}",
+    ]
+    assert utility["binaries"] == ["/usr/bin/nvidia-smi"]
+    head = {key: value for key, value in document.items() if key != "inventory"}
+    assert head == {
+        "version": _VERSION,
+        "log_level": "LOG_INFO",
+        "activation_flag": "OCI_NVIDIA",
+        "driver_feature": ["compute", "utility"],
+        "interfaces": ["nvidia"],
+        "units": "nvidia[0-9]*",
+    }
+
+
+def test_a_cloud_mounts_its_driver_below_a_folder_of_its_own(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    folder = "usr/local/nvidia/lib64"
+    _library(tmp_path, folder, "libnvidia-ml", "libnvidia-ml.so.1")
+    write(tmp_path / "usr/local/nvidia/bin/nvidia-smi", b"program", 0o755)
+    utility = _file(recipe, tmp_path)["inventory"]["utility"]
+    assert utility["libraries"] == [
+        f"/{folder}/libnvidia-ml.so.1",
+        f"/{folder}/libnvidia-ml.so.{_VERSION}",
+    ]
+    assert utility["binaries"] == ["/usr/local/nvidia/bin/nvidia-smi"]
+
+
+def test_features_are_called_as_nvidias_capabilities(recipe: Recipe, tmp_path: Path) -> None:
+    _library(tmp_path, "usr/lib64", "libnvidia-ml")
+    inventory = _file(recipe, tmp_path)["inventory"]
+    names = {"compute", "utility", "video", "graphics", "display", "ngx", "compat32"}
+    assert inventory.keys() == names
+    assert "nvidia-caps/*" in inventory["compute"]["devices"]
+    assert "dri/card*" in inventory["display"]["devices"]
+
+
+def test_libraries_of_32_bits_are_a_feature_of_their_own(recipe: Recipe, tmp_path: Path) -> None:
+    """As RPM distros have them: /usr/lib64 and /usr/lib."""
+    _library(tmp_path, "usr/lib64", "libnvidia-ml")
+    _library(tmp_path, "usr/lib64", "libcuda", "libcuda.so.1")
+    _library(tmp_path, "usr/lib", "libcuda", "libcuda.so.1", bits=32)
+    inventory = _file(recipe, tmp_path)["inventory"]
+    assert inventory["compute"]["libraries"] == [
+        "/usr/lib64/libcuda.so.1",
+        f"/usr/lib64/libcuda.so.{_VERSION}",
+    ]
+    assert inventory["compat32"]["libraries"] == [
+        "/usr/lib/libcuda.so.1",
+        f"/usr/lib/libcuda.so.{_VERSION}",
+    ]
+
+
+def test_files_of_graphics_that_are_no_libraries(recipe: Recipe, tmp_path: Path) -> None:
+    _library(tmp_path, "usr/lib64", "libnvidia-ml")
+    write(tmp_path / "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", b"{}")
+    write(tmp_path / "usr/share/glvnd/egl_vendor.d/10_nvidia.json", b"{}")
+    (tmp_path / "etc/vulkan/icd.d").mkdir(parents=True)
+    (tmp_path / "etc/vulkan/icd.d/nvidia_icd.json").symlink_to("/gone")
+    assert _file(recipe, tmp_path)["inventory"]["graphics"]["miscellaneous"] == [
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
+    ]
+
+
+def test_of_two_versions_the_loaded_one_counts(recipe: Recipe, tmp_path: Path) -> None:
+    for version in ("535.9.1", "535.10.1"):
+        write(tmp_path / f"usr/lib64/libnvidia-ml.so.{version}", _ELF[64])
+    assert _file(recipe, tmp_path)["version"] == "535.10.1"
+    write(tmp_path / "sys/module/nvidia/version", b"535.9.1\n")
+    assert _file(recipe, tmp_path)["version"] == "535.9.1"
+    write(tmp_path / "sys/module/nvidia/version", b"999.1\n")
+    assert _file(recipe, tmp_path)["version"] == "535.10.1"
+
+
+def test_a_driver_that_is_not_there(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libnvidia-ml.so.1").symlink_to("/gone")
+    with pytest.raises(NotFoundError):
+        _file(recipe, tmp_path)
+    unknown = recipe.model_copy(update={"installed": None})
+    with pytest.raises(NotFoundError):
+        _file(unknown, tmp_path)
+
+
+def test_the_command_writes_it(call: Callable[..., Outcome], tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    write(host / "etc/os-release", b'ID=fedora\nVERSION_ID="43"\n')
+    _library(host, "usr/lib64", "libnvidia-ml", "libnvidia-ml.so.1")
+    printed = call("drivers", "vendor-file", "nvidia", "--root", host)
+    assert printed.code == 0
+    target = tmp_path / "nvidia.json"
+    written = call("drivers", "vendor-file", "nvidia", "--root", host, "--output", target)
+    assert (written.out, target.read_text()) == (f"{target}: written.\n", printed.out)
+    again = call("drivers", "vendor-file", "nvidia", "--root", host, "--output", target, "--json")
+    assert again.document["changed"] is False
+    assert again.document["vendor_file"] == json.loads(printed.out)
+    assert call("drivers", "vendor-file", "v4l2loopback", "--root", host).code == 3
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert call("drivers", "vendor-file", "nvidia", "--root", empty).code == 3
+
+
+def test_the_places_of_daemons_that_run_are_offered(recipe: Recipe, tmp_path: Path) -> None:
+    """Programs of a container reach MPS, persistenced and the fabric manager by these."""
+    _library(tmp_path, "usr/lib64", "libnvidia-ml", "libnvidia-ml.so.1")
+    quiet = _file(recipe, tmp_path)["inventory"]
+    sockets = [f"run/nvidia-{name}/socket" for name in ("fabricmanager", "persistenced")]
+    for name in (*sockets, "tmp/nvidia-mps/control"):
+        write(tmp_path / name, b"")
+    found = _file(recipe, tmp_path)["inventory"]
+    assert quiet["utility"]["miscellaneous"] == quiet["compute"]["miscellaneous"] == []
+    assert found["utility"]["miscellaneous"] == [f"/{name}" for name in sockets]
+    assert found["compute"]["miscellaneous"] == ["/tmp/nvidia-mps"]  # noqa: S108 - a fixed path
+
+
+_UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"
+_EXTRA = f"lib/modules/{KERNEL}/extra/nvidia/nvidia-uvm.ko"
+_DKMS = "var/lib/dkms/nvidia-current/535.1/source"
+_CONF = "usr/src/nvidia-current-535.1/dkms.conf"
+_ML = "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.535.1"
+_RUN = "usr/bin/nvidia-uninstall"
+# Before /usr was merged, and after; dpkg's lists have what the package has.
+_PACKAGES = {
+    "var/lib/dpkg/info/nvidia-kernel-dkms.list": f"/.\n/{_CONF}\n",
+    "var/lib/dpkg/info/libnvidia-ml1:amd64.list": f"/.\n/{_ML}\n",
+    "var/lib/dpkg/info/other.list": "/usr/bin/other\n",
+    "var/lib/dpkg/status": (
+        "Package: nvidia-kernel-dkms\nSource: nvidia-graphics-drivers\n\n"
+        "Package: libnvidia-ml1\nSource: nvidia-graphics-drivers (1)\nVersion: 535.1\n\n"
+        "Package: other\n"
+    ),
+}
+# All packages that go are kept in a file: those that depend on others too, which only apt knows.
+_KEPT = "/var/lib/provision/replaced-nvidia"
+_ASK = "apt-get --simulate remove"
+_KEEP = f" | awk '/^Remv/ {{print $2}}' >> {_KEPT}"
+_SAME_SOURCE = (
+    "$(dpkg-query --show --showformat '${source:Package} ${binary:Package}\\n'"
+    " | awk '$1 == \"nvidia-graphics-drivers\" {print $2}')"
+)
+_REMOVE = f"xargs apt-get remove --yes < {_KEPT}"
+_INSTALL = f"xargs apt-get install --yes --no-install-recommends < {_KEPT}"
+_RPM = f"rpm -qf --queryformat '%{{NAME}}\\n' /{_EXTRA} | sort -u >> {_KEPT}"
+
+
+def _found(root: Path, files: dict[str, str]) -> OtherInstallation | None:
+    for name, text in files.items():
+        write(root / name, text.encode())
+    recipe = Catalogue(catalogue_folders()).entry("nvidia").recipe
+    return other_installation(root, "nvidia", recipe, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "seen", "remove", "restore"),
+    [
+        # Debian's packages: they own what DKMS builds from, so DKMS itself is told nothing.
+        (
+            {
+                _UPDATES: "",
+                _DKMS: "",
+                _CONF: 'BUILT_MODULE_NAME[0]="nvidia"\n',
+                _ML: "",
+                **_PACKAGES,
+            },
+            "DKMS has nvidia-current/535.1",
+            [f"{_ASK} libnvidia-ml1 nvidia-kernel-dkms {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
+        ),
+        # A module in a package of its own, and folders that were merged. Its source may be that of
+        # the kernel, which stays.
+        (
+            {
+                _EXTRA: "",
+                "var/lib/dpkg/info/nvidia-mods.list": f"/usr/{_EXTRA}\n",
+                "var/lib/dpkg/status": "Package: nvidia-mods\nSource: linux\n",
+            },
+            "nvidia-mods",
+            [f"{_ASK} nvidia-mods{_KEEP}", _REMOVE],
+            _INSTALL,
+        ),
+        # NVIDIA's .run, which takes its modules from DKMS itself.
+        (
+            {_RUN: "", _UPDATES: "", _DKMS: ""},
+            f"/{_UPDATES} and 1 more",
+            [f"/{_RUN} --silent"],
+            "vendor's installer",
+        ),
+        # A .run over the distro's packages: what came last goes first.
+        (
+            {_RUN: "", _ML: "", **_PACKAGES},
+            f"/{_RUN}",
+            [f"/{_RUN} --silent", f"{_ASK} libnvidia-ml1 {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
+        ),
+        # Modules went, and the user space did not.
+        (
+            {_ML: "", **_PACKAGES},
+            "libnvidia-ml1 (packages)",
+            [f"{_ASK} libnvidia-ml1 {_SAME_SOURCE}{_KEEP}", _REMOVE],
+            _INSTALL,
+        ),
+        (
+            {_EXTRA: "", "var/lib/rpm/rpmdb.sqlite": ""},
+            f"/{_EXTRA}",
+            [_RPM, f"xargs dnf --assumeyes remove --noautoremove < {_KEPT}"],
+            f"xargs dnf --assumeyes install < {_KEPT}",
+        ),
+        (
+            {_EXTRA: "", "usr/lib/sysimage/rpm/x": "", "etc/zypp/zypp.conf": ""},
+            f"/{_EXTRA}",
+            [_RPM, f"xargs zypper --non-interactive remove < {_KEPT}"],
+            f"xargs zypper --non-interactive install < {_KEPT}",
+        ),
+        # Debian's hosts may have rpm too.
+        (
+            {_DKMS: "", "var/lib/rpm/x": "", "var/lib/dpkg/info/other.list": ""},
+            "DKMS has",
+            ["dkms remove nvidia-current/535.1 --all"],
+            "dkms install nvidia-current/535.1",
+        ),
+        ({_UPDATES: ""}, f"/{_UPDATES}", [f"rm /{_UPDATES}", "depmod -a"], "as it was"),
+    ],
+)
+def test_another_installation_is_seen_and_can_be_left_and_returned_to(
+    tmp_path: Path, files: dict[str, str], seen: str, remove: list[str], restore: str
+) -> None:
+    found = _found(tmp_path, files)
+    assert found is not None
+    assert seen in found.seen
+    assert found.remove == tuple(remove)
+    # The driver that is to be is made first, and the way back comes last.
+    order = ["provision apply", *remove, "reboot", "To return", restore]
+    places = [found.resolution.index(words) for words in order]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        # The kernel's own modules.
+        {f"lib/modules/{KERNEL}/kernel/drivers/net/nvidia.ko": "", **_PACKAGES},
+        {f"lib/modules/{KERNEL}/updates/dkms/zfs.ko": "", "var/lib/dkms/zfs/2.1/source": ""},
+    ],
+)
+def test_what_is_no_other_installation_is_not_taken_for_one(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    assert _found(tmp_path, files) is None
