@@ -51,10 +51,9 @@ from provision.sources.upstream import (
     outdated_tables,
     today,
 )
-from provision.store.artifact_lookup import look_for
 from provision.store.entries import linked_kernels, unlink_kernel
 from provision.store.layout import Layout, changing
-from provision.store.obtain import Stored, obtain, store_pulled
+from provision.store.obtain import Stored, look_for, obtain, store_pulled
 from provision.store.state import (
     NOT_TRIED,
     Failure,

@@ -24,10 +24,9 @@ from provision.progress import Note, report
 from provision.registry import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.sources.candidates import newest_first
-from provision.store.artifact_lookup import look_for
 from provision.store.entries import distrust, record_admission
 from provision.store.layout import Layout
-from provision.store.obtain import unpack_pulled, verify_and_sign
+from provision.store.obtain import look_for, unpack_pulled, verify_and_sign
 
 
 @dataclass(frozen=True, slots=True)

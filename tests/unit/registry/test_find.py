@@ -51,9 +51,8 @@ from provision.registry.publish import (
 )
 from provision.registry.repositories import writable_layout
 from provision.registry.signatures import signature_tag
-from provision.store.artifact_lookup import look_for
 from provision.store.layout import Layout
-from provision.store.obtain import obtain
+from provision.store.obtain import look_for, obtain
 from unit.engine.fake_engine import using
 from unit.registry.trusting_host import (
     ADDRESS,
