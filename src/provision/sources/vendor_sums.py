@@ -33,10 +33,8 @@ from provision.progress import Note, report
 
 # A list of sums of some thousand files.
 _MAX_SUMS = 4 << 20
-# As sha256sum(1) prints it, in text and binary mode; or only the sum.
-_LINE = re.compile(r"([0-9A-Fa-f]{64})(?:\s+\*?(\S.*))?")
-# As BSD's programs and 'sha256sum --tag' print it.
-_TAGGED = re.compile(r"SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
+# As sha256sum(1) prints it, in text and binary mode.
+_LINE = re.compile(r"([0-9A-Fa-f]{64})\s+\*?(\S.*)")
 _BY_HAND = (
     "If the file is elsewhere, or has no published sum, add a release with its 'url' and 'sha256'"
     " to driver.toml; 'sha256sum FILE' prints it."
@@ -88,19 +86,14 @@ def _asked(url: str, checksums: str) -> bytes:
 
 
 def parse_sums(text: str) -> Mapping[str, set[str]]:
-    """Return the sums of a list by file name without folder; a sum without a name stands under "".
+    """Return the sums of a list by file name without folder.
 
     Other lines are left out, because some vendors sign their lists in the clear.
     """
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
-        if tagged := _TAGGED.fullmatch(line.strip()):
-            name, digest = tagged[1], tagged[2]
-        elif plain := _LINE.fullmatch(line.strip()):
-            name, digest = plain[2] or "", plain[1]
-        else:
-            continue
-        found.setdefault(name.rpartition("/")[2], set()).add(digest.lower())
+        if match := _LINE.fullmatch(line.strip()):
+            found.setdefault(match[2].rpartition("/")[2], set()).add(match[1].lower())
     return found
 
 
@@ -112,10 +105,7 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
             resolution=f"Something else answered in its place: curl -sSL {checksums}",
             details=text.strip().splitlines()[0][:200] if text.strip() else "it is empty",
         )
-    name = unquote(urlsplit(url).path.rpartition("/")[2])
-    # A sum without a name is that of the file that the list is named after.
-    is_of_one_file = urlsplit(checksums).path.rpartition("/")[2].startswith(name)
-    return sums.get(name) or (sums.get("", set()) if is_of_one_file else set())
+    return sums.get(unquote(urlsplit(url).path.rpartition("/")[2]), set())
 
 
 class UnpublishedError(NotFoundError):
