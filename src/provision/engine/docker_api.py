@@ -29,7 +29,7 @@ from docker.errors import (
     StreamParseError,
     create_api_error_from_http_exception,
 )
-from docker.tls import TLSConfig
+from docker.utils import kwargs_from_env
 from requests import HTTPError as HTTPStatusError
 from requests import Response
 from requests.exceptions import ReadTimeout, RequestException
@@ -359,7 +359,8 @@ def _problem_of(host: str) -> str | None:
 
 def _client(host: str) -> APIClient:
     try:
-        return APIClient(base_url=host, version="auto", tls=_tls())
+        tls = kwargs_from_env().get("tls", False)
+        return APIClient(base_url=host, version="auto", tls=tls)
     except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
         # OSError and ValueError: files of the configuration, or the version that the engine states.
         raise ProvisionError(
@@ -367,18 +368,6 @@ def _client(host: str) -> APIClient:
             details=str(error),
             resolution=f"See what listens there: docker --host {host} version",
         ) from error
-
-
-def _tls() -> TLSConfig | bool:
-    """Return the client's certificates that the environment names, as for Docker's own client.
-
-    Source: https://docs.docker.com/reference/cli/docker/#environment-variables
-    """
-    if not os.environ.get("DOCKER_TLS_VERIFY"):
-        return False
-    folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
-    certificate = (str(folder / "cert.pem"), str(folder / "key.pem"))
-    return TLSConfig(client_cert=certificate, ca_cert=str(folder / "ca.pem"), verify=True)
 
 
 _LINES_KEPT = 400
