@@ -149,7 +149,7 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
         # The artifact is in the store, or came from a registry.
         return found
     upstream, machine = recipe.upstream, settings.architecture
-    readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
+    readings = kept(upstream, machine=machine, folder=settings.state)
     branches = known_branches(upstream, readings)
     branch = branches.of(found.version)
     ended = ended_branch(found.driver, found.version, branches, today())

@@ -14,7 +14,7 @@ from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.catalogue.fields import CHANNELS, NEWEST_WITHOUT_KINDS, is_of
+from provision.catalogue.fields import CHANNELS, NEWEST_WITHOUT_KINDS
 from provision.catalogue.recipe import Standing
 from provision.catalogue.suitability import (
     Card,
@@ -42,7 +42,6 @@ from provision.sources.candidates import (
     newest_first,
     pin_sources,
     unlisted,
-    versions_of,
 )
 from provision.sources.upstream import MAX_AGE, UpstreamResult, ask, known_branches, today
 from provision.sources.vendor_sums import SumRecord, UnpublishedError
@@ -83,24 +82,6 @@ def suitable_versions(
         usable = [one for one in members if not is_refused(known[one], untried)]
         fitting += sorted(usable, key=lambda one: known[one] != "works")
     return found, fitting
-
-
-def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext) -> str | None:
-    """Return where else a version or branch is offered, or was looked for, one line each."""
-    lines = [
-        f"the flavour '{other}' has it for {context.distro} (--flavour)"
-        for other in recipe.flavours
-        if other != flavour
-        and any(is_of(offer.version, version) for offer in candidates(recipe, other, context))
-    ]
-    for variant in recipe.variants(None, flavour):
-        source = variant.source
-        listed = versions_of(variant, None)
-        if not source.fits(context.names) and any(is_of(one, version) for one in listed):
-            served = ", ".join(source.distros)
-            lines.append(f"the source '{variant.label}' has it, for {served} only")
-    places = looked_in(recipe, flavour, context)
-    return "\n".join([*lines, *([places] if places else [])]) or None
 
 
 def looked_in(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
@@ -201,7 +182,7 @@ def choose_version(
         raise NotFoundError(
             f"'{recipe.name}' ({flavour}) has no version {name} for {context.distro}.",
             resolution=others,
-            details=elsewhere(recipe, flavour, name or "", context),
+            details=looked_in(recipe, flavour, context),
         )
     chosen = request.prefer if request.prefer in fitting else (fitting or accepted)[0]
     choice = _choice(recipe, flavour, offered[chosen], kernel, tuple(offered))
@@ -311,7 +292,7 @@ def _nearest(version: str, working: Sequence[str]) -> str | None:
 
 
 def read_upstream(
-    settings: Settings, recipe: Recipe, *, distro: str | None = None, max_age: float = 0.0
+    settings: Settings, recipe: Recipe, *, max_age: float = 0.0
 ) -> tuple[UpstreamResult, ...]:
     """Ask the sources of a recipe.
 
@@ -319,13 +300,8 @@ def read_upstream(
         max_age: Seconds for which a kept answer counts; 0: each source is asked; infinite: only
             those that never answered.
     """
-    return ask(
-        recipe.upstream,
-        machine=settings.architecture,
-        distro=distro,
-        folder=settings.state,
-        max_age=max_age,
-    )
+    machine, folder = settings.architecture, settings.state
+    return ask(recipe.upstream, machine=machine, folder=folder, max_age=max_age)
 
 
 def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> VersionRequest:
@@ -344,12 +320,8 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Ver
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
         return request.version_request(None)
-    readings = read_upstream(
-        settings,
-        recipe,
-        distro=distro.name,
-        max_age=MAX_AGE if chosen is None else math.inf,
-    )
+    max_age = MAX_AGE if chosen is None else math.inf
+    readings = read_upstream(settings, recipe, max_age=max_age)
     _say_troubles(readings)
     branches = known_branches(recipe.upstream, readings)
     # The preferred version had a file, even if no source names it now.

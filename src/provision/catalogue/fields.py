@@ -6,7 +6,6 @@ import calendar
 import re
 from collections.abc import Mapping
 from datetime import date
-from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
@@ -430,10 +429,6 @@ def is_of(version: str, branch: str) -> bool:
     return version == branch or version.startswith(f"{branch}.")
 
 
-def _address(text: str) -> str:
-    return known_placeholders(text, known=frozenset({"arch"}))
-
-
 def _pattern(text: str) -> str:
     try:
         groups = re.compile(text).groups
@@ -446,7 +441,6 @@ def _pattern(text: str) -> str:
 
 
 BranchName = Annotated[str, like(r"^[0-9]+(\.[0-9]+)*$", "580 or 2.1", max_length=32)]
-Address = Annotated[PublicUrl, AfterValidator(_address)]
 Pattern = Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)]
 
 
@@ -454,31 +448,13 @@ class _Source(Frozen):
     """What all kinds of sources have.
 
     Attributes:
-        url: Its address; ``{arch}`` stands for the machine's architecture.
-        arch: The value of ``{arch}`` for each architecture of ``uname -m``; by default the same.
-        distros: Patterns of the distros that it is for, such as ``rhel:9*``; empty: any.
+        url: Its address.
         files: Whether each version that it names has a file where the recipe's sources that take
             any version look for it; such a version is offered without an edit of the recipe.
     """
 
-    url: Address
-    arch: dict[str, str] = Field(default_factory=dict)
-    distros: tuple[str, ...] = ()
+    url: PublicUrl
     files: bool = False
-
-    def named(self, machine: str) -> str:
-        """Return the source's name of an architecture."""
-        return self.arch.get(machine, machine)
-
-    def address(self, machine: str) -> str:
-        """Return the address for an architecture."""
-        return self.url.replace("{arch}", self.named(machine))
-
-    def serves(self, distro: str | None) -> bool:
-        """Return whether it serves a distro, ``ID:VERSION``; None: any distro."""
-        return not self.distros or (
-            distro is not None and any(fnmatchcase(distro, one) for one in self.distros)
-        )
 
 
 class NvidiaReleases(_Source):

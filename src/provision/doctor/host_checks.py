@@ -253,7 +253,7 @@ def branch(host: Observation) -> Iterator[Finding]:
             continue
         # The vendor's last answer: a check uses no network.
         upstream = driver.recipe.upstream
-        readings = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
+        readings = kept(upstream, machine=host.facts.arch, folder=default_cache())
         branches = known_branches(upstream, readings)
         if ended := ended_branch(driver.name, version, branches, today()):
             yield driver.warn(

@@ -207,10 +207,14 @@ class UpstreamResult:
     """The present or kept answer of a source."""
 
     source: UpstreamSource
-    url: str
     answer: Answer | None
     # Why it does not answer now; None: it does, or was not asked.
     trouble: ProvisionError | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.source.url
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -222,7 +226,6 @@ def ask(
     upstream: Upstream,
     *,
     machine: str,
-    distro: str | None,
     folder: Path,
     max_age: float = 0.0,
 ) -> tuple[UpstreamResult, ...]:
@@ -232,7 +235,7 @@ def ask(
         folder: The folder of kept answers. A folder that can't be written is no error.
         max_age: Seconds for which a kept answer counts; 0: each source is asked.
     """
-    known = kept(upstream, machine=machine, distro=distro, folder=folder)
+    known = kept(upstream, machine=machine, folder=folder)
     now = time.time()
 
     def read(reading: UpstreamResult) -> UpstreamResult:
@@ -246,35 +249,28 @@ def ask(
         return tuple(pool.map(read, known))
 
 
-def kept(
-    upstream: Upstream, *, machine: str, distro: str | None, folder: Path
-) -> tuple[UpstreamResult, ...]:
+def kept(upstream: Upstream, *, machine: str, folder: Path) -> tuple[UpstreamResult, ...]:
     """Return the kept answers of a driver's sources, without asking them."""
-    sources = [source for source in upstream.sources if source.serves(distro)]
     return tuple(
-        UpstreamResult(
-            source,
-            source.address(machine),
-            load_if_readable(_file(source, machine, folder), Answer),
-        )
-        for source in sources
+        UpstreamResult(source, load_if_readable(_file(source, machine, folder), Answer))
+        for source in upstream.sources
     )
 
 
 def _asked(reading: UpstreamResult, machine: str, folder: Path) -> UpstreamResult:
     try:
-        releases = _read(reading.source, reading.url, machine)
+        releases = _read(reading.source, machine)
         if not releases:
             raise _nothing(reading)
     except ProvisionError as error:
         log.info("%s: %s %s", reading.url, error.message, error.details or "")
-        return UpstreamResult(reading.source, reading.url, reading.answer, error)
+        return UpstreamResult(reading.source, reading.answer, error)
     answer = Answer(url=reading.url, read=int(time.time()), releases=releases)
     with suppress(OSError):
         write_atomic(
             _file(reading.source, machine, folder), answer.model_dump_json(exclude_none=True) + "\n"
         )
-    return UpstreamResult(reading.source, reading.url, answer)
+    return UpstreamResult(reading.source, answer)
 
 
 def _nothing(reading: UpstreamResult) -> ProvisionError:
@@ -294,13 +290,13 @@ def _file(source: UpstreamSource, machine: str, folder: Path) -> Path:
     return folder / "upstream" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]:
+def _read(source: UpstreamSource, machine: str) -> tuple[Release, ...]:
     match source:
         case NvidiaReleases():
-            page = get_small(url, limit=_MAX_ANSWER, patient=False)
-            return nvidia_releases(page, url=url, machine=machine)
+            page = get_small(source.url, limit=_MAX_ANSWER, patient=False)
+            return nvidia_releases(page, url=source.url, machine=machine)
         case GitTags():
-            return _git_tags(source, url)
+            return _git_tags(source, source.url)
 
 
 def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:

@@ -132,7 +132,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
     distro = choose_distro(settings, request.distro)
     max_age = math.inf if is_offline else 0.0
-    readings = read_upstream(settings, recipe, distro=distro.name, max_age=max_age)
+    readings = read_upstream(settings, recipe, max_age=max_age)
     branches = known_branches(recipe.upstream, readings)
     published = files_of(readings)
     context = SourceContext(

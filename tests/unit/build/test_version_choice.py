@@ -230,33 +230,6 @@ def test_a_distro_that_no_source_serves_gets_the_list_of_served_ones() -> None:
         pin_for_rocky(of=several(source=[SOURCES[0]]))
 
 
-def test_a_version_of_another_distro_or_flavour_is_said_to_be_there() -> None:
-    def source(
-        name: str, distro: str, version: str, flavour: str, served: str
-    ) -> dict[str, object]:
-        url = f"https://driver.example/{version}.tar"
-        return {
-            "kind": "archive",
-            "name": name,
-            "distros": [distro],
-            "versions": served,
-            "releases": [{"version": version, "url": url, "sha256": "0" * 64}],
-            "build": {flavour: {"command": ["make"], "modules": ["t.ko"]}},
-        }
-
-    sources = [
-        source("first", "ubuntu", "3.1", "plain", ""),
-        source("own", "rocky", "2.0", "plain", "<4"),
-        source("third", "rocky", "4.0", "other", ">=4"),
-    ]
-    flavours = {name: {"licences": ["MIT"]} for name in ("plain", "other")}
-    of = several(source=sources, flavours=flavours)
-    for wish, place in (("3", "'first'"), ("4.0", "'other'"), ("5", None)):
-        with pytest.raises(NotFoundError) as caught:
-            pin_for_rocky(wish, of)
-        assert (place or "None") in str(caught.value.details)
-
-
 _PARTS = st.lists(st.integers(0, 999).map(str), min_size=1, max_size=4)
 
 

@@ -220,7 +220,7 @@ def test_each_branch_says_who_says_so_and_when(day: Day) -> None:
     upstream = settings.catalogue.entry("nvidia").recipe.upstream
 
     def branches() -> dict[str, tuple[str | None, str | None]]:
-        readings = kept(upstream, machine="x86_64", distro=None, folder=settings.state)
+        readings = kept(upstream, machine="x86_64", folder=settings.state)
         return {b.name: (b.kind_by, b.end_by) for b in known_branches(upstream, readings).all}
 
     assert branches()["580"] == ("the recipe of 2026-11", "the recipe of 2026-11")

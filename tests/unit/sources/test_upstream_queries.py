@@ -55,11 +55,11 @@ class Asking:
         self.folder = folder
 
     def __call__(self, *sources: Mapping[str, Any], **more: Any) -> tuple[UpstreamResult, ...]:  # noqa: ANN401 - arguments of ask
-        options = {"machine": "x86_64", "distro": "debian:12", "folder": self.folder, **more}
+        options = {"machine": "x86_64", "folder": self.folder, **more}
         return ask(upstream(*sources), **options)
 
     def kept(self, *sources: Mapping[str, Any]) -> tuple[UpstreamResult, ...]:
-        return kept(upstream(*sources), machine="x86_64", distro=None, folder=self.folder)
+        return kept(upstream(*sources), machine="x86_64", folder=self.folder)
 
 
 @pytest.fixture
@@ -157,14 +157,7 @@ def test_a_damaged_answer_is_asked_for_again(vendor: Mirror, asking: Asking, tex
 def test_an_answer_to_another_question_does_not_count(vendor: Mirror, asking: Asking) -> None:
     source = {**_LIST, "url": f"{vendor.url}/releases.json"}
     asking(source)
-    assert asking.kept({**source, "arch": {"x86_64": "amd64"}})[0].answer is None
-
-
-def test_sources_are_for_the_distros_that_they_name(vendor: Mirror, asking: Asking) -> None:
-    source = {**_LIST, "url": f"{vendor.url}/files.json", "distros": ["rhel:9*"]}
-    assert asking(source) == ()
-    assert len(asking(source, distro="rhel:9.6")) == 1
-    assert asking(source, distro=None) == ()
+    assert asking.kept({**source, "files": True})[0].answer is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_trouble(vendor: Mirror, tmp_path: Path) -> None:
