@@ -6,7 +6,7 @@ pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +53,17 @@ const GENERATE: &[Opt] = &[
     flag(&["remove"]),
 ];
 
+/// The commands that engines start: they show the last line of an error, or its first bytes.
+const OF_ENGINES: [&str; 7] = [
+    "precreate",
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+];
+
 static PROGRAM: Program = Program {
     name: "oci-decorator",
     version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
@@ -84,16 +95,10 @@ pub fn run(line: &[OsString]) -> u8 {
         })
     });
     done.unwrap_or_else(|error| {
-        let is_engines = line.iter().any(|word| is_called_by_engines(word));
+        let is_engines = line.iter().any(|word| OF_ENGINES.iter().any(|name| word == name));
         let error = if is_engines { error.on_one_line() } else { error };
         complain(PROGRAM.name, &error)
     })
-}
-
-/// True for the commands that engines start: they show the last line of an error, or its first
-/// bytes.
-fn is_called_by_engines(word: &OsStr) -> bool {
-    word == "precreate" || word.to_str().is_some_and(hook::is_stage)
 }
 
 fn check(words: &ParsedArgs) -> Result<u8> {
@@ -164,7 +169,8 @@ fn run_hook(words: &ParsedArgs) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// Does nothing, at a stage without work. The input is not read.
+/// Does nothing, at a stage at which nothing is left to do, or the hook runs inside the container. The
+/// input is not read.
 // The signature is that of the other commands.
 #[allow(clippy::unnecessary_wraps)]
 fn idle(_words: &ParsedArgs) -> Result<u8> {

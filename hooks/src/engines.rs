@@ -7,7 +7,6 @@
 pub mod containerd;
 pub mod docker;
 pub mod drop_ins;
-pub mod hooks_d;
 pub mod links;
 pub mod toml_text;
 

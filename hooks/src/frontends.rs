@@ -49,10 +49,9 @@ pub struct Context<'a> {
 }
 
 /// The kind of front end that reads a request.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontEndKind {
     /// A runtime, or a filter of specs, which edit the spec.
-    #[default]
     Runtime,
     /// A hook, which can't change the spec.
     Hook,
@@ -171,6 +170,70 @@ impl<'a> Context<'a> {
         }
         Ok(files)
     }
+
+    /// What a config requests, through flags of vendor files and through other programs' interfaces.
+    pub fn request<'b>(&self, config: &ContainerConfig<'b>) -> ContainerRequest<'b> {
+        let scope = self.nvidia.map(|nvidia| nvidia.scan_scope());
+        let mut request = config.request(&scope.unwrap_or_default());
+        if self.loaded.settings.scheduler && self.kind == FrontEndKind::Runtime {
+            request.hooks = config.hooks_at(&HOOK_STAGES);
+        }
+        self.with_device_requests(request)
+    }
+
+    /// The request with those through other programs' interfaces.
+    pub fn with_device_requests<'b>(
+        &self,
+        mut request: ContainerRequest<'b>,
+    ) -> ContainerRequest<'b> {
+        let settings = &self.loaded.settings;
+        request.reserved = reserved(settings, self.nvidia.as_ref());
+        if let Some(nvidia) = &self.nvidia {
+            if settings.scheduler {
+                replace_request(&mut request, &self.scheduled);
+            }
+            nvidia.read(&mut request, self.policy(), &settings.root);
+        }
+        if settings.interfaces.contains(&Interface::Amd) {
+            read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy());
+        }
+        request
+    }
+
+    /// Warnings about NVIDIA's configuration, which are logged if something is asked for.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = &String> {
+        self.nvidia.iter().flat_map(|nvidia| &nvidia.loaded.warnings)
+    }
+
+    /// Looks up on the host what a request gives a container.
+    fn edits_of(
+        &self,
+        allowed: &ResolvedRequest,
+        container: &ContainerRequest,
+        host: &Host,
+    ) -> Result<(Edits, Vec<Note>)> {
+        let request = &allowed.request;
+        let (mut edits, mut notes) = match (&allowed.choice, self.nvidia) {
+            (Some(choice), _) => resolve(host, request, choice)?,
+            (None, Some(nvidia)) if request.backend == Backend::Csv => {
+                csv::edits(host, &nvidia.loaded.config, request)?
+            }
+            (None, Some(nvidia)) => by_names(&nvidia.loaded.config, request, container, host)?,
+            (None, None) => Default::default(),
+        };
+        let nvidia = self.nvidia.filter(|_| request.interface == Some(Interface::Nvidia));
+        if let Some(nvidia) = nvidia {
+            if request.backend == Backend::VendorFile {
+                edits.append(nvidia.spec_edits(host)?);
+            }
+            let (gated, more) = gated_edits(host, request);
+            edits.append(gated);
+            notes.extend(more);
+            // The hook that Docker adds for `--gpus` has nothing left to do.
+            edits.replaced_hooks = HOOKS.map(str::to_owned).to_vec();
+        }
+        Ok((edits, notes))
+    }
 }
 
 fn read(
@@ -249,72 +312,6 @@ pub fn settle(
     let (settled, notes) = edits.settle(&present, image);
     log.write_all(&notes);
     Ok(settled)
-}
-
-impl Context<'_> {
-    /// What a config requests, through flags of vendor files and through other programs' interfaces.
-    pub fn request<'b>(&self, config: &ContainerConfig<'b>) -> ContainerRequest<'b> {
-        let scope = self.nvidia.map(|nvidia| nvidia.scan_scope());
-        let mut request = config.request(&scope.unwrap_or_default());
-        if self.loaded.settings.scheduler && self.kind == FrontEndKind::Runtime {
-            request.hooks = config.hooks_at(&HOOK_STAGES);
-        }
-        self.with_device_requests(request)
-    }
-
-    /// The request with those through other programs' interfaces.
-    pub fn with_device_requests<'b>(
-        &self,
-        mut request: ContainerRequest<'b>,
-    ) -> ContainerRequest<'b> {
-        let settings = &self.loaded.settings;
-        request.reserved = reserved(settings, self.nvidia.as_ref());
-        if let Some(nvidia) = &self.nvidia {
-            if settings.scheduler {
-                replace_request(&mut request, &self.scheduled);
-            }
-            nvidia.read(&mut request, self.policy(), &settings.root);
-        }
-        if settings.interfaces.contains(&Interface::Amd) {
-            read_amd(&mut request, &self.scheduled, settings.scheduler, self.policy());
-        }
-        request
-    }
-
-    /// Warnings about NVIDIA's configuration, which are logged if something is asked for.
-    pub(super) fn warnings(&self) -> impl Iterator<Item = &String> {
-        self.nvidia.iter().flat_map(|nvidia| &nvidia.loaded.warnings)
-    }
-
-    /// Looks up on the host what a request gives a container.
-    fn edits_of(
-        &self,
-        allowed: &ResolvedRequest,
-        container: &ContainerRequest,
-        host: &Host,
-    ) -> Result<(Edits, Vec<Note>)> {
-        let request = &allowed.request;
-        let (mut edits, mut notes) = match (&allowed.choice, self.nvidia) {
-            (Some(choice), _) => resolve(host, request, choice)?,
-            (None, Some(nvidia)) if request.backend == Backend::Csv => {
-                csv::edits(host, &nvidia.loaded.config, request)?
-            }
-            (None, Some(nvidia)) => by_names(&nvidia.loaded.config, request, container, host)?,
-            (None, None) => Default::default(),
-        };
-        let nvidia = self.nvidia.filter(|_| request.interface == Some(Interface::Nvidia));
-        if let Some(nvidia) = nvidia {
-            if request.backend == Backend::VendorFile {
-                edits.append(nvidia.spec_edits(host)?);
-            }
-            let (gated, more) = gated_edits(host, request);
-            edits.append(gated);
-            notes.extend(more);
-            // The hook that Docker adds for `--gpus` has nothing left to do.
-            edits.replaced_hooks = HOOKS.map(str::to_owned).to_vec();
-        }
-        Ok((edits, notes))
-    }
 }
 
 /// The vendors whose devices only the scheduler gives, also if their interface is not answered.

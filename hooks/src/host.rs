@@ -200,43 +200,38 @@ impl Host {
         format!("{}{path}", self.written)
     }
 
-    /// The nodes that a device name, path or pattern stands for, with their paths in a container.
-    pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
+    /// The nodes that a device name, path or pattern stands for, by their paths in a container, or why
+    /// there is none.
+    pub fn devices(&self, wanted: &str) -> Vec<(String, Result<Device, String>)> {
         let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
         let names = if is_pattern(name) { self.expand(name) } else { vec![name.to_owned()] };
-        names
-            .into_iter()
-            .map(|name| format!("/dev/{name}"))
-            .map(|path| {
-                let found = self.device(&path);
-                (path, found)
-            })
-            .collect()
+        let paths = names.into_iter().map(|name| format!("/dev/{name}"));
+        let with_node = |path: String| {
+            let found = self.device(&path);
+            (path, found)
+        };
+        paths.map(with_node).collect()
     }
 
     /// Only what are nodes.
     pub fn nodes(&self, wanted: &str) -> impl Iterator<Item = Device> {
-        self.devices(wanted).into_iter().filter_map(|(_, found)| match found {
-            DeviceFound::Node(device) => Some(device),
-            DeviceFound::Missing | DeviceFound::Unusable(_) => None,
-        })
+        self.devices(wanted).into_iter().filter_map(|(_, found)| found.ok())
     }
 
-    fn device(&self, path: &str) -> DeviceFound {
-        let stat = match self.stat_device(path) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return DeviceFound::Missing,
-            Err(error) => return DeviceFound::Unusable(error.to_string()),
-        };
+    fn device(&self, path: &str) -> Result<Device, String> {
+        let stat = self.stat_device(path).map_err(|error| match error {
+            Errno::NOENT => "the host has no such device".to_owned(),
+            error => error.to_string(),
+        })?;
         let Some((kind, major, minor)) = numbers(&stat) else {
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            return DeviceFound::Unusable(if is_folder {
+            return Err(if is_folder {
                 format!("is a folder; \"{path}/*\" names its nodes")
             } else {
                 "is not a device node".to_owned()
             });
         };
-        DeviceFound::Node(Device {
+        Ok(Device {
             source: format!("{}{path}", self.written),
             path: path.to_owned(),
             kind,
@@ -300,13 +295,6 @@ pub fn numbers(stat: &Stat) -> Option<(char, u32, u32)> {
         _ => return None,
     };
     Some((kind, rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum DeviceFound {
-    Node(Device),
-    Missing,
-    Unusable(String),
 }
 
 /// Links within one folder that are followed without openat2.

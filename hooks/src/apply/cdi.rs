@@ -624,7 +624,7 @@ pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
 /// The facts about a vendor's devices. `None`: the host has no such file, so a node's number is its
 /// index. Errors: the file is broken, or a user other than root may have written it.
 fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
-    host.facts(vendor).sound().map_err(|problem| {
+    host.facts(vendor).map_err(|problem| {
         Error::failed(format!("the device facts can't be used: {problem}")).resolve(WRITE_AGAIN)
     })
 }

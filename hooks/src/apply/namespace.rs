@@ -134,7 +134,7 @@ fn attach(
     target: &str,
 ) -> Result<Option<Note>> {
     let one = opened.get_mut(source).and_then(Vec::pop);
-    one.map_or(Ok(None), |one| one.attach(rootfs, target))
+    one.map_or(Ok(None), |one| one.attach(rootfs, target)).map_err(|error| fail(target, error))
 }
 
 /// File systems of the kernel. No file of a driver belongs there.
@@ -168,11 +168,7 @@ impl Opened {
 
     /// Mounts the file at the path, which is made in the image if it is missing. A mount that is
     /// there already stays, with a note unless it is the same file.
-    pub fn attach(self, rootfs: &Rootfs, path: &str) -> Result<Option<Note>> {
-        self.try_attach(rootfs, path).map_err(|error| fail(path, error))
-    }
-
-    fn try_attach(&self, rootfs: &Rootfs, path: &str) -> rustix::io::Result<Option<Note>> {
+    fn attach(&self, rootfs: &Rootfs, path: &str) -> rustix::io::Result<Option<Note>> {
         let (root, within) = rootfs.writer(path);
         let place = fstat(place(root, within, self.kind())?)?;
         // The container's own mounts hide the path: nothing is mounted over them.

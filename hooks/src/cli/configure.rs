@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::cli::JSON;
-use crate::engines::drop_ins::check;
-use crate::engines::hooks_d::{self, Hook};
+use crate::engines::drop_ins::{check, put_hook, Hook, HOOKS_FOLDER};
 use crate::engines::{by_hand, containerd, links, Done, Engine, Job, RuntimeEntry};
 use crate::error::{exit, Error, Result};
 use crate::frontends::nvidia::look_for_low_level;
@@ -66,7 +65,7 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
         Some(path) => path.to_owned(),
         None => beside_us("oci-decorator-runtime")?,
     };
-    let folder = args.path("hook-folder")?.unwrap_or_else(|| hooks_d::FOLDER.into());
+    let folder = args.path("hook-folder")?.unwrap_or_else(|| HOOKS_FOLDER.into());
     let hooks = || {
         let program = Path::new(&program).with_file_name("oci-decorator").display().to_string();
         let stages = [(10, "precreate"), (20, "prestart")];
@@ -78,20 +77,8 @@ pub fn run(args: &ParsedArgs) -> Result<u8> {
         stages.map(hook).into()
     };
     let name = args.value("runtime-name").unwrap_or("oci-decorator");
-    Order {
-        engine,
-        hooks: is_hook_mode(args, engine)?.then(hooks),
-        runtime: runtime(args, engine, name, program, ["set-as-default", "cdi"])?,
-        config: args.path("config")?,
-        drop_in: args.path("drop-in-config")?,
-        is_given: args.value("runtime-path").is_some(),
-        is_removed: args.is_set("remove"),
-        is_replacing: args.is_set("replace"),
-        is_dry: args.is_set("dry-run"),
-        is_json: args.is_set("json"),
-        is_quiet: false,
-    }
-    .carry_out()
+    let hooks = is_hook_mode(args, engine)?.then(hooks);
+    Order::of(args, engine, name, program, hooks)?.carry_out()
 }
 
 pub fn engine_of(args: &ParsedArgs, word: &str, hint: &str) -> Result<Engine> {
@@ -116,41 +103,49 @@ pub fn is_hook_mode(args: &ParsedArgs, engine: Engine) -> Result<bool> {
     }
 }
 
-/// The runtime to add; the last args are the options for its being the default and for CDI.
-/// Errors: engines do not accept the name, or the engine can't start the program.
-pub fn runtime(
-    args: &ParsedArgs,
-    engine: Engine,
-    name: &str,
-    program: String,
-    [default, cdi]: [&str; 2],
-) -> Result<RuntimeEntry> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(args.wrong(&format!(
-            "{name:?} is not a name for a runtime: use letters, digits, '.', '_' and '-'"
-        )));
-    }
-    if engine != Engine::Docker && !program.starts_with('/') {
-        let engine = engine.word();
-        return Err(
-            args.wrong(&format!("{program:?} is not an absolute path, which {engine} needs"))
-        );
-    }
-    Ok(RuntimeEntry {
-        name: name.to_owned(),
-        program,
-        is_default: args.flag(default),
-        cdi: args.flag(cdi),
-    })
-}
-
 /// The path of another name of this program, in the program's folder.
 pub fn beside_us(name: &str) -> Result<String> {
     Ok(own_program()?.with_file_name(name).display().to_string())
 }
 
 impl Order {
+    /// The order of a command line. Errors: engines do not accept the name of the runtime, or the
+    /// engine can't start its program.
+    pub fn of(
+        args: &ParsedArgs,
+        engine: Engine,
+        name: &str,
+        program: String,
+        hooks: Option<Vec<Hook>>,
+    ) -> Result<Self> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Err(args.wrong(&format!(
+                "{name:?} is not a name for a runtime: use letters, digits, '.', '_' and '-'"
+            )));
+        }
+        if engine != Engine::Docker && !program.starts_with('/') {
+            let engine = engine.word();
+            return Err(
+                args.wrong(&format!("{program:?} is not an absolute path, which {engine} needs"))
+            );
+        }
+        let (is_default, cdi) = (args.flag("set-as-default"), args.flag("cdi"));
+        Ok(Self {
+            engine,
+            runtime: RuntimeEntry { name: name.to_owned(), program, is_default, cdi },
+            config: args.path("config")?,
+            drop_in: args.path("drop-in-config")?,
+            hooks,
+            is_given: args.value("runtime-path").is_some(),
+            is_removed: args.is_set("remove"),
+            is_replacing: args.is_set("replace"),
+            is_dry: args.is_set("dry-run"),
+            is_json: args.is_set("json"),
+            is_quiet: args.is_set("quiet"),
+        })
+    }
+
     /// Carries the order out, and prints what was done. Errors: the engine would start a program
     /// that is not there, or every container by a runtime that finds no low-level runtime.
     pub fn carry_out(&self) -> Result<u8> {
@@ -160,7 +155,7 @@ impl Order {
         }
         let done = match &self.hooks {
             Some(hooks) => {
-                let put = |hook| hooks_d::put(hook, self.is_removed, self.is_dry);
+                let put = |hook| put_hook(hook, self.is_removed, self.is_dry);
                 hooks.iter().map(put).collect::<Result<Vec<_>>>()?
             }
             None => self.edit(&mut notes)?,

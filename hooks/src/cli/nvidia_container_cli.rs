@@ -219,7 +219,7 @@ fn is_program(path: &str) -> bool {
 fn info(words: &ParsedArgs) -> Result<u8> {
     let (loaded, _) = loaded(words);
     let host = Host::open(&loaded.settings.root)?;
-    let known = host.facts(Interface::Nvidia.word()).sound();
+    let known = host.facts(Interface::Nvidia.word());
     let known = known.map_err(|problem| Error::failed(problem).resolve(WRITE_AGAIN))?;
     let facts = known.or_else(|| of_nodes(&host)).ok_or_else(|| {
         Error::not_found("no NVIDIA driver is loaded, or its devices are unknown")

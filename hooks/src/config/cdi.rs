@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::config::reader::{self, is_kind, Json, Unusable};
 use crate::error::{Error, Result};
-use crate::model::vendor::{summary, Mistake};
+use crate::model::vendor::Mistake;
 
 pub use crate::config::reader::MAX_SIZE;
 pub use parse::parse;
@@ -190,17 +190,6 @@ pub struct Broken {
     pub kind: Option<String>,
 }
 
-impl Broken {
-    fn of(file: Unusable, syntax: Syntax) -> Self {
-        Self { kind: kind_in(&file.text, syntax), mistakes: file.mistakes }
-    }
-
-    /// The first mistake, and how many more there are.
-    pub fn summary(&self) -> String {
-        summary(&self.mistakes)
-    }
-}
-
 /// Reads every specification of the folders. A missing folder (`None`) has none.
 /// Errors: a folder can't be read.
 pub fn read_folders(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
@@ -211,7 +200,10 @@ pub fn read_folders(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
         let is_wanted = |name: &str| Syntax::of(name).is_some();
         let make = |name: &str, path: &Path, content: Result<_, Unusable>| SpecFile {
             priority,
-            content: content.map_err(|broken| Broken::of(broken, syntax(name))),
+            content: content.map_err(|file| Broken {
+                kind: kind_in(&file.text, syntax(name)),
+                mistakes: file.mistakes,
+            }),
             path: path.to_owned(),
         };
         match reader::read(folder, is_wanted, |name, text| parse(text, syntax(name)), make) {

@@ -6,56 +6,45 @@ use rustix::io::Errno;
 use toml_edit::{InlineTable, Value};
 use Key::{Gated, Idle, Sets};
 
+use crate::config::cdi::DEFAULT_FOLDERS;
 use crate::config::reader::is_kind;
+use crate::config::reader::FileText;
 use crate::config::settings::{
     boolean, cannot_read, list, one_line, parse_toml, path, read, runtimes, sorted, string, text,
-    type_of, File,
+    type_of,
 };
 use crate::error::Error;
 use crate::host::nodes::GATED;
 use crate::log::Level;
 use crate::model::request::by_word;
 
-/// The keys of the file that have a meaning here. The other keys are accepted.
+/// The keys of the file that have a meaning here, by [`KEYS`]. The other keys are accepted.
 // Each is a key of the file.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvidiaConfig {
-    /// `disable-require`
     pub disable_require: bool,
     /// `swarm-resource`: names of variables, first to last.
     pub swarm_resources: Vec<String>,
-    /// `accept-nvidia-visible-devices-envvar-when-unprivileged`
     pub environment_when_unprivileged: bool,
-    /// `accept-nvidia-visible-devices-as-volume-mounts`
     pub volume_mounts: bool,
     /// `supported-driver-capabilities`, with `all` resolved.
     pub capabilities: Vec<String>,
-    /// `nvidia-container-cli.no-cgroups`
     pub no_cgroups: bool,
-    /// `nvidia-container-runtime.debug`
     pub log_file: Option<PathBuf>,
     /// `nvidia-container-runtime.log-level`. `None`: ours counts.
     pub log_level: Option<crate::log::Level>,
     /// `nvidia-container-runtime.runtimes`. `None`: ours count.
     pub runtimes: Option<Vec<String>>,
-    /// `nvidia-container-runtime.mode`
     pub mode: RuntimeMode,
-    /// `….modes.csv.mount-spec-path`
     pub csv_folder: PathBuf,
-    /// `….modes.cdi.default-kind`
     pub cdi_kind: String,
-    /// `….modes.cdi.annotation-prefixes`
     pub cdi_prefixes: Vec<String>,
-    /// `….modes.cdi.spec-dirs`
     pub cdi_folders: Vec<PathBuf>,
     /// `….modes.jit-cdi.nvcdi-disable-hooks`: names, or `all`.
     pub disabled_hooks: Vec<String>,
-    /// `….modes.legacy.cuda-compat-mode`
     pub compat: Compat,
-    /// `features.ignore-imex-channel-requests`
     pub ignore_imex: bool,
-    /// `features.no-additional-gids-for-device-nodes`
     pub no_groups: bool,
 }
 
@@ -99,7 +88,7 @@ impl Default for NvidiaConfig {
             csv_folder: "/etc/nvidia-container-runtime/host-files-for-container.d".into(),
             cdi_kind: "nvidia.com/gpu".to_owned(),
             cdi_prefixes: words(&["cdi.k8s.io/"]),
-            cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            cdi_folders: DEFAULT_FOLDERS.map(PathBuf::from).to_vec(),
             disabled_hooks: Vec::new(),
             compat: Compat::default(),
             ignore_imex: false,
@@ -196,7 +185,7 @@ fn unread(path: &Path, error: Errno) -> Error {
     }
 }
 
-fn judge(path: &Path, file: &File) -> LoadedConfig {
+fn judge(path: &Path, file: &FileText) -> LoadedConfig {
     let shown = path.display();
     let read = Reading::of(&file.text);
     let option = (path != Path::new(DEFAULT_PATH)).then(|| format!(" --config-file {shown}"));

@@ -42,8 +42,8 @@ pub fn read<T, F>(
     names.retain(|name| !name.starts_with('.') && is_wanted(name));
     let read = |name: String| {
         let path = folder.join(&name);
-        let content = read_file(&opened, &path, &name).and_then(|(file, own)| {
-            let distrust = found.problem.iter().chain(&own);
+        let content = read_file(&opened, &path, &name).and_then(|file| {
+            let distrust = found.problem.iter().chain(&file.distrust);
             let mut mistakes: Vec<_> =
                 distrust.map(|it| Mistake::new("", it.mistake_of(&path))).collect();
             let parsed = match file.damage {
@@ -66,10 +66,16 @@ pub struct FileText {
     pub text: String,
     /// Why this is not the whole file, or not its exact text.
     pub damage: Option<String>,
+    /// Why a user other than root may have written it.
+    pub distrust: Option<Distrust>,
 }
 
 /// Reads an open file. Of one that is too large, the beginning is read.
-pub fn text_of(fd: &OwnedFd, mut stat: Stat) -> rustix::io::Result<FileText> {
+pub fn text_of(
+    fd: &OwnedFd,
+    mut stat: Stat,
+    distrust: Option<Distrust>,
+) -> rustix::io::Result<FileText> {
     let mut damage = None;
     if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_SIZE) {
         damage = Some(format!("larger than {MAX_SIZE} bytes"));
@@ -80,20 +86,12 @@ pub fn text_of(fd: &OwnedFd, mut stat: Stat) -> rustix::io::Result<FileText> {
         damage.get_or_insert_with(|| "not valid UTF-8".to_owned());
         String::from_utf8_lossy(error.as_bytes()).into_owned()
     });
-    Ok(FileText { text, damage })
+    Ok(FileText { text, damage, distrust })
 }
 
-/// The text, and why a user other than root may have written it.
-fn read_file(
-    folder: &OwnedFd,
-    path: &Path,
-    name: &str,
-) -> Result<(FileText, Option<Distrust>), Unusable> {
-    let read = open(folder, path, name).and_then(|(fd, stat, distrust)| {
-        let text = text_of(&fd, stat)?;
-        Ok((text, distrust))
-    });
-    read.map_err(|error| {
+fn read_file(folder: &OwnedFd, path: &Path, name: &str) -> Result<FileText, Unusable> {
+    let opened = open(folder, path, name);
+    opened.and_then(|(fd, stat, distrust)| text_of(&fd, stat, distrust)).map_err(|error| {
         let problem = match error {
             Errno::INVAL => "not a regular file".to_owned(),
             other => format!("can't be read: {other}"),

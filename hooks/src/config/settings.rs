@@ -8,7 +8,7 @@ use toml_edit::{DocumentMut, InlineTable, TomlError, Value};
 
 use crate::config::reader::{text_of, FileText};
 use crate::error::{Error, Result};
-use crate::host::rootfs::{open_regular, open_trusted, Distrust};
+use crate::host::rootfs::{open_regular, open_trusted};
 use crate::log::Level;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 use crate::model::request::{by_word, Interface};
@@ -179,15 +179,7 @@ pub fn named_by_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-pub(super) struct File {
-    pub(super) text: String,
-    /// Why this is not the whole file, or not its exact text.
-    damage: Option<String>,
-    /// Why a user other than root may have written it.
-    pub(super) distrust: Option<Distrust>,
-}
-
-impl File {
+impl FileText {
     /// Why it can't be used: who may have written it, what could not be read, or the mistakes of
     /// its text. A command checks it after a correction.
     pub(super) fn problem(&self, path: &Path, mistakes: &[String], check: &str) -> Option<Error> {
@@ -206,11 +198,10 @@ impl File {
 }
 
 /// Errors: `INVAL` if it is not a regular file.
-pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
+pub(super) fn read(path: &Path) -> rustix::io::Result<FileText> {
     let found = open_trusted(path)?;
     let (fd, stat) = open_regular(found.fd)?;
-    let FileText { text, damage } = text_of(&fd, stat)?;
-    Ok(File { text, damage, distrust: found.problem })
+    text_of(&fd, stat, found.problem)
 }
 
 /// The values of a text. Errors: it is not TOML.

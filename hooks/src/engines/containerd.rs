@@ -36,11 +36,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Result<Str
     }
     add_runtime(&mut document, main.as_ref(), plugin, runtime)?;
     let default = ["plugins", plugin, "containerd", DEFAULT];
-    match runtime.is_default {
-        Some(true) => toml_text::set(table(&mut document, &default[..3])?, DEFAULT, &runtime.name),
-        Some(false) => remove_default(&mut document, &default, &runtime.name),
-        None => {}
-    }
+    toml_text::set_default(&mut document, &default, runtime)?;
     match runtime.cdi {
         Some(true) if version == 1 => {
             return Err(format!(

@@ -1,10 +1,14 @@
 //! Engines that read a folder of files beside their own: our file there is ours alone.
 
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
 use toml_edit::{DocumentMut, Item, Table, Value};
 
 use crate::engines::containerd::copy;
-use crate::engines::toml_text::{self, get, get_text, parse, remove_default, table};
-use crate::engines::{Result, RuntimeEntry};
+use crate::engines::toml_text::{self, get, get_text, parse, table};
+use crate::engines::{change, links, Done, Result, RuntimeEntry};
+use crate::error::{self, Error};
 
 /// CRI-O: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
 pub const CRIO_RUNTIMES: &[&str] = &["crio", "runtime", "runtimes"];
@@ -24,13 +28,7 @@ pub fn crio_with(text: &str, runtime: &RuntimeEntry, others: &[String]) -> Resul
     let ours = table(&mut document, &path)?;
     toml_text::set(ours, "runtime_path", &runtime.program);
     toml_text::set(ours, "runtime_type", "oci");
-    match runtime.is_default {
-        Some(true) => {
-            toml_text::set(table(&mut document, &CRIO_DEFAULT[..2])?, CRIO_DEFAULT[2], name);
-        }
-        Some(false) => remove_default(&mut document, CRIO_DEFAULT, name),
-        None => {}
-    }
+    toml_text::set_default(&mut document, CRIO_DEFAULT, runtime)?;
     Ok(toml_text::text_of(&document))
 }
 
@@ -76,16 +74,71 @@ pub const PODMAN_DEFAULT: &[&str] = &["engine", "runtime"];
 pub fn podman_with(text: &str, runtime: &RuntimeEntry) -> Result<String> {
     let mut document = parse(text)?;
     let programs = Value::Array([runtime.program.as_str()].into_iter().collect());
-    if runtime.is_default == Some(true) {
-        toml_text::set(
-            table(&mut document, &PODMAN_DEFAULT[..1])?,
-            PODMAN_DEFAULT[1],
-            &runtime.name,
-        );
-    }
+    toml_text::set_default(&mut document, PODMAN_DEFAULT, runtime)?;
     toml_text::set(table(&mut document, PODMAN_RUNTIMES)?, &runtime.name, programs);
-    if runtime.is_default == Some(false) {
-        remove_default(&mut document, PODMAN_DEFAULT, &runtime.name);
-    }
     Ok(toml_text::text_of(&document))
+}
+
+pub const HOOKS_FOLDER: &str = "/usr/share/containers/oci/hooks.d";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook {
+    pub file: PathBuf,
+    pub program: String,
+    pub stage: &'static str,
+}
+
+impl Hook {
+    /// The file's text. It has an environment, because engines otherwise pass on their own, and
+    /// some engines the container's.
+    pub fn text(&self) -> String {
+        let name = Path::new(&self.program).file_name().unwrap_or_default();
+        let document = json!({
+            "version": "1.0.0",
+            "hook": {
+                "path": self.program,
+                "args": [name.to_string_lossy(), self.stage],
+                "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+            },
+            "when": {"always": true},
+            "stages": [self.stage],
+        });
+        format!("{document:#}\n")
+    }
+}
+
+/// Writes the hook's file, or removes it. Errors: the file belongs to another program.
+pub fn put_hook(hook: &Hook, is_removed: bool, is_dry: bool) -> error::Result<Done> {
+    change(&hook.file, is_dry, |before| {
+        if before.is_some_and(|text| !is_ours(text)) {
+            let shown = hook.file.display();
+            return Err(Error::failed(format!("{shown} is not ours")).resolve(format!(
+                "move it away: mv {shown} {shown}.old; or choose another place with --hook-folder DIR (nvidia-ctk: --hook-file-path FILE)"
+            )));
+        }
+        Ok((!is_removed).then(|| hook.text()))
+    })
+}
+
+fn is_ours(text: &str) -> bool {
+    let root: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    root["hook"]["path"].as_str().is_some_and(links::is_name_of_ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_files_say_the_same() {
+        for (stage, shipped) in [
+            ("precreate", include_str!("../../hooks.d/10-oci-decorator-precreate.json")),
+            ("prestart", include_str!("../../hooks.d/20-oci-decorator-prestart.json")),
+        ] {
+            let hook =
+                Hook { file: PathBuf::new(), program: "/usr/bin/oci-decorator".to_owned(), stage };
+            let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(parsed(&hook.text()), parsed(shipped), "{stage}");
+        }
+    }
 }

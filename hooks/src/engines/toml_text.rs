@@ -2,7 +2,7 @@
 
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-use crate::engines::Result;
+use crate::engines::{Result, RuntimeEntry};
 
 /// Reads a text. Errors: it is not TOML, with the line of the mistake.
 pub fn parse(text: &str) -> Result<DocumentMut> {
@@ -75,6 +75,20 @@ fn is_same(one: &Value, other: &Value) -> bool {
         (Value::Integer(one), Value::Integer(other)) => one.value() == other.value(),
         _ => false,
     }
+}
+
+/// Makes the runtime the default one, which a path names, or takes that back, or leaves it as it is.
+pub fn set_default(
+    document: &mut DocumentMut,
+    path: &[&str],
+    runtime: &RuntimeEntry,
+) -> Result<()> {
+    match (runtime.is_default, path) {
+        (Some(true), [above @ .., key]) => set(table(document, above)?, key, &runtime.name),
+        (Some(false), _) => remove_default(document, path, &runtime.name),
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Removes the item at a path if it names our runtime.

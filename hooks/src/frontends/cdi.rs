@@ -23,6 +23,7 @@ use crate::log::{brief, Level, Note};
 use crate::model::edits::{
     clean, is_plain, Access, Compat, DescribedMount, Device, Edits, Hook, Link,
 };
+use crate::model::vendor::summary;
 
 pub use crate::config::cdi::DEFAULT_FOLDERS;
 
@@ -65,8 +66,11 @@ pub fn read(folders: &[PathBuf], host: &Host) -> Result<Vec<SpecFile>> {
 /// A warning about a broken file that no name needs.
 fn ignored(file: &SpecFile) -> Option<Note> {
     let broken = file.content.as_ref().err()?;
-    let message =
-        format!("{} can't be used and is ignored: {}", file.path.display(), broken.summary());
+    let message = format!(
+        "{} can't be used and is ignored: {}",
+        file.path.display(),
+        summary(&broken.mistakes)
+    );
     Some(Note::new(Level::Warning, message))
 }
 
@@ -155,7 +159,7 @@ impl<'a> Registry<'a> {
                     let name = brief(name);
                     return Err(Error::usage(format!(
                         "{name} is asked for, but {path} can't be used: {}",
-                        broken.summary()
+                        summary(&broken.mistakes)
                     ))
                     .resolve("correct the file, or remove it; `oci-decorator cdi list` names every mistake"));
                 }

@@ -24,7 +24,7 @@ use crate::host::libraries::{
 use crate::host::rootfs::{self, MountPoint, Root, Rootfs};
 use crate::log::{Level, Note};
 use crate::model::edits::{clean, split, Compat, Library, Link, Mounted, Present};
-use crate::spec::config::{bundle, ContainerConfig};
+use crate::spec::config::{ContainerConfig, State};
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 /// The note of a command that does nothing, and needs no state.
@@ -48,7 +48,7 @@ pub fn idle_note(verb: &Verb) -> Option<Note> {
 /// Runs the command. Notes: what the image prevents.
 /// Errors: the state, the bundle or the root can't be used.
 pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
-    let bundle = bundle(state)?;
+    let bundle = State::parse(state)?.bundle;
     let path = bundle.join("config.json");
     let (bytes, config, mountinfo);
     let (mut rootfs, present) = match read_config(&path) {

@@ -24,20 +24,11 @@ use crate::model::edits::{Edits, Present};
 use crate::spec::command_line::Arguments;
 use crate::spec::config::{ContainerConfig, State};
 
-/// Stages at which the container's namespaces exist and its root is not yet entered.
-pub const STAGES: [&str; 2] = ["prestart", "createRuntime"];
-/// Stages at which nothing is left to do, or at which the hook runs inside the container. At these
-/// stages the program does nothing.
-pub const IDLE_STAGES: [&str; 4] = ["createContainer", "startContainer", "poststart", "poststop"];
-
-pub fn is_stage(word: &str) -> bool {
-    STAGES.contains(&word) || IDLE_STAGES.contains(&word)
-}
-
 const MAX_STATE: u64 = 1 << 20;
 
-/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it, under NVIDIA's name or our
-/// own. Errors: the start is refused.
+/// Runs the hook with a state, as the runtime wrote it, under NVIDIA's name or our own: at a stage at
+/// which the container's namespaces exist and its root is not yet entered.
+/// Errors: the start is refused.
 pub fn run(loaded: &LoadedSettings, nvidia: Option<&LoadedConfig>, input: &str) -> Result<()> {
     let state = State::parse(input)?;
     let settings = &loaded.settings;

@@ -147,58 +147,7 @@ impl<'a> Nvidia<'a> {
             ..Edits::default()
         })
     }
-}
 
-// NVIDIA's runtime and hook: this program under their names.
-//
-// NVIDIA's `config.toml` sets the mode, the low-level runtimes and the log. Everything else comes
-// from the settings of this program.
-
-/// The names of NVIDIA's runtime, and the mode that each selects.
-pub const NAMES: [(&str, Option<RuntimeMode>); 3] = [
-    ("nvidia-container-runtime", None),
-    ("nvidia-container-runtime.cdi", Some(RuntimeMode::Cdi)),
-    ("nvidia-container-runtime.legacy", Some(RuntimeMode::Legacy)),
-];
-
-const VERSION: &str = concat!(
-    "NVIDIA Container Runtime version 1.20.2\ncommit: oci-decorator-",
-    env!("CARGO_PKG_VERSION"),
-    "\nspec: 1.3.0\n\n"
-);
-
-/// The configuration of the runtime with this name.
-pub fn named(name: &str, mut loaded: LoadedConfig) -> LoadedConfig {
-    let known = NAMES.into_iter().find(|(known, _)| *known == name);
-    let selected = known.and_then(|(_, mode)| mode);
-    loaded.config.mode = selected.unwrap_or(loaded.config.mode);
-    loaded
-}
-
-pub fn is_name(name: &str) -> bool {
-    NAMES.iter().any(|(known, _)| *known == name)
-}
-
-/// Runs the command line of a runtime with this name. Returns only if that fails.
-pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
-    let loaded = named(name, load(place(None, true)));
-    if words.first().is_some_and(|word| word == "--version" || word == "-v") {
-        // The low-level runtime adds its own.
-        let _ = std::io::stdout().write_all(VERSION.as_bytes());
-    }
-    runtime::run(words, Some(&loaded))
-}
-
-/// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime
-/// with this `PATH`. Errors: it would start no container.
-pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
-    let place_of_own = settings::named_by_environment();
-    let own = settings::load(place_of_own.as_deref());
-    let loaded = is_name(program).then(|| load(place(None, true)));
-    runtime::low_level(&own, place_of_own.as_deref(), loaded.as_ref(), path).map(drop)
-}
-
-impl Nvidia<'_> {
     /// The requests of a container. An earlier one overrides the later ones.
     pub(super) fn requests(
         &self,
@@ -369,6 +318,55 @@ impl Nvidia<'_> {
         request.every_list = wants_every_list(environment);
         Ok(())
     }
+}
+
+// NVIDIA's runtime and hook: this program under their names.
+//
+// NVIDIA's `config.toml` sets the mode, the low-level runtimes and the log. Everything else comes
+// from the settings of this program.
+
+/// The names of NVIDIA's runtime, and the mode that each selects.
+pub const NAMES: [(&str, Option<RuntimeMode>); 3] = [
+    ("nvidia-container-runtime", None),
+    ("nvidia-container-runtime.cdi", Some(RuntimeMode::Cdi)),
+    ("nvidia-container-runtime.legacy", Some(RuntimeMode::Legacy)),
+];
+
+const VERSION: &str = concat!(
+    "NVIDIA Container Runtime version 1.20.2\ncommit: oci-decorator-",
+    env!("CARGO_PKG_VERSION"),
+    "\nspec: 1.3.0\n\n"
+);
+
+/// The configuration of the runtime with this name.
+pub fn named(name: &str, mut loaded: LoadedConfig) -> LoadedConfig {
+    let known = NAMES.into_iter().find(|(known, _)| *known == name);
+    let selected = known.and_then(|(_, mode)| mode);
+    loaded.config.mode = selected.unwrap_or(loaded.config.mode);
+    loaded
+}
+
+pub fn is_name(name: &str) -> bool {
+    NAMES.iter().any(|(known, _)| *known == name)
+}
+
+/// Runs the command line of a runtime with this name. Returns only if that fails.
+pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
+    let loaded = named(name, load(place(None, true)));
+    if words.first().is_some_and(|word| word == "--version" || word == "-v") {
+        // The low-level runtime adds its own.
+        let _ = std::io::stdout().write_all(VERSION.as_bytes());
+    }
+    runtime::run(words, Some(&loaded))
+}
+
+/// Looks whether one of our runtimes, by the name of its program, would find its low-level runtime
+/// with this `PATH`. Errors: it would start no container.
+pub fn look_for_low_level(program: &str, path: OsString) -> Result<()> {
+    let place_of_own = settings::named_by_environment();
+    let own = settings::load(place_of_own.as_deref());
+    let loaded = is_name(program).then(|| load(place(None, true)));
+    runtime::low_level(&own, place_of_own.as_deref(), loaded.as_ref(), path).map(drop)
 }
 
 fn bare_entry(entry: &str) -> Error {

@@ -30,10 +30,7 @@ const CRIO: &str = "/usr/libexec/crio";
 /// Runs the command line of a runtime, under NVIDIA's name or our own. Returns only if that fails.
 pub fn run(words: &[OsString], nvidia: Option<&LoadedConfig>) -> u8 {
     let arguments = Arguments::parse(words);
-    let error = match start(&arguments, words, nvidia) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    };
+    let Err(error) = start(&arguments, words, nvidia);
     report(&arguments, &printable(&error.to_string()));
     exit::FAILED
 }

@@ -65,59 +65,26 @@ pub struct Gpu {
     pub mig: Vec<Part>,
 }
 
-/// The facts file of a vendor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FactsState {
-    Absent,
-    Facts(Facts),
-    /// The path of the file, and why it can't be used.
-    Broken(String),
-}
-
-impl FactsState {
-    pub fn facts(&self) -> Option<&Facts> {
-        match self {
-            Self::Facts(facts) => Some(facts),
-            _ => None,
-        }
-    }
-
-    /// The facts, if there are any, for commands that need them to be right. Errors: why they can't
-    /// be used.
-    pub fn sound(self) -> Result<Option<Facts>, String> {
-        match self {
-            Self::Absent => Ok(None),
-            Self::Facts(facts) => Ok(Some(facts)),
-            Self::Broken(problem) => Err(problem),
-        }
-    }
-}
-
 impl Host {
     /// Reads the facts about a vendor's devices, and compares them with the kernel. No link in the
     /// path is followed, and only root may be able to change the file and the folders above it.
-    pub fn facts(&self, vendor: &str) -> FactsState {
+    /// Errors: the path of the file, and why it can't be used.
+    pub fn facts(&self, vendor: &str) -> Result<Option<Facts>, String> {
         let path = format!("{FOLDER}/{vendor}.json");
-        let broken =
-            |problem: &str| FactsState::Broken(format!("{}: {problem}", self.shown(&path)));
+        let broken = |problem: String| format!("{}: {problem}", self.shown(&path));
         let bytes = match self.trusted_bytes(&path) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(problem)) => return broken(&problem),
-            Err(Errno::NOENT) => return FactsState::Absent,
-            Err(Errno::INVAL) => return broken("not a regular file"),
-            Err(Errno::FBIG) => return broken(&format!("larger than {MAX_SIZE} bytes")),
-            Err(error) => return broken(&format!("can't be read: {error}")),
+            Ok(bytes) => bytes.map_err(broken)?,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::INVAL) => return Err(broken("not a regular file".to_owned())),
+            Err(Errno::FBIG) => return Err(broken(format!("larger than {MAX_SIZE} bytes"))),
+            Err(error) => return Err(broken(format!("can't be read: {error}"))),
         };
-        match parse(&bytes) {
-            Ok(facts) => match self.contradicts(&facts) {
-                None => FactsState::Facts(facts),
-                Some(reason) => {
-                    self.have_facts_written();
-                    broken(&format!("out of date: {reason}"))
-                }
-            },
-            Err(problem) => broken(&problem),
+        let facts = parse(&bytes).map_err(broken)?;
+        if let Some(reason) = self.contradicts(&facts) {
+            self.have_facts_written();
+            return Err(broken(format!("out of date: {reason}")));
         }
+        Ok(Some(facts))
     }
 
     /// Has the facts written again, where `provision`'s units are at work and this is root.
@@ -146,38 +113,7 @@ impl Host {
         let fd = self.root.open_plain(path, OFlags::PATH)?;
         read_regular(&fd, MAX_SIZE).map(|(bytes, _)| Ok(bytes))
     }
-}
 
-/// Reads the text. Errors: it is not one of facts, or two devices have the same number.
-fn parse(text: &[u8]) -> Result<Facts, String> {
-    let facts: Facts = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    let (mut indices, mut minors) = (BTreeMap::new(), BTreeMap::new());
-    for (at, gpu) in facts.devices.iter().enumerate() {
-        for (what, number, known) in
-            [("index", gpu.index, &mut indices), ("minor", gpu.minor, &mut minors)]
-        {
-            if let Some(other) = known.insert(number, at) {
-                return Err(format!(
-                    "devices[{other}] and devices[{at}] have the same {what}, {number}"
-                ));
-            }
-        }
-    }
-    Ok(facts)
-}
-
-// Compares device facts with what the kernel says now. A driver may have been loaded again, or a
-// GPU been divided, since the facts were written: a name would then give another device.
-
-/// The files of NVIDIA's driver. Without them, it is not loaded, and its nodes lead nowhere.
-/// <https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html>
-const DRIVER: &str = "proc/driver/nvidia";
-const PCI: &str = "sys/bus/pci/devices";
-
-/// The GPU instance, the compute instance, and their nodes.
-type Partition = (u32, u32, BTreeSet<String>);
-
-impl Host {
     /// Why the facts describe other devices than this host has now.
     pub(super) fn contradicts(&self, facts: &Facts) -> Option<String> {
         let by_sysfs = facts.source == Some(FactsSource::Sysfs);
@@ -258,6 +194,35 @@ impl Host {
         parts.collect()
     }
 }
+
+/// Reads the text. Errors: it is not one of facts, or two devices have the same number.
+fn parse(text: &[u8]) -> Result<Facts, String> {
+    let facts: Facts = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let (mut indices, mut minors) = (BTreeMap::new(), BTreeMap::new());
+    for (at, gpu) in facts.devices.iter().enumerate() {
+        for (what, number, known) in
+            [("index", gpu.index, &mut indices), ("minor", gpu.minor, &mut minors)]
+        {
+            if let Some(other) = known.insert(number, at) {
+                return Err(format!(
+                    "devices[{other}] and devices[{at}] have the same {what}, {number}"
+                ));
+            }
+        }
+    }
+    Ok(facts)
+}
+
+// Compares device facts with what the kernel says now. A driver may have been loaded again, or a
+// GPU been divided, since the facts were written: a name would then give another device.
+
+/// The files of NVIDIA's driver. Without them, it is not loaded, and its nodes lead nowhere.
+/// <https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html>
+const DRIVER: &str = "proc/driver/nvidia";
+const PCI: &str = "sys/bus/pci/devices";
+
+/// The GPU instance, the compute instance, and their nodes.
+type Partition = (u32, u32, BTreeSet<String>);
 
 /// The value of a line `NAME: VALUE`.
 pub fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {

@@ -110,25 +110,17 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The missing folders above a file, the outermost first.
-pub fn missing_folders(path: &Path) -> Vec<PathBuf> {
-    let above = path.ancestors().skip(1);
-    let above = above.filter(|folder| !folder.as_os_str().is_empty());
-    let missing = above.take_while(|folder| !folder.exists());
-    let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
-    missing.reverse();
-    missing
-}
-
 /// Makes the missing folders above a file. Everyone may read them, whatever the umask, because an
 /// engine that runs as a user looks there.
 pub fn make_folders(path: &Path) -> std::io::Result<()> {
-    for folder in missing_folders(path) {
-        match std::fs::create_dir(&folder) {
+    let above = path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
+    let missing: Vec<_> = above.take_while(|folder| !folder.exists()).collect();
+    for folder in missing.into_iter().rev() {
+        match std::fs::create_dir(folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => {
                 made?;
-                std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+                std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
             }
         }
     }

@@ -390,14 +390,6 @@ fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
         Err(Errno::NOENT) => (MUSL_FOLDERS.to_owned(), None),
         Err(error) => return Err(error),
     };
-    match extended(&old, folders) {
-        Some(new) => put(&root.make_folder("etc")?, name, new.as_bytes(), stat),
-        None => Ok(()),
-    }
-}
-
-/// The list with the missing folders added. `None` if none is missing.
-fn extended(old: &str, folders: &[&str]) -> Option<String> {
     let mut listed: Vec<&str> =
         old.split(['\n', ':']).map(str::trim).filter(|f| !f.is_empty()).collect();
     let before = listed.len();
@@ -406,7 +398,10 @@ fn extended(old: &str, folders: &[&str]) -> Option<String> {
             listed.push(folder);
         }
     }
-    (listed.len() > before).then(|| listed.join("\n") + "\n")
+    if listed.len() == before {
+        return Ok(());
+    }
+    put(&root.make_folder("etc")?, name, (listed.join("\n") + "\n").as_bytes(), stat)
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
-use crate::host::facts::{field, Facts, FactsSource, FactsState, Gpu};
+use crate::host::facts::{field, Facts, FactsSource, Gpu};
 use crate::host::resolve::groups;
 use crate::host::rootfs::path_of;
-use crate::host::{DeviceFound, Host};
+use crate::host::Host;
 use crate::log::{brief, Level, Note};
 use crate::model::edits::{Device, Edits, Mount};
 use crate::model::request::{Channels, DeviceList, DeviceRequest, ExtraKind, Interface};
@@ -95,13 +95,9 @@ impl<'a> Nodes<'a> {
         devices: &[Device],
     ) -> (Self, Option<String>) {
         let depends = |device: &Device| is_right(&device.path) || is_drm(&device.path);
-        let found = if devices.iter().any(depends) { host.facts(name) } else { FactsState::Absent };
-        let nodes = Self::of(host, vendor, devices, found.facts());
-        let problem = match found {
-            FactsState::Broken(problem) => Some(problem),
-            FactsState::Absent | FactsState::Facts(_) => None,
-        };
-        (nodes, problem)
+        let found = if devices.iter().any(depends) { host.facts(name) } else { Ok(None) };
+        let nodes = Self::of(host, vendor, devices, found.as_ref().ok().and_then(Option::as_ref));
+        (nodes, found.err())
     }
 
     pub fn class(&self, path: &str) -> Class {
@@ -159,11 +155,8 @@ pub fn add<'p>(
         }
         for (path, found) in host.devices(path) {
             match found {
-                DeviceFound::Node(device) => devices.push(device),
-                DeviceFound::Missing => {
-                    missing.push((path, "the host has no such device".to_owned()));
-                }
-                DeviceFound::Unusable(problem) => missing.push((path, problem)),
+                Ok(device) => devices.push(device),
+                Err(problem) => missing.push((path, problem)),
             }
         }
     }
@@ -582,46 +575,31 @@ pub struct GatedDevices {
 /// Everything that this program knows of such a variable. Its word is also in the help of `nvidia-ctk cdi`.
 pub static GATED: [GatedDevices; 5] = [
     GatedDevices {
-        word: "gds",
-        variable: Some("NVIDIA_GDS"),
-        patterns: &["nvidia-fs*"],
         files: &["/run/udev", "/etc/cufile.json"],
-        module: "nvidia-fs",
-        number_behind: None,
+        ..gated("gds", Some("NVIDIA_GDS"), &["nvidia-fs*"], "nvidia-fs")
     },
+    gated(
+        "mofed",
+        Some("NVIDIA_MOFED"),
+        &["infiniband/uverbs*", "infiniband/rdma_cm"],
+        "ib_uverbs",
+    ),
+    gated("gdrcopy", Some("NVIDIA_GDRCOPY"), &["gdrdrv"], "gdrdrv"),
     GatedDevices {
-        word: "mofed",
-        variable: Some("NVIDIA_MOFED"),
-        patterns: &["infiniband/uverbs*", "infiniband/rdma_cm"],
-        files: &[],
-        module: "ib_uverbs",
-        number_behind: None,
-    },
-    GatedDevices {
-        word: "gdrcopy",
-        variable: Some("NVIDIA_GDRCOPY"),
-        patterns: &["gdrdrv"],
-        files: &[],
-        module: "gdrdrv",
-        number_behind: None,
-    },
-    GatedDevices {
-        word: "imex",
-        variable: None,
-        patterns: &["nvidia-caps-imex-channels/channel*"],
-        files: &[],
-        module: "nvidia",
         number_behind: Some("channel"),
+        ..gated("imex", None, &["nvidia-caps-imex-channels/channel*"], "nvidia")
     },
-    GatedDevices {
-        word: "nvswitch",
-        variable: Some("NVIDIA_NVSWITCH"),
-        patterns: &["nvidia-nvswitch*"],
-        files: &[],
-        module: "nvidia",
-        number_behind: None,
-    },
+    gated("nvswitch", Some("NVIDIA_NVSWITCH"), &["nvidia-nvswitch*"], "nvidia"),
 ];
+
+const fn gated(
+    word: &'static str,
+    variable: Option<&'static str>,
+    patterns: &'static [&'static str],
+    module: &'static str,
+) -> GatedDevices {
+    GatedDevices { word, variable, patterns, files: &[], module, number_behind: None }
+}
 
 impl GatedDevices {
     pub fn devices(&self, host: &Host) -> Vec<Device> {

@@ -8,12 +8,12 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
+use crate::host::facts::{Facts, WRITE_AGAIN};
 use crate::host::libraries::{is_library, read_elf, Elf, NATIVE_FLAGS};
 use crate::host::nodes::{
     add, channels, choose, is_drm, right_node, trailing_number, Chosen, Class, Nodes,
 };
-use crate::host::{whole_folders, DeviceFound, Host, Tree, TreeEntry};
+use crate::host::{whole_folders, Host, Tree, TreeEntry};
 use crate::log::{brief, Level, Note};
 use crate::model::edits::{lies_in, split, Compat, Device, Edits, Library, Mount};
 use crate::model::request::{
@@ -57,7 +57,7 @@ pub fn resolve(
         return Ok((Edits::default(), vec![Note::new(Level::Notice, message)]));
     }
     let found = usable(host.facts(&choice.file.name), request, choice, &mut notes)?;
-    let facts = found.facts();
+    let facts = found.as_ref();
     let known = all_nodes(host, choice.vendor, &edits.devices, facts);
     let chosen = &choose(request, &known.units, facts.is_some())?;
     let resolved = Resolved { host, request, choice, facts, nodes: &known, chosen };
@@ -97,13 +97,14 @@ fn all_nodes<'a>(
 /// Facts that are broken or out of date refuse only a container that needs them, such as one that
 /// names a device: a guess could give another container's.
 fn usable(
-    found: FactsState,
+    found: Result<Option<Facts>, String>,
     request: &DeviceRequest,
     choice: &Choice,
     notes: &mut Vec<Note>,
-) -> Result<FactsState> {
-    let FactsState::Broken(problem) = &found else {
-        return Ok(found);
+) -> Result<Option<Facts>> {
+    let problem = match found {
+        Ok(facts) => return Ok(facts),
+        Err(problem) => problem,
     };
     let by = &request.by;
     let resolve = |message: String| Err(Error::usage(message).resolve(WRITE_AGAIN));
@@ -120,7 +121,7 @@ fn usable(
     }
     let message = format!("{problem}; devices are known by the numbers of their nodes");
     notes.push(Note::new(Level::Warning, message).vendor(&choice.file.name));
-    Ok(FactsState::Absent)
+    Ok(None)
 }
 
 impl Resolved<'_> {
@@ -309,7 +310,8 @@ const DEVICE: &str = "device";
 pub fn resolve_all(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Note>)> {
     let (mut edits, items) = collect_all_units(host, choice, Report::Missing)?;
     if edits.libraries.iter().any(|library| library.soname == CUDA) {
-        edits.compat.push(compat(choice.vendor, host.facts(&choice.file.name).facts()));
+        let facts = host.facts(&choice.file.name).ok().flatten();
+        edits.compat.push(compat(choice.vendor, facts.as_ref()));
     }
     let missing = items.iter().filter_map(|item| missing(choice, item));
     let notes = missing.chain([summary(choice, &edits)]).collect();
@@ -513,15 +515,11 @@ impl<'a> Collector<'a> {
         }
         let mut outcomes = Vec::with_capacity(nodes.len());
         for (path, node) in nodes {
-            let outcome = match node {
-                DeviceFound::Node(device) => {
-                    let shown = format!("{} {}:{}", device.kind, device.major, device.minor);
-                    self.edits.devices.push(device);
-                    Ok(shown)
-                }
-                DeviceFound::Missing => Err("the host has no such device".to_owned()),
-                DeviceFound::Unusable(problem) => Err(problem),
-            };
+            let outcome = node.map(|device| {
+                let shown = format!("{} {}:{}", device.kind, device.major, device.minor);
+                self.edits.devices.push(device);
+                shown
+            });
             outcomes.push((path, outcome));
         }
         outcomes

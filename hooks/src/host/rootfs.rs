@@ -1,10 +1,8 @@
 //! Safe access to a file tree that others control. The kernel resolves every path as if the
 //! tree were `/` (openat2, `RESOLVE_IN_ROOT`), and the result is a descriptor, never a path
-//! to be resolved again. `container` is a container's root, and creates files in one.
+//! to be resolved again. And whom a program that runs as root may trust with a file of the host.
 
-pub mod container;
-
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::OsString;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -13,13 +11,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, CWD};
+use rustix::fs::{
+    chownat, fchmod, fchown, fstat, readlinkat, renameat, statat, symlinkat, unlinkat, AtFlags,
+    FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, CWD,
+};
 use rustix::io::Errno;
 use rustix::mount::{open_tree, OpenTreeFlags};
 
 use crate::error::{Error, Result};
-
-pub use container::Rootfs;
+use crate::model::edits::{is_plain, lies_in, split, At, Image};
 
 /// How often a lookup is tried again when a rename elsewhere disturbed it
 /// (openat2(2): `EAGAIN`).
@@ -293,6 +293,9 @@ pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
 /// Links in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
+// Whom to trust: a file that only root may write can still be replaced by a user who may rename a folder
+// above it. So a path is walked from `/`, by descriptors, and every folder and link in it counts.
+
 #[derive(Debug)]
 pub struct OpenedPath {
     /// Opened with `O_PATH`.
@@ -447,143 +450,254 @@ fn unmapped_root() -> Option<u32> {
     *UID.get_or_init(|| Some(rustix::fs::stat("/proc/sys/kernel").ok()?.st_uid))
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs::{create_dir, set_permissions, write, Permissions};
-    use std::os::unix::fs::{chown, symlink, PermissionsExt};
+/// Names of the root that this program itself runs in, and of the one that the host's
+/// first process has: they differ in a chroot.
+const OWN_ROOTS: [&str; 2] = ["/", "/proc/1/root"];
 
-    use super::*;
+/// The folder of the last lookup that met no links.
+type Last = (String, rustix::io::Result<OwnedFd>);
 
-    #[test]
-    fn only_a_filter_of_system_calls_hides_that_openat2_is_missing() {
-        assert_eq!(refused(Errno::PERM, || true), Errno::NOSYS);
-        assert_eq!(refused(Errno::PERM, || false), Errno::PERM);
-        assert_eq!(refused(Errno::LOOP, || true), Errno::LOOP);
+/// Two views of one folder.
+#[derive(Debug)]
+pub struct Rootfs {
+    /// With everything that is mounted in it. Nothing is created here, because a mount may
+    /// be a volume of the user.
+    pub mounted: Root,
+    /// The files of the image without anything that is mounted on them. For a mount point
+    /// of the container, this view has the folder beneath it.
+    pub files: Root,
+    /// File systems that are made new for the container, by where they are mounted.
+    new: Vec<(String, Root)>,
+    /// Files are looked up in the order of their paths, many in the same folder.
+    last: RefCell<Option<Last>>,
+}
+
+impl Rootfs {
+    /// Errors: there is no such folder, or it is the root of this process.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fail = |error| cannot_open("the container's root", path, error);
+        let mounted = Root::open(path).map_err(fail)?;
+        if is_own(&fstat(&mounted).map_err(fail)?) {
+            return Err(Error::failed(format!(
+                "the container's root {} is the root of the host or of this mount namespace: nothing is done to it",
+                path.display()
+            ))
+            .resolve("give the container a root of its own; a hook belongs to the stage prestart or createRuntime"));
+        }
+        let files = mounted.sub(".").map_err(fail)?.without_mounts();
+        Ok(Self { mounted, files, new: Vec::new(), last: RefCell::default() })
     }
 
-    #[test]
-    fn the_limit_counts_what_the_kernel_hands_out() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("name"), "").unwrap();
-        let size: usize = [".", "..", "name"].iter().map(|name| 19 + name.len()).sum();
-        let names = |limit| {
-            let opened = std::fs::File::open(dir.path()).unwrap();
-            names_within(opened, limit).unwrap().map(|all| all.len())
+    /// The root as its mounts show it, for an engine that does not say which of them are the user's:
+    /// files are created in these too. Errors: as above.
+    pub fn open_whole(path: &Path) -> Result<Self> {
+        let rootfs = Self::open(path)?;
+        let whole = rootfs.mounted.sub(".");
+        let fail = |error| cannot_open("the container's root", path, error);
+        Ok(Self { files: whole.map_err(fail)?, ..rootfs })
+    }
+
+    /// Allows files to be created in file systems that are new for the container. Missing
+    /// ones are left out.
+    pub fn open_new(&mut self, mounted: &[String]) {
+        let open = |path: &String| {
+            let root = self.mounted.sub(path).ok()?;
+            Some((path.clone(), root.without_mounts()))
         };
-        assert_eq!(names(size), Some(1));
-        assert_eq!(names(size - 1), None);
+        self.new = mounted.iter().filter_map(open).collect();
     }
 
-    fn mode(path: &Path, mode: u32) {
-        set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    /// True for a path in one of the file systems that [`Self::open_new`] opened.
+    pub fn is_in_new(&self, path: &str) -> bool {
+        self.new.iter().any(|(new, _)| lies_in(path, new))
     }
 
-    /// A file in two folders, all trusted.
-    fn tree() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().canonicalize().unwrap();
-        for folder in ["a", "a/b"] {
-            create_dir(path.join(folder)).unwrap();
-            mode(&path.join(folder), 0o755);
-        }
-        write(path.join("a/b/file"), "").unwrap();
-        mode(&path.join("a/b/file"), 0o644);
-        (dir, path)
-    }
-
-    fn problem(path: &Path) -> Option<String> {
-        open_trusted(path).unwrap().problem.map(|found| found.to_string())
-    }
-
-    #[test]
-    fn as_many_links_are_followed_as_the_kernel_follows() {
-        let (_dir, root) = tree();
-        let mut last = root.join("a/b/file");
-        for number in 0..=MAX_LINKS {
-            assert_eq!(open_trusted(&last).is_ok(), std::fs::metadata(&last).is_ok(), "{number}");
-            let link = root.join(number.to_string());
-            symlink(&last, &link).unwrap();
-            last = link;
-        }
-        assert_eq!(open_trusted(&last).unwrap_err(), Errno::LOOP);
-        assert!(std::fs::metadata(&last).is_err());
-    }
-
-    #[test]
-    fn a_user_trusts_root_and_own_files() {
-        let is_trusted = |uid| owner_is_trusted(uid, 1000, Some(65_534));
-        assert_eq!([0, 1000, 65_534, 1001].map(is_trusted), [true, true, true, false]);
-    }
-
-    #[test]
-    fn every_step_of_the_way_counts() {
-        let (_dir, root) = tree();
-        let file = root.join("a/b/file");
-        assert_eq!(problem(&file), None);
-        for (step, bits, expected) in [
-            ("a/b/file", 0o646, Some("is writable by everyone")),
-            ("a/b", 0o777, Some("is writable by everyone")),
-            ("a", 0o757, Some("is writable by everyone")),
-            ("a", 0o1777, None),
-            ("a/b/file", 0o1646, Some("is writable by everyone")),
-        ] {
-            let step = root.join(step);
-            mode(&step, bits);
-            let expected = expected.map(|problem| format!("{} {problem}", step.display()));
-            assert_eq!(problem(&file), expected, "{bits:o}");
-            mode(&step, 0o755);
+    /// The root in which a path without links may be created, and its path in that root.
+    pub fn writer<'a>(&'a self, path: &'a str) -> (&'a Root, &'a str) {
+        let around = self.new.iter().filter(|(new, _)| lies_in(path, new));
+        match around.max_by_key(|(new, _)| new.len()) {
+            Some((new, root)) => (root, path[new.len()..].trim_start_matches('/')),
+            None => (&self.files, path),
         }
     }
 
-    #[test]
-    fn other_owners_and_groups_are_not_trusted() {
-        if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "chown needs root");
-            return;
+    fn kind_in(&self, folder: &str, name: &str) -> rustix::io::Result<Option<FileType>> {
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(path, _)| path != folder) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            *last = Some((folder.to_owned(), self.files.open_plain(folder, flags)));
         }
-        let (_dir, root) = tree();
-        let (folder, file) = (root.join("a"), root.join("a/b/file"));
-        let shown = folder.display();
-        chown(&folder, Some(65534), None).unwrap();
-        assert_eq!(problem(&file), Some(format!("{shown} is not owned by root")));
-        chown(&folder, Some(0), Some(12345)).unwrap();
-        assert_eq!(problem(&file), None);
-        mode(&folder, 0o775);
-        assert_eq!(problem(&file), Some(format!("{shown} is writable by a group")));
-        chown(&folder, None, Some(0)).unwrap();
-        assert_eq!(problem(&file), None, "root's own group");
-        // Another user's link in a sticky folder is not trusted.
-        mode(&folder, 0o1777);
-        let link = root.join("a/link");
-        symlink("b", &link).unwrap();
-        assert_eq!(problem(&root.join("a/link/file")), None);
-        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-        let expected = format!("{} is not owned by root", link.display());
-        assert_eq!(problem(&root.join("a/link/file")), Some(expected));
-    }
-
-    #[test]
-    fn links_are_followed_and_where_they_lead_counts() {
-        let (_dir, root) = tree();
-        create_dir(root.join("c")).unwrap();
-        symlink("../a/./b", root.join("c/relative")).unwrap();
-        symlink(root.join("a/b"), root.join("c/absolute")).unwrap();
-        for name in ["relative", "absolute"] {
-            let path = root.join("c").join(name).join("file");
-            let found = open_trusted(&path).unwrap();
-            let (own, other) =
-                (rustix::fs::fstat(&found.fd).unwrap(), rustix::fs::stat(&path).unwrap());
-            assert_eq!(own.st_ino, other.st_ino);
-            assert_eq!(found.problem, None);
-            mode(&root.join("a"), 0o777);
-            let expected = format!("{} is writable by everyone", root.join("a").display());
-            assert_eq!(problem(&path), Some(expected));
-            mode(&root.join("a"), 0o755);
-        }
-        assert_eq!(problem(&root.join("a/../c/../a/b/file")), None);
-        symlink("loop", root.join("loop")).unwrap();
-        assert_eq!(open_trusted(&root.join("loop")).unwrap_err(), Errno::LOOP);
-        assert_eq!(open_trusted(&root.join("none")).unwrap_err(), Errno::NOENT);
-        assert_eq!(open_trusted(&root.join("a/b/file/x")).unwrap_err(), Errno::NOTDIR);
+        let (_, opened) = last.as_ref().ok_or(Errno::NOENT)?;
+        let opened = opened.as_ref().map_err(|error| *error)?;
+        let stat = statat(opened, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Some(FileType::from_raw_mode(stat.st_mode)))
     }
 }
+
+fn is_own(stat: &Stat) -> bool {
+    OWN_ROOTS.iter().any(|own| rustix::fs::stat(*own).is_ok_and(|own| is_same(&own, stat)))
+}
+
+/// A mount that is already there doesn't belong to the image: it has no links, and isn't free.
+impl Image for Rootfs {
+    fn at(&self, path: &str) -> At {
+        let found = match split(path).filter(|_| is_plain(path)) {
+            Some((folder, name)) => self.kind_in(folder, name),
+            None => self.files.open_plain(path, OFlags::PATH).map(|_| None),
+        };
+        match found {
+            Ok(Some(FileType::Symlink)) | Err(Errno::LOOP) => At::Link,
+            Err(Errno::NOENT) => At::Nothing,
+            Ok(_) | Err(_) => At::Something,
+        }
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let found = self.files.open_plain(path, flags).ok()?;
+        let target = readlinkat(found, "", Vec::new()).ok()?;
+        target.into_string().ok()
+    }
+
+    fn is_free(&self, folder: &str) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match self.files.open_plain(folder, flags) {
+            Ok(folder) => is_empty(&folder) == Ok(true),
+            Err(error) => error == Errno::NOENT,
+        }
+    }
+}
+
+// Creates folders, empty files and links in a container's root. They have the owner of
+// the folder that they lie in, and the same mode whatever the umask of the engine.
+
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+impl Root {
+    /// Makes a folder and its parents, mode 0755. Existing folders stay as they are.
+    pub fn make_folder(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let folder = OFlags::PATH | OFlags::DIRECTORY;
+        match self.open_in(path, folder) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let (parent, name) = split(path).ok_or(Errno::NOENT)?;
+        let parent = self.make_folder(parent)?;
+        match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return self.open_in(path, folder),
+            Err(error) => return Err(error),
+        }
+        // A process of another container could have replaced it by now, but only by a
+        // folder that it may write to anyway.
+        let made = open_made(&parent, name, OFlags::DIRECTORY)?;
+        hand_over(&made, &fstat(&parent)?, FOLDER_MODE)?;
+        Ok(made)
+    }
+
+    /// Makes an empty file and its folder, mode 0644, and never through a link.
+    /// Returns an `O_PATH` descriptor. Errors: `LOOP` for a link that leads nowhere.
+    pub fn make_file(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let (folder, name) = split(path).ok_or(Errno::INVAL)?;
+        let folder = self.make_folder(folder)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let made = match rustix::fs::openat(&folder, name, flags | OFlags::CLOEXEC, FILE_MODE) {
+            // The path itself led nowhere, so this name is a link.
+            Err(Errno::EXIST) => return Err(Errno::LOOP),
+            other => other?,
+        };
+        hand_over(&made, &fstat(&folder)?, FILE_MODE)?;
+        let opened = open_made(&folder, name, OFlags::PATH)?;
+        if is_same(&fstat(&opened)?, &fstat(&made)?) {
+            Ok(opened)
+        } else {
+            Err(Errno::LOOP)
+        }
+    }
+
+    /// Makes a symbolic link and its folder, in place of an older link; never through one.
+    /// Errors: `EXIST` where a file or folder has the name.
+    pub fn make_link(&self, path: &str, target: &str) -> rustix::io::Result<()> {
+        let (folder, name) = split(path).ok_or(Errno::INVAL)?;
+        let folder = self.make_folder(folder)?;
+        match readlinkat(&folder, name, Vec::new()) {
+            Ok(there) if there.as_bytes() == target.as_bytes() => return Ok(()),
+            Ok(_) => {}
+            Err(Errno::NOENT) => match symlinkat(target, &folder, name) {
+                Ok(()) => return hand_over_link(&folder, name),
+                // Another start was here since.
+                Err(Errno::EXIST) => return self.make_link(path, target),
+                Err(error) => return Err(error),
+            },
+            Err(Errno::INVAL) => return Err(Errno::EXIST),
+            Err(error) => return Err(error),
+        }
+        replace_link(&folder, name, target)
+    }
+}
+
+/// Opens what was made just now, but no link that has replaced it.
+fn open_made(folder: &OwnedFd, name: &str, kind: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = kind | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::empty())
+}
+
+/// The name of a link until it is in its place. The name is always the same, so that the
+/// next start finds what a killed start left.
+const TEMPORARY_LINK: &str = ".oci-decorator.link";
+/// How often another start may take the temporary link away.
+const LINK_TRIES: u32 = 16;
+
+/// Replaces a link atomically, so that the name exists at every moment.
+fn replace_link(folder: &OwnedFd, name: &str, target: &str) -> rustix::io::Result<()> {
+    for _ in 0..LINK_TRIES {
+        match symlinkat(target, folder, TEMPORARY_LINK) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                unlinkat(folder, TEMPORARY_LINK, AtFlags::empty())?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        hand_over_link(folder, TEMPORARY_LINK)?;
+        match renameat(folder, TEMPORARY_LINK, folder, name) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn hand_over_link(folder: &OwnedFd, name: &str) -> rustix::io::Result<()> {
+    let like = fstat(folder)?;
+    let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    match chownat(folder, name, Some(owner), Some(group), flags) {
+        // Without the right to change the owner, this process stays the owner. Another
+        // start may have taken a temporary link.
+        Err(Errno::PERM | Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets the owner and the mode of a new file or folder.
+fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
+    let own = fstat(new)?;
+    // First the mode: once another user owns the file, only root may change it.
+    if Mode::from_raw_mode(own.st_mode & 0o777) != mode {
+        fchmod(new, mode)?;
+    }
+    if (own.st_uid, own.st_gid) == (like.st_uid, like.st_gid) {
+        return Ok(());
+    }
+    let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
+    match fchown(new, Some(owner), Some(group)) {
+        // Without the right to change the owner, this process stays the owner.
+        Err(Errno::PERM) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

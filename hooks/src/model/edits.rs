@@ -204,35 +204,7 @@ impl Edits {
             None => Ok(()),
         }
     }
-}
 
-/// True if one of these sorted paths is the folder or lies in it.
-fn has_within(sorted: &[&str], folder: &str) -> bool {
-    if sorted.binary_search(&folder).is_ok() {
-        return true;
-    }
-    let within = format!("{}/", folder.trim_end_matches('/'));
-    let first = sorted.partition_point(|path| **path < *within);
-    sorted.get(first).is_some_and(|path| path.starts_with(&within))
-}
-
-/// True for `NAME=value`.
-pub fn is_variable(entry: &str) -> bool {
-    !entry.starts_with('=') && entry.contains('=') && !entry.contains('\0')
-}
-
-pub fn variable_name(entry: &str) -> &str {
-    entry.split_once('=').map_or(entry, |(name, _)| name)
-}
-
-fn sort_mounts(mounts: &mut [Mount]) {
-    // A sort needs memory even if the mounts are in order already.
-    if !mounts.is_sorted_by(|a, b| a.target <= b.target) {
-        mounts.sort_by(|a, b| a.target.cmp(&b.target));
-    }
-}
-
-impl Edits {
     /// Adds what only the other has. The first entry at a path stays. Of two values of a variable,
     /// the later one counts, as in CDI.
     pub fn append(&mut self, other: Self) {
@@ -275,6 +247,32 @@ impl Edits {
                 self.environment.push(entry);
             }
         }
+    }
+}
+
+/// True if one of these sorted paths is the folder or lies in it.
+fn has_within(sorted: &[&str], folder: &str) -> bool {
+    if sorted.binary_search(&folder).is_ok() {
+        return true;
+    }
+    let within = format!("{}/", folder.trim_end_matches('/'));
+    let first = sorted.partition_point(|path| **path < *within);
+    sorted.get(first).is_some_and(|path| path.starts_with(&within))
+}
+
+/// True for `NAME=value`.
+pub fn is_variable(entry: &str) -> bool {
+    !entry.starts_with('=') && entry.contains('=') && !entry.contains('\0')
+}
+
+pub fn variable_name(entry: &str) -> &str {
+    entry.split_once('=').map_or(entry, |(name, _)| name)
+}
+
+fn sort_mounts(mounts: &mut [Mount]) {
+    // A sort needs memory even if the mounts are in order already.
+    if !mounts.is_sorted_by(|a, b| a.target <= b.target) {
+        mounts.sort_by(|a, b| a.target.cmp(&b.target));
     }
 }
 

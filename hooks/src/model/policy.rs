@@ -148,13 +148,12 @@ impl Policy {
         files: &'a [VendorFile],
         request: &'a ContainerRequest,
     ) -> Option<&'a str> {
-        if let Some(by) = &request.possible_trigger {
-            return Some(by);
-        }
-        let flags = |file: &'a VendorFile| file.flags().iter().map(move |flag| (file, flag));
-        let mut flags = files.iter().flat_map(flags);
-        let found = flags.find(|(file, flag)| self.may_count(request, &file.name, flag))?;
-        Some(found.1)
+        let flag = |file: &'a VendorFile| {
+            let mut flags = file.flags().iter();
+            flags.find(|flag| self.may_count(request, &file.name, flag))
+        };
+        let trigger = request.possible_trigger.as_ref();
+        trigger.or_else(|| files.iter().find_map(flag)).map(String::as_str)
     }
 
     /// Whether this flag may ask for something that counts, in any reading of the request and for

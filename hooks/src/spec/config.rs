@@ -158,38 +158,24 @@ pub fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
 pub struct State {
     pub id: String,
     pub bundle: PathBuf,
-    /// An error is one only for a container that asks for something.
+    /// An error is one only for a container that asks for something: at the stage createContainer,
+    /// runtimes write 0 or 1.
     pub pid: Result<Pid>,
-}
-
-/// The bundle that a state names. Its other members are ignored: at the stage
-/// createContainer, runtimes write 0 or 1 for the process.
-/// Errors: not a state, or one without a bundle.
-pub fn bundle(text: &str) -> Result<PathBuf> {
-    bundle_of(&state_members(text)?)
-}
-
-fn state_members(text: &str) -> Result<RawObject<'_>> {
-    serde_json::from_str(text).map_err(|e| invalid_state(&format!("it is not valid JSON: {e}")))
-}
-
-fn bundle_of(members: &RawObject) -> Result<PathBuf> {
-    // Runtimes wrote "bundlePath" before version 1.0.0 of the specification.
-    let bundle = members.get("bundle").or_else(|| members.get("bundlePath"));
-    let bundle = bundle
-        .and_then(lossy_text)
-        .filter(|path| path.starts_with('/') && !path.contains('\0'))
-        .ok_or_else(|| invalid_state("\"bundle\" is not an absolute path"))?;
-    Ok(bundle.into_owned().into())
 }
 
 impl State {
     /// Errors: not a state, or one without a bundle.
     pub fn parse(text: &str) -> Result<Self> {
-        let members = state_members(text)?;
-        let bundle = bundle_of(&members)?;
-        let id = members.get("id").and_then(lossy_text).unwrap_or_default();
-        Ok(Self { id: id.into_owned(), bundle, pid: pid(members.get("pid")) })
+        let members: RawObject = serde_json::from_str(text)
+            .map_err(|e| invalid_state(&format!("it is not valid JSON: {e}")))?;
+        // Runtimes wrote "bundlePath" before version 1.0.0 of the specification.
+        let bundle = members.get("bundle").or_else(|| members.get("bundlePath"));
+        let bundle = bundle
+            .and_then(lossy_text)
+            .filter(|path| path.starts_with('/') && !path.contains('\0'))
+            .ok_or_else(|| invalid_state("\"bundle\" is not an absolute path"))?;
+        let id = members.get("id").and_then(lossy_text).unwrap_or_default().into_owned();
+        Ok(Self { id, bundle: bundle.into_owned().into(), pid: pid(members.get("pid")) })
     }
 }
 

@@ -1,7 +1,6 @@
 //! `nvidia-ctk system`: makes device nodes, and links to them by number, which systemd needs to
 //! name a device in a cgroup's rules.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, CWD};
@@ -12,6 +11,8 @@ use crate::cli::nvidia_ctk::{debug, warn};
 use crate::error::{exit, Error, Result};
 use crate::host::facts::field;
 use crate::host::Host;
+use crate::model::edits::Device;
+use crate::model::vendor::device_name;
 use crate::spec::options::{flag, value, Opt, ParsedArgs};
 
 // Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
@@ -44,6 +45,9 @@ pub fn links(words: &ParsedArgs) -> Result<u8> {
 pub fn nodes(words: &ParsedArgs) -> Result<u8> {
     Work::of(words).nodes()
 }
+
+/// The nodes of NVIDIA's drivers.
+const OURS: [&str; 3] = ["nvidia*", "nvidia-caps/*", "nvidia-caps-imex-channels/*"];
 
 struct Work<'a> {
     /// The folder that has `dev`.
@@ -115,28 +119,16 @@ impl<'a> Work<'a> {
     }
 
     fn found(&self) -> Result<Vec<Node>> {
-        let mut nodes = Vec::new();
-        for folder in ["", "nvidia-caps/", "nvidia-caps-imex-channels/"] {
-            let path = self.root.join("dev").join(folder);
-            let entries = match std::fs::read_dir(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                entries => entries.map_err(|e| Error::of_file("read", &path, &e))?,
-            };
-            for entry in entries.flatten() {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let is_ours = !folder.is_empty() || name.starts_with("nvidia");
-                let about = std::fs::symlink_metadata(entry.path());
-                let Some(about) = about.ok().filter(|a| is_ours && a.file_type().is_char_device())
-                else {
-                    continue;
-                };
-                nodes.push(Node {
-                    path: format!("{folder}{name}"),
-                    major: rustix::fs::major(about.rdev()),
-                    minor: rustix::fs::minor(about.rdev()),
-                });
-            }
+        if !self.root.is_dir() {
+            return Ok(Vec::new());
         }
+        let host = Host::open(&self.root)?;
+        let devices = OURS.iter().flat_map(|pattern| host.nodes(pattern));
+        let node = |device: Device| {
+            let path = device_name(&device.path).to_owned();
+            Node { path, major: device.major, minor: device.minor }
+        };
+        let mut nodes: Vec<Node> = devices.filter(|it| it.kind == 'c').map(node).collect();
         nodes.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(nodes)
     }
