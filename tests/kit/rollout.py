@@ -28,7 +28,7 @@ from kit.files import BOOKWORM, HostFiles, write_all
 from kit.media import image_of
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
-from provision.agent.prepare import maker
+from provision.agent.prepare import preparations
 from provision.agent.run import apply
 from provision.pin import Pin
 from provision.registry import parse_reference
@@ -362,7 +362,7 @@ def _apply(root: Path) -> dict[str, Any]:
     """Run the agent of a host, in a worker."""
     os.environ.pop("DOCKER_HOST", None)
     begun = time.monotonic()
-    result = apply(Run(root, load_desired(root, keep=True)), maker)
+    result = apply(Run(root, load_desired(root, keep=True)), preparations)
     outcomes = result.outcomes
     return {
         "root": root.name,

@@ -41,8 +41,8 @@ from provision.store.state import (
 _LOGIND = Path("run/systemd/seats")
 
 
-class Making(Protocol):
-    """The making of one artifact: ``provision.agent.prepare``."""
+class Preparation(Protocol):
+    """The preparation of one artifact, by ``provision.agent.prepare``."""
 
     def prepare(self) -> str:
         """Put the artifact into the store, and point the kernel's link to it; return the result."""
@@ -56,7 +56,7 @@ class Making(Protocol):
 
 
 # Gets driver, kernel and what was observed of the artifact.
-Maker = Callable[[str, str, KernelArtifact], Making]
+Preparations = Callable[[str, str, KernelArtifact], Preparation]
 
 
 @contextmanager
@@ -82,9 +82,9 @@ _OF_A_NEWER_ONE = frozenset({"build", "compile", DOES_NOT_LOAD, UntrustedError.r
 class Actions:
     """The actions of a run; the caller holds the host's lock, except for ``prepare``."""
 
-    def __init__(self, run: Run, maker: Callable[[], Maker]) -> None:
+    def __init__(self, run: Run, preparations: Callable[[], Preparations]) -> None:
         self.run = run
-        self._maker = maker
+        self._preparations = preparations
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""
@@ -113,11 +113,11 @@ class Actions:
         is_next = observed.is_live and action.kernel != observed.kernels.running
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
-            return self._maker()(action.driver, action.kernel, artifact).prepare()
+            return self._preparations()(action.driver, action.kernel, artifact).prepare()
 
     def _try(self, action: Action, observed: Observed) -> str:
         artifact = _artifact(observed, action)
-        return self._maker()(action.driver, action.kernel, artifact).try_stored()
+        return self._preparations()(action.driver, action.kernel, artifact).try_stored()
 
     def _unload(self, action: Action, observed: Observed) -> str:
         root = self.run.root

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from provision.agent.actions import Maker, failure_of, is_of_no_newer
+from provision.agent.actions import Preparations, failure_of, is_of_no_newer
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
 from provision.agent.use import choose, link, refuse_unsuitable, reject
@@ -180,7 +180,7 @@ class _Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """The making of one artifact, in place of the one that was observed."""
+    """The preparation of an artifact, in place of the one that was observed."""
 
     settings: Settings
     run: Run
@@ -427,7 +427,7 @@ class Prepare:
         return _Tried(entry.name)
 
     def try_stored(self) -> str:
-        """Try the artifact that the kernel uses, as ``Making`` says."""
+        """Try the artifact that the kernel uses, as ``Preparation`` says."""
         layout, kernel = self._layout, self.kernel
         entry = layout.entry(self.artifact.digest or "")
         tried = self._try(entry, load_manifest(entry))
@@ -494,8 +494,8 @@ class Prepare:
         return changes
 
 
-def maker(run: Run, held: ExitStack) -> Maker:
-    """Return what makes the artifacts of one run.
+def preparations(run: Run, held: ExitStack) -> Preparations:
+    """Return the preparations of one run: given what is observed of an artifact, its own.
 
     The connection to the engine, where one is opened, is closed with ``held``.
     """

@@ -19,7 +19,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-from provision.agent.actions import Actions, Maker
+from provision.agent.actions import Actions, Preparations
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.hold import settle
 from provision.agent.model import (
@@ -86,19 +86,21 @@ def plan_host(
     return observed, planned, status_of(desired, observed, planned, time=int(time.time()))
 
 
-def no_maker(_run: Run, _held: ExitStack) -> Maker:
-    """Stand for what makes artifacts where a run's mode allows none."""
+def no_preparations(_run: Run, _held: ExitStack) -> Preparations:
+    """Stand for preparations where a run's mode allows none."""
     raise AssertionError("This run makes no artifacts.")
 
 
-def apply(run: Run, maker: Callable[[Run, ExitStack], Maker] = no_maker) -> Result:
+def apply(
+    run: Run, preparations: Callable[[Run, ExitStack], Preparations] = no_preparations
+) -> Result:
     """Bring a host to its desired state.
 
     Every failure is recorded and part of the result; other drivers' actions go on. A caller that
     holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
 
     Args:
-        maker: Returns what makes artifacts, if the run makes any.
+        preparations: Returns those of a run, if its mode allows any.
     """
     with switching(run.root):
         for name in run.desired.drivers:
@@ -107,7 +109,7 @@ def apply(run: Run, maker: Callable[[Run, ExitStack], Maker] = no_maker) -> Resu
             if run.mode.extra_kernels:
                 _announce(layout, run)
     with ExitStack() as held:
-        work = _Apply(run, held, maker)
+        work = _Apply(run, held, preparations)
         is_builder = False
         while True:
             with switching(run.root):
@@ -185,9 +187,11 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Con
 
 
 class _Apply:
-    def __init__(self, run: Run, held: ExitStack, maker: Callable[[Run, ExitStack], Maker]) -> None:
+    def __init__(
+        self, run: Run, held: ExitStack, preparations: Callable[[Run, ExitStack], Preparations]
+    ) -> None:
         self.run = run
-        self.actions = Actions(run, cache(lambda: maker(run, held)))
+        self.actions = Actions(run, cache(lambda: preparations(run, held)))
         self.outcomes: list[Outcome] = []
         # Not repeated, however often the host is planned for.
         self.tried: set[Key] = set()

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from provision.agent.actions import Maker
+from provision.agent.actions import Preparations
 from provision.agent.desired import load_desired
 from provision.agent.model import Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.rollback import rollback, would_roll_back
@@ -357,7 +357,7 @@ def apply_command(
                 update=moves,
                 allow_downgrade=allow_downgrade,
             )
-            result = apply(Run(root, desired, mode, catalogues, usr), _maker)
+            result = apply(Run(root, desired, mode, catalogues, usr), _preparations)
             if timer:
                 from provision.agent.removal import collect  # noqa: PLC0415 - loads what builds
 
@@ -386,10 +386,10 @@ def apply_command(
     )
 
 
-def _maker(run: Run, held: ExitStack) -> Maker:
+def _preparations(run: Run, held: ExitStack) -> Preparations:
     from provision.agent import prepare  # noqa: PLC0415 - loads all that builds and pulls
 
-    return prepare.maker(run, held)
+    return prepare.preparations(run, held)
 
 
 def _code_at_boot(result: Result) -> int:

@@ -27,7 +27,7 @@ from kit.artifact import (
 )
 from kit.files import write
 from kit.host_tree import DRIVER, HostTree
-from provision.agent.actions import Maker
+from provision.agent.actions import Preparations
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.prepare import Prepare, settings_of
@@ -92,15 +92,15 @@ class Host(HostTree):
         """Run the agent once."""
         with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
-            return apply(Run(self.root, self.desired(), flags), self.maker)
+            return apply(Run(self.root, self.desired(), flags), self.preparations)
 
     def prepare(self, *extra_kernels: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
         with listening(self.hear):
             mode = Mode(extra_kernels=extra_kernels)
-            return apply(Run(self.root, self.desired(), mode), self.maker)
+            return apply(Run(self.root, self.desired(), mode), self.preparations)
 
-    def maker(self, run: Run, held: ExitStack) -> Maker:
+    def preparations(self, run: Run, held: ExitStack) -> Preparations:
         """Return what makes up artifacts, in place of builds."""
         settings = held.enter_context(settings_of(run).connected())
         return partial(Prepare, settings, run, resolve=self.resolve, obtain=self.obtain)
