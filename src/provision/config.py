@@ -610,11 +610,7 @@ class Config(Frozen):
 
 
 def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:
-    """Return the folders with driver folders; a driver in a later one masks an earlier one's.
-
-    Args:
-        configured: ``catalogue`` of provision.toml.
-    """
+    """Return the folders with driver folders; a driver in a later one masks an earlier one's."""
     return [shipped("driver_images"), *(in_root(root, folder) for folder in configured)]
 
 

@@ -82,13 +82,8 @@ def elf_machine(head: bytes) -> str | None:
 def elf_section(data: bytes | mmap, name: bytes) -> bytes:
     """Return a section of a 64-bit ELF file; only its headers and the section itself are read.
 
-    Args:
-        data: The whole file; a map of it, where it is large.
-
     Raises:
-        ValueError: It is not such a file, or has no such section.
-        struct.error: Its headers are cut off.
-        IndexError: Its headers are cut off.
+        ValueError, struct.error, IndexError: It is no such file, or has no such section.
     """
     if data[:4] != _MAGIC:
         raise ValueError("not an ELF file")

@@ -282,8 +282,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 def explain(program: Program, output: str, values: Mapping[str, str]) -> Explanation | None:
     """Return what a program's output means for us; None: nothing, and its last lines speak.
 
-    Args:
-        values: For the table's placeholders.
+    ``values`` are for the table's placeholders.
     """
     for row in _TABLE:
         if row.program == program and (found := re.search(row.pattern, output, re.MULTILINE)):

@@ -46,11 +46,8 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
     """Return where a path of a host lies, with each link resolved as that host itself would.
 
     Absolute links start at that root, and ``..`` does not climb above it. Missing parts stay as
-    they were named. For the running host's own root, nothing is resolved.
-
-    Args:
-        follow: Whether the last part is resolved too; not for reading, replacing or removing a
-            link itself.
+    they were named. For the running host's own root, nothing is resolved. To read, replace or
+    remove a link itself, don't ``follow`` the last part.
     """
     if root == Path("/"):
         return root / name
@@ -120,11 +117,8 @@ def state_of(path: Path) -> str:
 def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
     """Return the paths of a host that match a pattern, sorted, relative to its root.
 
-    They are paths of that host; ``in_root`` resolves them.
-
-    Args:
-        pattern: Relative to it; ``*``, ``?`` and ``[…]`` stand for names in one folder, hidden
-            ones included where the pattern's part begins with a dot.
+    ``in_root`` resolves them. ``*``, ``?`` and ``[…]`` stand for names in one folder, hidden ones
+    included where the pattern's part begins with a dot.
     """
     found = [PurePosixPath()]
     for part in PurePosixPath(pattern).parts:
@@ -378,10 +372,8 @@ def lock(
 ) -> Iterator[bool]:
     """Hold a lock on a file, however this process ends; yield whether that took a wait.
 
-    Args:
-        waiting: Reported before a wait.
-        path: The lock file; made if missing, and removed by ``remove_lock`` only.
-        limit: The longest wait in seconds; 0: no wait.
+    The file is made if missing, and removed by ``remove_lock`` only. ``waiting`` is reported before
+    a wait, which ends after ``limit`` seconds.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     waited = False
@@ -436,10 +428,8 @@ def remove_lock(path: Path) -> bool:
 def scratch(state: Path, name: str) -> Iterator[Path]:
     """Yield an empty folder of this user alone, removed afterwards or by the next run of any.
 
-    What killed runs left, which may be gigabytes, goes when the next one is made.
-
-    Args:
-        name: Another for what runs inside the block: a second process waits for the first.
+    What killed runs left, which may be gigabytes, goes when the next one is made. What runs inside
+    the block takes another name: a second process waits for the first.
     """
     folder = state / _SCRATCH / name
     waiting = f"Another process is at work in {folder}; waiting for it"

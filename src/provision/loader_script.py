@@ -73,8 +73,6 @@ def loader(
     Args:
         body: The text of ``templates/loader/load.sh``.
         manifest: The artifact's manifest, as JSON has it.
-        place: Where the artifact is.
-        identities: Those of its modules, by name.
         tag: A line by which a loader that is up to date is recognised.
         parameters: Parameters by module, as arguments of modprobe.
         without: Modules of the artifact that are neither loaded nor unloaded.
@@ -152,11 +150,7 @@ def in_order(modules: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def word(text: str) -> str:
-    """Return a text as one word of a shell line.
-
-    Raises:
-        ValueError: It holds a control character, such as a line's end.
-    """
+    """Return a text as one word of a shell line; a ``ValueError``: it holds a control character."""
     return shlex.quote(_printable(text))
 
 
@@ -199,10 +193,8 @@ def _dropped(node: Mapping[str, Any]) -> str:
 def pod_command(body: str, manifest: Mapping[str, Any], defaults: Sequence[str]) -> str:
     """Return the command that a GPU operator starts in a pod of the image.
 
-    Args:
-        body: The text of ``templates/loader/pod.sh``.
-        manifest: The artifact's manifest, as JSON has it.
-        defaults: Lines ``MODULE PARAMETER=VALUE`` with our own parameters.
+    ``body`` is ``templates/loader/pod.sh``; ``defaults`` are our parameters: ``MODULE
+    PARAMETER=VALUE``.
     """
     root = manifest["host"]["root"]
     pod = root["pod"]
@@ -241,15 +233,10 @@ def _firmware_folder(manifest: Mapping[str, Any]) -> str:
 
 
 def write_pod(out: Path, scripts: Path, tool: Tool) -> bool:
-    """Write the loader and the command of the driver pod into an image, if it is to have one.
+    """Write loader and command of the driver pod into an image; return if it is to have them.
 
-    Args:
-        out: The artifact, as the collector left it; the image has it as ``/opt``.
-        scripts: The folder with the texts of the scripts.
-        tool: Runs modinfo and readelf.
-
-    Returns:
-        Whether the recipe says what an operator starts.
+    ``out`` is the artifact as the collector left it, which the image has as ``/opt``; ``tool`` runs
+    modinfo and readelf.
     """
     manifest = json.loads((out / "driver/manifest.json").read_text())
     root = manifest["host"]["root"]

@@ -364,11 +364,7 @@ class Manifest(Frozen):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     def require(self, extra: Extra, image: str) -> None:
-        """Refuse an image that was built without an extra.
-
-        Raises:
-            NotFoundError: It was.
-        """
+        """Refuse an image that was built without an extra."""
         reason = self.left_out.get(extra)
         if reason is None:
             return

@@ -90,11 +90,7 @@ def require_trusted(path: Path) -> None:
 
 
 def open_folder(path: Path, *, create: bool = False) -> int:
-    """Open a folder; a link on its path that another user made is an error, as ``ELOOP``.
-
-    Args:
-        create: Whether folders that are missing are made.
-    """
+    """Open a folder, or make it; a link of another user on its path is an error: ``ELOOP``."""
 
     def refuse(step: Path, status: os.stat_result) -> None:
         if stat.S_ISLNK(status.st_mode) and not is_own(status):

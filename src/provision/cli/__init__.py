@@ -154,11 +154,7 @@ def group(*, verbose: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run ``provision`` and exit.
-
-    Args:
-        arguments: The command line without the program's name; None: this process's own.
-    """
+    """Run ``provision`` and exit; without arguments, with those of this process."""
     signal.signal(signal.SIGTERM, _terminate)
     # Modes are set, never inherited: a driver's files are for all users to read, and for none but
     # this one to write. What is for this user alone is made so by name.

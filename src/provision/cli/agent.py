@@ -219,11 +219,7 @@ def plan_command(
 
 
 def _chosen(names: tuple[str, ...], observed: Observed) -> set[str]:
-    """Return the drivers that are named, all if none is.
-
-    Raises:
-        NotFoundError: provision.toml names none of this name, and none is installed.
-    """
+    """Return the drivers that are named, all if none is."""
     known = set(observed.drivers)
     for name in names:
         if name not in known:

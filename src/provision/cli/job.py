@@ -83,11 +83,7 @@ class PasswordSource:
         return self.password_file is not None or self.password_fd is not None
 
     def read(self, question: str, *, confirm: bool = False) -> bytes:
-        """Return the password.
-
-        Raises:
-            NotFoundError: The file can't be read.
-        """
+        """Return the password."""
         if self.password_file is not None:
             return read_password(self.password_file)
         if self.password_fd is not None:
@@ -118,8 +114,7 @@ class KeyOptions(PasswordSource):
     def signer(self, settings: Settings, asked: list[bytes] | None = None) -> Signer:
         """Return the signer with the key of the options, or else with that of provision.toml.
 
-        Args:
-            asked: Gets the password, if one is read.
+        ``asked`` gets the password, if one is read.
         """
 
         def ask() -> bytes:

@@ -49,10 +49,9 @@ class ArtifactSource:
         return parse_reference(f"{where}/{driver}")
 
     def unpack(self, image: str, folder: Path) -> Manifest:
-        """Unpack an image's artifact into a new folder, verify it, and sign it as hosts do.
+        """Unpack the artifact of a registry's or the engine's image into a new folder.
 
-        Args:
-            image: A name that begins with a registry's host, or one of the engine's.
+        It is verified there, and signed as hosts do.
         """
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
@@ -156,11 +155,7 @@ def images_of(
     *,
     is_one_distro: bool = True,
 ) -> list[HostTag]:
-    """Return the tags of a registry's images of one version, for the named kernels or all.
-
-    Raises:
-        NotFoundError: There is none, or none for one of the kernels.
-    """
+    """Return the tags of a registry's images of one version, for the named kernels or all."""
     recipe = source.settings.catalogue.entry(driver).recipe
     flavour = choice.flavour
     if flavour is None or flavour == AUTO:

@@ -251,8 +251,7 @@ def export_sysext(
 ) -> tuple[Path, list[Manifest]]:
     """Make the extension of a driver in a new folder; return it, and what it has.
 
-    Args:
-        requests: Its artifacts: requests for them, or names of their images.
+    Artifacts are requested, or are those of the images that are named.
     """
     target = folder / f"{extension_name(driver)}.raw"
     with scratch(source.settings.state, "export") as work:

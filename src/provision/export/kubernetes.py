@@ -71,11 +71,7 @@ def node_pod(
     grace_s: int,
     pull_secret: str | None,
 ) -> Document:
-    """Return the specification of a pod that serves its node.
-
-    Args:
-        selector: Labels of its nodes, besides the system.
-    """
+    """Return the specification of a pod that serves a node with the labels of ``selector``."""
     spec: Document = {
         # It never talks to the API server.
         "automountServiceAccountToken": False,
@@ -183,10 +179,8 @@ def beside_kmm(
 ) -> Agent:
     """Return an agent that gives nodes the user space of a driver whose modules KMM loads.
 
-    KMM labels the nodes on which it has loaded them; there the agent finds nothing to load.
-
-    Args:
-        namespace: The namespace of KMM's ``Module``.
+    KMM labels the nodes on which it has loaded those of its ``Module`` in a namespace; there the
+    agent finds nothing to load.
     """
     # JSON's text is TOML's, too.
     address, version, flavour = map(
@@ -403,9 +397,7 @@ def pod_files(
 ) -> dict[str, list[Document]]:
     """Return what runs the images of a driver as driver pods: documents by name of their file.
 
-    Args:
-        address: The cluster's registry; None: that of provision.toml.
-        plain: Whether the cluster has no operator, so that each kernel needs a DaemonSet.
+    In a ``plain`` cluster, which has no operator, each kernel needs a DaemonSet.
     """
     recipe = source.settings.catalogue.entry(driver).recipe
     root, _ = pod_of(driver, recipe.host.root)
@@ -430,10 +422,7 @@ def operator_documents(
     """Return the operator's Helm values, and the object that names the driver, by file name.
 
     The operator runs a pod for each kernel and distro of the nodes, and finds the images by their
-    tags.
-
-    Args:
-        version: As which version the operator finds it.
+    tags, in which ``version`` is.
     """
     check_name("name of the driver", driver)
     folder, _, image = repository.name.rpartition("/")
@@ -565,11 +554,8 @@ def kmm_files(
 ) -> dict[str, list[Document]]:
     """Return what a cluster with KMM needs for a driver: documents by the name of their file.
 
-    Args:
-        address: The cluster's registry; None: that of provision.toml.
-        image: The image whose manifest is read; None: one of the registry's.
-        agent: Image of the agent that gives nodes the user space; None: they get none.
-        keys: The public keys that nodes trust, by file name.
+    ``image`` is the one whose manifest is read, else one of the registry's; ``agent`` that of the
+    agent which gives nodes the user space, else they get none.
     """
     repository = source.repository(driver, address)
     kernels = choice.kernels
@@ -601,11 +587,9 @@ def module_document(
     options: KmmOptions,
     parameters: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Document:
-    """Return the ``Module`` of a driver.
+    """Return the ``Module`` of a driver, with an image for each of the kernels.
 
-    Args:
-        kernels: Releases, each with an image of its own.
-        parameters: By module; KMM passes only those of the module that is loaded last.
+    Of the parameters by module, KMM passes only those of the module that is loaded last.
     """
     driver = manifest.pin.driver.name
     check_name("name of the driver", driver)

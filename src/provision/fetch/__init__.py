@@ -71,12 +71,9 @@ T = TypeVar("T")
 
 
 def download(url: str, *, sha256: str, destination: Path, limit: int = LARGEST) -> bool:
-    """Download a file with a known sha256.
+    """Download a file with a known sha256; return whether that was needed.
 
     The file appears under its name only when it is complete and its checksum is right.
-
-    Returns:
-        Whether it was downloaded; an existing file with this checksum stays.
     """
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
@@ -180,11 +177,7 @@ def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:
 
 
 def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
-    """Download a file with a signature in ``URL.sig``.
-
-    Args:
-        keyring: File with the keys that may sign it, in OpenPGP's binary form.
-    """
+    """Download a file with a signature in ``URL.sig``; the keyring is in OpenPGP's binary form."""
     with tempfile.TemporaryDirectory(dir=destination.parent) as folder:
         draft, signature = Path(folder, "file"), Path(folder, "signature")
         download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNATURE)
@@ -217,11 +210,7 @@ class TroubleError(Exception):
 
 
 def retried(url: str, attempt: Callable[[], T], *, patient: bool = True) -> T:
-    """Return the result of an attempt; after connection trouble, pause and try again.
-
-    Args:
-        attempt: Raises ``TroubleError`` if a repetition may help.
-    """
+    """Return the result of an attempt; after a ``TroubleError``, pause and try again."""
     pauses = [_PAUSE * 2**number for number in range(_ATTEMPTS - 1)] if patient else []
     for pause in pauses:
         try:
@@ -340,11 +329,7 @@ def _check_status(url: str, response: requests.Response) -> None:
 
 
 def content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
-    """Yield a response's content, never more than the limit.
-
-    Raises:
-        TroubleError: The transfer ended early.
-    """
+    """Yield a response's content, never more than the limit; a ``TroubleError``: it ended early."""
     expected = length(response)
     received = 0
     if expected is not None and expected > limit:

@@ -257,12 +257,7 @@ def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force:
 def choose_kernels(
     names: Sequence[str], listed: Mapping[str, tuple[str, ...] | None]
 ) -> list[Column]:
-    """Return the selected kernels by distro, the newest first.
-
-    Args:
-        names: As ``Selection.kernels``.
-        listed: As ``Offers.kernels``.
-    """
+    """Return the selected kernels among those that are ``listed``, by distro, the newest first."""
     chosen: dict[str, list[str]] = {distro: [] for distro in listed}
     problems = []
     for name in names:
@@ -338,10 +333,8 @@ def choose_rows(
 ) -> list[Row]:
     """Return the selected drivers, flavours and versions, in this order.
 
-    A driver that has none of the flavours is included with its default one.
-
-    Args:
-        columns: The kernels: ``latest`` stands for what a host with each of them would install.
+    A driver that has none of the flavours is included with its default one. ``latest`` stands for
+    what a host with each of the kernels would install.
     """
     rows: list[Row] = []
     used_flavours: set[str] = set()

@@ -202,11 +202,7 @@ def build_cells(
 ) -> Outcome:
     """Get a result for every cell that has none, or push every cell that the registry lacks.
 
-    Args:
-        folder: Of the results; one run at a time uses it.
-
-    Raises:
-        InUseError: Another run uses the folder.
+    One run at a time uses the folder of the results (``InUseError``).
     """
     waiting = f"Another run writes to {folder}"
     with lock(folder / "lock", waiting=waiting, limit=0), TemporaryDirectory() as pins:

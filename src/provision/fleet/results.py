@@ -131,10 +131,8 @@ def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 
 def failed_result(cell: Cell, error: Mapping[str, Any], *, digest: str | None) -> Result:
     """Return the result of a cell that ended with an error, given as JSON has it.
 
-    Args:
-        digest: Of its Pin; None: deciding that failed.
-
-    A driver that excludes the kernel itself, as a dkms.conf can, is unsupported; it has not failed.
+    Without the digest of a Pin, deciding that failed. A driver that excludes the kernel itself, as
+    a dkms.conf can, is unsupported; it has not failed.
     """
     document = {
         "digest": digest,

@@ -97,11 +97,9 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Parse an image's name.
+    """Parse an image's name: ``host[:port]/name[:tag][@sha256:…]``, or ``oci:FOLDER/name…``.
 
-    Args:
-        text: ``host[:port]/name[:tag][@sha256:…]``, or ``oci:FOLDER/name[:tag][@sha256:…]``;
-            without tag and digest, the tag is ``latest``.
+    Without tag and digest, the tag is ``latest``.
     """
     name, at, digest = text.partition("@")
     if at and ("/" in digest or "/" not in name) and not text.startswith(FOLDER):
@@ -187,11 +185,8 @@ class HostTag:
 def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
     """Return the parts of a tag; None if it is not one that hosts look for.
 
-    They are a guess: only the image's signature is trusted.
-
-    Args:
-        flavours: The driver's flavours, if they are known; other names count as part of the
-            version.
+    They are a guess: only the image's signature is trusted. Names that are not among the driver's
+    flavours count as part of the version.
     """
     if tag.endswith(KMM_SIGNED):
         return None
@@ -215,17 +210,10 @@ _WITHOUT_MINOR = frozenset({"rhel", "rocky", "ol"})
 
 
 def operator_tags(version: str, kernel: str, distro: str) -> tuple[str, str]:
-    """Return the tags by which NVIDIA's GPU Operator finds a driver for one kernel.
+    """Return the tags by which NVIDIA's GPU Operator finds a driver: of the version, of its branch.
 
     Its own images are ``driver:<version or branch>-<kernel>-<distro>``, with the kernel as Node
-    Feature Discovery writes it in a label.
-
-    Args:
-        version: What the admin gives the operator as version; the branch is its first number.
-        distro: Id and version of its distro, such as ``debian:12``.
-
-    Returns:
-        That of the version, and that of its branch.
+    Feature Discovery writes it in a label. The branch is the version's first number.
     """
     name, _, release = distro.partition(":")
     system = name + (release.partition(".")[0] if name in _WITHOUT_MINOR else release)
@@ -335,11 +323,7 @@ class Index(Foreign):
     manifests: tuple[Descriptor, ...] = Field(max_length=_MOST_MANIFESTS)
 
     def of(self, architecture: str, name: str) -> Descriptor:
-        """Return the image for an architecture.
-
-        Args:
-            architecture: As ``uname -m`` prints it.
-        """
+        """Return the image for an architecture, which is named as by ``uname -m``."""
         for one in self.manifests:
             known = MACHINE_OF_GO.get(one.platform.architecture)
             if known == architecture and one.platform.os in {"linux", ""}:

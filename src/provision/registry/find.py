@@ -164,13 +164,8 @@ def read_image(
 ) -> ArtifactImage:
     """Return the image of a client's reference, once its signature was examined.
 
-    Args:
-        architecture: As ``uname -m`` prints it; it selects an image of an index.
-        examine: Verifies the signature of a manifest with this digest; None if none is required.
-
-    Raises:
-        NotFoundError: The registry does not have it, or not for this architecture.
-        UntrustedError: It lacks the required signature.
+    The architecture (``uname -m``) selects an image of an index. ``examine`` verifies the signature
+    of a manifest with this digest; without it, none is required.
     """
     name = str(client.reference)
     content, manifest = _manifest(client, architecture)
@@ -252,16 +247,9 @@ def unpack_layers(
 ) -> int:
     """Download an image's layers, the last first, and unpack each after its digest was compared.
 
-    Their order does not matter: no file of an artifact is in two of them.
-
-    Args:
-        folder: Folder for the layers; nothing stays in it.
-        unpack: Unpacks a tar stream; it is called once a layer.
-        is_complete: Whether the content of the other layers is there already; called once the last
-            one is unpacked.
-
-    Returns:
-        The bytes of the layers that were downloaded.
+    Their order does not matter: no file of an artifact is in two of them. Once the last one is
+    unpacked, ``is_complete`` says whether the content of the others is there already. Returns how
+    many bytes were downloaded, of which nothing stays in the folder.
     """
     report(Note(f"Pulling {image.reference}"))
     digest, manifest = str(image.reference.digest), image.manifest
@@ -353,9 +341,8 @@ def tag_of(pin: Pin) -> HostTag:
 def host_reference(settings: Settings, pin: Pin, given: str | None = None) -> str | None:
     """Return the reference by which hosts find the artifact of a Pin; None: no place is known.
 
-    Args:
-        given: A whole reference, which is returned, or ``oci:FOLDER``; None: the registry of
-            provision.toml.
+    A whole reference that is given is returned; ``oci:FOLDER`` stands in the place of the registry
+    of provision.toml.
     """
     if given is not None and not (given.startswith(FOLDER) and ":" not in given[len(FOLDER) :]):
         return given
@@ -394,13 +381,8 @@ def examine(
 ) -> ArtifactImage:
     """Return an image of a registry that this host may install, without downloading a layer.
 
-    Args:
-        driver: The driver, whose image has the tag by which hosts find it; None: the image may have
-            any name, and the rules for the repository's last part count.
-
-    Raises:
-        NotFoundError: The registry does not have it.
-        UntrustedError: It has no trusted signature, or its name does not match its Pin.
+    The image of a driver that is named has the tag by which hosts find it. Else it may have any
+    name, and the rules for the repository's last part count.
     """
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
@@ -479,15 +461,9 @@ def find_in_registries(
 ) -> ArtifactImage | None:
     """Return the image of a query from the first of a host's registries that has it.
 
-    Returns:
-        The image; None: no registry has it, or none answers, and the host may build.
-
-    Raises:
-        MissingArtifactError: No registry has it, and the host never builds.
-        UntrustedError: Registries have it, but none with a trusted signature.
-        UnreachableError: A registry does not answer, and the host never builds.
-        DeniedError: A registry refuses this host, and the host never builds.
-        ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
+    None: no registry has it, or none answers, and the host may build. If the host never builds,
+    these are errors. That no registry has it with a trusted signature always is one
+    (``UntrustedError``).
     """
     offered: dict[str, None] = {}
 

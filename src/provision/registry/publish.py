@@ -107,9 +107,6 @@ def publish(
 ) -> tuple[Pushed, SignedImage | None]:
     """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
-    Args:
-        name: ``registry/name:tag``, or ``oci:FOLDER/name:tag``.
-
     Raises:
         PinTagConflictError: The registry has another image of this Pin that is signed, or neither
             is to be signed; nothing was pushed.
@@ -178,14 +175,9 @@ def _published(
 ) -> str | None:
     """Return the digest of an image that a repository has already; None: it has to be pushed.
 
-    Who may write there can copy the labels of an image: what will be signed is pushed again, unless
-    a trusted key has signed it. It replaces an image without a signature.
-
-    Args:
-        labels: The image's, of which one is of its build alone.
-
-    Raises:
-        PinTagConflictError: It has another image of this Pin.
+    Who may write there can copy the labels of an image, of which one is of its build alone: what
+    will be signed is pushed again, unless a trusted key has signed it. It replaces an image without
+    a signature.
     """
     digest = find_digest(client, pin_tag(pin.digest))
     if digest is None or (signer is not None and not _has_signature(client, digest)):
@@ -209,12 +201,7 @@ def _name_licences(labels: Mapping[str, str], name: str) -> None:
 
 
 def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushed:
-    """Copy an image with its signatures from a registry or folder to another.
-
-    Args:
-        image: The image; its signature was verified.
-        name: As ``publish``.
-    """
+    """Copy an image, once verified, with its signatures from a registry or folder to another."""
     source, client = image.client, _writable(settings, name, connect)
     digest = str(image.reference.digest)
     report(Note(f"Copying {image.reference} to {name}"))
@@ -245,11 +232,7 @@ def sign_image(
 ) -> SignedImage:
     """Sign an image of a registry, with the facts of its Pin; the Pin's tag then leads to it.
 
-    Args:
-        reference: The image; by its digest if the registry must not decide what is signed.
-
-    Raises:
-        PinTagConflictError: The registry has another image of its Pin.
+    It is named by its digest if the registry must not decide what is signed.
     """
     client = connected(settings, reference)
     image = read_image(client, machine(settings.root))
@@ -274,11 +257,8 @@ def last_serial(settings: Settings, client: Repository, pin: Pin, signer: Signer
 def next_serial(settings: Settings, last: int = 0) -> int:
     """Return the serial of the next signature: the time, or more than every one before.
 
-    A host takes none that is less than one it has had, and this clock may have been set back, or
-    be behind that of another builder.
-
-    Args:
-        last: The serial of the image that is replaced.
+    A host takes none that is less than one it has had, such as that of the replaced image, and this
+    clock may have been set back, or be behind that of another builder.
     """
     path = settings.state / "last-serial"
     with lock(settings.state / "locks" / "serial"):
@@ -314,12 +294,9 @@ def _sign(
 def set_pin_tag(client: Writable, pin: Pin, digest: str, *, is_signed: bool = False) -> str:
     """Make the tag of a Pin lead to an image that the registry has; return the tag.
 
-    Args:
-        is_signed: Whether it will be signed. Then it replaces an image without a signature, which a
-            builder left that ended between push and signature, or that signs nothing.
-
-    Raises:
-        PinTagConflictError: It leads to another image, and is not moved.
+    One that will be signed replaces an image without a signature, which a builder left that ended
+    between push and signature, or that signs nothing. No other is replaced
+    (``PinTagConflictError``).
     """
     tag = pin_tag(pin.digest)
     found = find_digest(client, tag)
@@ -368,14 +345,10 @@ def set_operator_tags(client: Writable, pin: Pin, labels: Mapping[str, str], dig
 def retag_existing(
     settings: Settings, client: Writable, pin: Pin, signer: Signer | None
 ) -> str | None:
-    """Make the tag of a client's reference lead to the registry's image of a Pin.
+    """Make the tag of a client's reference lead to the image of a Pin; return its digest.
 
-    Args:
-        settings: The host; its [trust] counts, and the public half of the key that signs.
-        signer: Signs the images that are pushed here; None: nothing is signed.
-
-    Returns:
-        The digest of its manifest; None: no trusted key has signed it.
+    None: no trusted key has signed it. [trust] counts, and the public half of the key that signs;
+    without a signer, nothing is signed here.
     """
     tag = pin_tag(pin.digest)
     content = client.manifest(tag)
@@ -412,8 +385,7 @@ def _keys(
 def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
     """Return the signer of the images that this host builds and pushes.
 
-    Args:
-        password: Asks for the password of the key; None: the file that provision.toml names.
+    Without ``password``, which asks for it, the password is in the file that provision.toml names.
     """
     registry = settings.config.registry
     if registry.sign_key is None:

@@ -358,8 +358,7 @@ class Registry:
     def options(self, side: str) -> Iterator[list[str]]:
         """Yield the options that reach it as the source (``src``) or target (``dest``) of a copy.
 
-        Args:
-            side: One of these, or empty for other commands.
+        Other commands know no sides: ``side`` is empty.
         """
         prefix = f"--{side}-" if side else "--"
         found = [f"{prefix}authfile={self.auth_file}"] if self.auth_file else []

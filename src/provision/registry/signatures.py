@@ -210,11 +210,9 @@ class TokenSigner:
 
 
 def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Signer:
-    """Return a signer with a private key.
+    """Return a signer with a private key: its file, or a PKCS#11 URI without a PIN.
 
-    Args:
-        key: Its file, or a PKCS#11 URI without a PIN.
-        password: Returns the password; called for an encrypted file and for tokens.
+    ``password`` is called for an encrypted file and for tokens.
     """
     if not key.startswith(URI_SCHEME):
         return open_private_key(Path(key), password)
@@ -237,9 +235,7 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
 def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
     """Make a pair of keys, ``PREFIX.key`` (mode 0600) and ``PREFIX.pub``; return their files.
 
-    Args:
-        prefix: Path without suffix; existing files are never replaced.
-        password: Encrypts the private key; None: it is not encrypted.
+    Existing files are never replaced. Without a password, the private key is not encrypted.
     """
     if prefix.name in {"", ".."}:
         raise UsageError(
@@ -265,11 +261,7 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
 
 
 def open_private_key(path: Path, password: Password) -> FileSigner:
-    """Return a signer with the private key of a file.
-
-    Args:
-        password: Returns the password; called for an encrypted file.
-    """
+    """Return a signer with the private key of a file; an encrypted one takes the password."""
     try:
         data = _key_bytes(path)
     except FileNotFoundError as error:
@@ -371,11 +363,7 @@ def read_password(path: Path) -> bytes:
 
 
 def password_line(stream: IO[bytes]) -> bytes:
-    """Return the first line of a stream, without its end.
-
-    Raises:
-        ValueError: It is empty, or longer than OpenSSL reads.
-    """
+    """Return the first line of a stream; a ``ValueError``: it is empty, or OpenSSL reads less."""
     line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
     if not line:
         raise ValueError("it has no bytes")
@@ -459,15 +447,10 @@ def verify_signature(
     *,
     oldest: int = 0,
 ) -> VerifiedSignature:
-    """Return the newest good signature of an image.
+    """Return the newest good signature of an image's manifest, with the required facts.
 
-    Args:
-        digest: Digest of the image's manifest.
-        required: The required facts, by names of ``Facts``.
-        oldest: The lowest accepted serial.
-
-    Raises:
-        UntrustedError: No signature counts; its details say why for each.
+    Without one, the details of the ``UntrustedError`` say why for each. ``oldest`` is the lowest
+    accepted serial.
     """
     complaints: list[str] = []
     good: list[VerifiedSignature] = []
