@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -30,7 +29,6 @@ from provision.export.kubernetes import (
     Document,
     KmmOptions,
     PodOptions,
-    check_name,
     check_output,
     documents,
     kmm_files,
@@ -43,10 +41,6 @@ from provision.export.kubernetes import (
 from provision.files import sha256_file, write_atomic
 from provision.registry.find import TrustOverride
 
-# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-_LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
-
 
 @click.group("export", cls=options.Group)
 def export() -> None:
@@ -57,7 +51,7 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+        if not equals or not key:
             raise UsageError(
                 f"'{text}' is not a Kubernetes label with a value.",
                 resolution="Write it as LABEL=VALUE:"
@@ -65,14 +59,6 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
             )
         pairs[key] = value
     return pairs
-
-
-def _namespace(default: str) -> Any:  # noqa: ANN401 - as option
-    def checked(name: str) -> str:
-        check_name("namespace", name)
-        return name
-
-    return option("--namespace NAME", "Namespace of the objects.", checked, default=default)
 
 
 def _new_folder(folder: Path | None) -> Path | None:
@@ -130,7 +116,7 @@ def kmm(
             "--regexp EXPRESSION",
             "Regular expression in Go's syntax for the releases of other kernels.",
         ),
-        namespace=_namespace("default"),
+        namespace=option("--namespace NAME", "Namespace of the objects.", default="default"),
         selector=_selectors,
         pull_secret=_pull_secret,
         sign_key=option("--sign-key NAME", "Secret with the key; KMM then signs the modules."),
@@ -224,7 +210,7 @@ def driver_pod(
     ),
     pod: PodOptions = options.group(
         PodOptions,
-        namespace=_namespace("provision"),
+        namespace=option("--namespace NAME", "Namespace of the objects.", default="provision"),
         selector=_selectors,
         pull_secret=_pull_secret,
     ),
@@ -257,7 +243,7 @@ def daemonset(
         "--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True
     ),
     keys: Mapping[str, str] = _keys,
-    namespace: str = _namespace("provision"),
+    namespace: str = option("--namespace NAME", "Namespace of the objects.", default="provision"),
     selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option(
         "--pull-secret NAME", "Secret for pulling the agent's image and the drivers."

@@ -42,18 +42,8 @@ from provision.registry.signatures import load_keys
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
 Document: TypeAlias = dict[str, Value]
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # Characters that YAML escapes and JSON does not: https://yaml.org/spec/1.2.2/ section 5.1.
 _UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-
-
-def check_name(what: str, name: str) -> None:
-    """Do nothing, unless Kubernetes would refuse a name of an object."""
-    if not _DNS_LABEL.fullmatch(name):
-        raise UsageError(
-            f"The {what}, '{name}', can't be a name in Kubernetes.",
-            resolution="It takes lower case letters, digits and '-', and 63 of them at most.",
-        )
 
 
 def privileged_namespace(name: str) -> Document:
@@ -109,12 +99,9 @@ def daemonset(
 def to_yaml(*documents: Document) -> str:
     """Return documents as one stream of YAML, each of them as JSON."""
     # kubectl reads a file that begins with a brace as JSON alone.
-    return "".join(f"---\n{_json(one)}\n" for one in documents)
-
-
-def _json(document: Document) -> str:
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    return _UNPRINTED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+    texts = (json.dumps(one, indent=2, ensure_ascii=False) for one in documents)
+    stream = "".join(f"---\n{text}\n" for text in texts)
+    return _UNPRINTED.sub(lambda one: f"\\u{ord(one[0]):04x}", stream)
 
 
 def check_output(folder: Path) -> None:
@@ -150,8 +137,6 @@ _CAPABILITIES = (
 )
 # https://kubernetes.io/docs/concepts/configuration/configmap/#configmap-object
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-# What no name of an image has is left out; the registry decides about the rest.
-_IMAGE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._/:@\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +247,6 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
 
 def documents(agent: Agent) -> list[Document]:
     """Return everything that a cluster needs, in the order in which it is applied."""
-    for part in (agent.pull_secret or "x").split("."):
-        check_name("part of the secret's name", part)
-    if not _IMAGE.fullmatch(agent.image):
-        raise UsageError(
-            f"'{agent.image}' is not the name of an image.",
-            resolution="Name the agent's image as nodes pull it: registry.example/agent:1",
-        )
     labels: Document = {"app.kubernetes.io/name": NAME}
     files = {"provision.toml": agent.config, **agent.keys}
     # Many may read a ConfigMap, such as all that only look at a cluster.
@@ -424,7 +402,6 @@ def operator_documents(
     The operator runs a pod for each kernel and distro of the nodes, and finds the images by their
     tags, in which ``version`` is.
     """
-    check_name("name of the driver", driver)
     folder, _, image = repository.name.rpartition("/")
     spec: Document = {
         "driverType": "gpu",
@@ -460,7 +437,6 @@ def daemonset_documents(
     options: PodOptions,
 ) -> list[Document]:
     """Return a DaemonSet for each kernel, for clusters without an operator."""
-    check_name("name of the driver", driver)
     return [
         privileged_namespace(options.namespace),
         *(
@@ -512,13 +488,6 @@ def _daemonset(
 # KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
-# KMM puts the names of a Module and its namespace into labels, and its webhook refuses every Module
-# whose names are longer together. 2.6.0:
-# https://github.com/kubernetes-sigs/kernel-module-management/blob/v2.6.0/internal/webhook/module.go
-# (maxCombinedLength). Later versions allow 41.
-_LONGEST_NAMES = 40
-# Syntax that Go does not have: https://github.com/google/re2/wiki/Syntax
-_NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]|[*+?}]\+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,13 +561,6 @@ def module_document(
     Of the parameters by module, KMM passes only those of the module that is loaded last.
     """
     driver = manifest.pin.driver.name
-    check_name("name of the driver", driver)
-    if len(driver) + len(options.namespace) > _LONGEST_NAMES:
-        raise UsageError(
-            f"'{driver}' and the namespace '{options.namespace}' have more than {_LONGEST_NAMES}"
-            " characters together, which KMM refuses.",
-            resolution="Take a namespace with a shorter name: --namespace drivers",
-        )
     architecture = names_of(manifest.pin.kernel.architecture).go
     selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
     container: Document = {"imagePullPolicy": "IfNotPresent"}
@@ -671,7 +633,6 @@ def _mappings(
         _mapping("literal", one, str(repository.with_tag(tag(one))), options) for one in kernels
     ]
     if options.regexp is not None:
-        _check_regexp(options.regexp)
         # KMM's placeholder is not valid in a tag, so it is inserted afterwards.
         text = tag("0.KERNEL").replace("-0.KERNEL.", f"-{_KERNEL}.")
         image = f"{repository.with_tag('')}:{text}"
@@ -682,20 +643,6 @@ def _mappings(
             resolution="Name some: --kernel RELEASE, or --regexp EXPRESSION.",
         )
     return found
-
-
-def _check_regexp(text: str) -> None:
-    try:
-        re.compile(text)
-        wrong = "Go's expressions have no such part" if _NOT_RE2.search(text) else None
-    except re.error as error:
-        wrong = str(error)
-    if wrong:
-        raise UsageError(
-            f"'{text}' is no expression that KMM takes: {wrong}.",
-            resolution="Write it as https://github.com/google/re2/wiki/Syntax has it, such as"
-            r" '^6\.1\.0-[0-9]+-amd64$'.",
-        )
 
 
 def _mapping(field: str, kernel: str, image: str, options: KmmOptions) -> Document:

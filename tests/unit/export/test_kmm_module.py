@@ -130,12 +130,6 @@ def test_kernels_by_an_expression(manifest: Manifest) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["(", "(?=a)", "(a)\\1", "a++", "(?P=x)"])
-def test_an_expression_that_go_does_not_take_is_refused(manifest: Manifest, text: str) -> None:
-    with pytest.raises(UsageError):
-        module_document(manifest, _REPOSITORY, (), KmmOptions(regexp=text))
-
-
 def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
     changed = several(manifest, "nouveau")
     document = exported(changed, KERNEL)
@@ -175,25 +169,9 @@ def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
         assert mapping["containerImage"] == f"{mapping['sign']['unsignedImage']}.signed"
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_names_as_long_as_kmm_takes_them(manifest: Manifest, ordered: bool) -> None:  # noqa: FBT001
-    assert manifest.pin.driver.name == "demo"
-    exported(manifest, KERNEL, options=KmmOptions(namespace="n" * 36, ordered_upgrade=ordered))
-
-
-@pytest.mark.parametrize(
-    ("options", "parameters"),
-    [
-        (KmmOptions(namespace="n" * 37), {}),
-        (KmmOptions(namespace="n" * 37, ordered_upgrade=True), {}),
-        (KmmOptions(), {"other": ("a=1",)}),
-    ],
-)
-def test_what_kmm_would_refuse_is_said_before(
-    manifest: Manifest, options: KmmOptions, parameters: dict[str, tuple[str, ...]]
-) -> None:
+def test_parameters_that_kmm_would_not_pass_are_refused(manifest: Manifest) -> None:
     with pytest.raises(UsageError):
-        module_document(manifest, _REPOSITORY, (KERNEL,), options, parameters)
+        module_document(manifest, _REPOSITORY, (KERNEL,), KmmOptions(), {"other": ("a=1",)})
 
 
 def test_without_a_kernel_or_a_module_there_is_nothing_to_export(manifest: Manifest) -> None:

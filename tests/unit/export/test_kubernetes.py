@@ -146,24 +146,6 @@ def test_the_agent_may_do_no_more_than_it_has_to() -> None:
     assert not {"ServiceAccount", "ClusterRole"} & made().keys()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pull_secret": "a..b"},
-        {"image": "a b"},
-        {"image": ""},
-    ],
-)
-def test_what_kubernetes_would_refuse_is_refused_before(changes: dict[str, Any]) -> None:
-    agent = Agent(**{"image": "registry.example/agent:1", "config": _CONFIG, **changes})
-    with pytest.raises(UsageError):
-        documents(agent)
-
-
-def test_a_secret_may_have_dots_in_its_name() -> None:
-    assert documents(Agent("registry.example/agent:1", _CONFIG, pull_secret="a.b-c"))  # noqa: S106 - a name
-
-
 def test_a_configuration_with_a_password_is_a_secret() -> None:
     config = f'{_CONFIG}\n[network]\nproxy = "http://me:hush@proxy.example:3128"\n'
     found = made(config=config, keys={"a.pub": _PEM})
@@ -263,8 +245,8 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
     assert len(notes) == expected
 
 
-@pytest.mark.parametrize("text", ["gpu", "=yes", "a b=c", 'gpu=b"\n: x', "gpu=" + "x" * 64, "-a=b"])
-def test_a_label_that_kubernetes_would_refuse_is_named(
+@pytest.mark.parametrize("text", ["gpu", "=yes"])
+def test_a_label_without_a_value_is_named(
     call: Callable[..., Outcome], tmp_path: Path, text: str
 ) -> None:
     config = tmp_path / "provision.toml"
