@@ -134,7 +134,6 @@ _ROWS: dict[str, list[Row]] = {
         _row("build demo --push demo", 2, _error(2)),
         _row("export sysext demo --output {folder}/new", 2, _error(2)),
         # Before a registry is asked.
-        _row("export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2)),
         _row("devices", 3, {"devices": {}}),
         _row("devices --rescan", 0, {"devices": {}, "changed": []}),
         _row("devices voodoo", 3, _error(3)),
@@ -172,7 +171,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("uninstall --dry-run", 0, _UNCHANGED),
         *(
             _row(f"{words} demmo", 3, _error(3, resolution="…'demo'"))
-            for words in ("load", "unload", "verify", "verify --boot", "rollback", "plan")
+            for words in ("load", "unload", "verify", "verify --boot", "rollback")
         ),
     ],
     "names no driver": [
@@ -314,8 +313,6 @@ _ROWS: dict[str, list[Row]] = {
     "newer": [
         _row("plan", 0, _actions(*_SWITCH)),
         _row("apply", 0, _applied("ready", *_SWITCH), _READY - {"host"} | {"previous"}),
-        # What is named is all that it is about.
-        _row("plan", 0, _actions(*_SWITCH)),
     ],
     # It is still to be made; once it is there, only the reboot is missing.
     "newer, in use": [
@@ -616,12 +613,10 @@ _ROWS: dict[str, list[Row]] = {
     "not wanted any more": [
         _row("status", 0, _state("pending", unnamed=[{"driver": DRIVER, "version": "1.2"}])),
         _row("plan", 0, _actions("unload", "retire")),
-        _row("plan", 0, _actions("unload", "retire")),
         _row("apply", 0, _applied("not-configured", "unload", "retire"), _READY - {"entry"}),
     ],
     "ready, beside a misspelt": [
         _row("plan", 3, {"blocked": []}),
-        _row("plan", 0, _NO_ACTIONS),
     ],
     # Damage is found before it is loaded, and healed.
     "damaged": [
