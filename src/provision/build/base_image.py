@@ -104,7 +104,6 @@ def base_request(
 def _configured_image(
     settings: Settings, distro: DistroPin, data: distros.Distro | None
 ) -> str | None:
-    """Return the base image that provision.toml names; its ``9.4`` is a release of 9 too."""
     images = settings.config.distro(distro.id).base_images
     if distro.version in images or data is None or data.family == "tree":
         return images.get(distro.version)

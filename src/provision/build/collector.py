@@ -641,7 +641,6 @@ def add_needs(out: Path, work: Path, tool: Tool) -> bool:
 
 
 def _needed(manifest: dict[str, Any]) -> list[str]:
-    """Return the kernel's own modules that those need which every host loads."""
     own = {module["name"] for module in manifest["modules"]}
     optional = set(manifest["host"].get("optional", ()))
     wanted = [m for m in manifest["modules"] if m["name"] not in optional]
@@ -744,7 +743,6 @@ def add_extras(out: Path, userspace: Path, shell: Path, pod: Path, tool: Tool) -
 
 
 def _refuse(command: Path) -> None:
-    """Write a command that says to an operator that its image has no driver pod."""
     command.parent.mkdir(parents=True, exist_ok=True)
     command.write_text(
         "#!/bin/sh\n"

@@ -30,8 +30,6 @@ from provision.sources.runfile import repack
 
 
 class _Index(Frozen):
-    """The record of the parts of a .run in the store: sha256 by part."""
-
     schema_version: int = Field(default=1, alias="schema")
     parts: dict[str, Sha256]
 
@@ -182,7 +180,6 @@ def _ask(url: str, ref: str) -> str:
 def _fetch(
     store: PackageStore, url: str, commit: str, expected: GitCommit | None = None
 ) -> GitCommit:
-    """Fetch a commit into the store, and return it with the checksum of its archive."""
     _refuse_secrets(url)
     named = f"the commit {commit} of '{redact(url)}'"
     report(Note(f"Fetching {redact(url)} {commit[:12]}"))

@@ -201,7 +201,6 @@ def _archive(archive: Path, what: str, url: str, sha256: str, draft: Path) -> Or
 
 
 def _named(tree: Path, what: str) -> tuple[str, str]:
-    """Return the name and version of a source, by its topmost dkms.conf."""
     places = (_CONF, f"*/{_CONF}", f"usr/src/*/{_CONF}")
     confs = (path for place in places for path in sorted(tree.glob(place)) if path.is_file())
     conf = next(confs, None)

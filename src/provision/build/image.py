@@ -290,7 +290,6 @@ def _platform(pin: Pin) -> str:
 def _toolchain(
     settings: Settings, resolved: Resolved, context: RenderedContext, log: BuildLog, jobs: int
 ) -> tuple[Image, list[StepRecord]]:
-    """Return the toolchain's image, and the steps by which it was made if it was missing."""
     pin, engine, state = resolved.pin, settings.engine(), settings.state
     digest = closure_key({"files": context.digest, "platform": _platform(pin)})
     waiting = "Another process is installing the same packages; waiting for it"
@@ -473,7 +472,6 @@ def record_built(state: Path, image_id: str, name: str) -> None:
 
 
 def _own_folder(state: Path) -> Path:
-    """Return the folder of records, which only this user may write to."""
     folder = state / _FOLDER
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(folder):

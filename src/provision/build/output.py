@@ -170,7 +170,6 @@ def transfer(message: Mapping[str, Any]) -> list[Event]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a part of a message; empty if the engine left it out."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -213,7 +212,6 @@ def is_layer_lost(error: str) -> bool:
 
 
 def _cause_of(lines: Sequence[str], error: str) -> tuple[str, str, Kind | None]:
-    """Return why a step failed, what to do, and what it means for other builds."""
     output = "\n".join(lines)
     if found := explain("build", f"{output}\n{error}", {}):
         return found.cause, found.what_to_do, found.kind
@@ -318,7 +316,6 @@ class BuildError(ProvisionError):
         }
 
     def _excerpt(self) -> Sequence[str]:
-        """Return the part of the step's output that shows why it failed."""
         lines = list(self.step.lines) if self.step else []
         if self.source_errors:
             first = self.source_errors[0]

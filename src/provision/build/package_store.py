@@ -293,7 +293,6 @@ def closure_key(inputs: Mapping[str, object]) -> str:
 
 
 def _entries(folder: Path) -> list[tuple[Path, float, int]]:
-    """Return the files of a folder, each with the time of its last use and its size in bytes."""
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         # Drafts of other processes come and go.

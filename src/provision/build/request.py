@@ -265,7 +265,6 @@ def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
 
 
 def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
-    """Return a distro of which provision may have no data."""
     try:
         return DistroPin(id=name, version=version, codename=codename)
     except ValidationError:

@@ -194,7 +194,6 @@ class Solver:
             yield container
 
     def _entitlements(self) -> dict[str, str]:
-        """Return the files of the host's subscriptions that the container gets."""
         request = self._request
         if request.needs_entitlements and lacking_entitlements(request.distro, request.root):
             raise missing_entitlement(self._failure(Ran(0, ""), ""))
@@ -244,7 +243,6 @@ class Solver:
         )
 
     def _take(self, container: Container, packages: Iterable[Package]) -> None:
-        """Put the packages that the store lacks into it."""
         pinned = {package.file: package.pinned.sha256 for package in packages}
         missing = {file: sha256 for file, sha256 in pinned.items() if not self._store.whole(sha256)}
         if not missing:

@@ -89,7 +89,6 @@ def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) 
 def _remember(
     store: PackageStore, origin: str, fingerprint: str, tree: str, *, has_config: bool
 ) -> SeenTree:
-    """Write the record of a tree, for ``seen_tree``."""
     path = store.path(tree)
     config = _config_in(path) if has_config else None
     size = path.stat().st_size
@@ -118,22 +117,13 @@ def _config_in(tar: Path) -> str:
     names = [line for line in listed.stdout.splitlines() if line.rpartition("/")[2] == _CONFIG]
     if not names:
         return ""
-    return run(
-        [
-            "tar",
-            "--extract",
-            "--to-stdout",
-            "--file",
-            tar,
-            min(names, key=lambda name: name.count("/")),
-        ],
-        why="read the configuration in a kernel tree",
-        timeout=_PACK_SECONDS,
-    ).stdout
+    topmost = min(names, key=lambda name: name.count("/"))
+    extract: list[str | Path] = ["tar", "--extract", "--to-stdout", "--file", tar, topmost]
+    why = "read the configuration in a kernel tree"
+    return run(extract, why=why, timeout=_PACK_SECONDS).stdout
 
 
 def _read_plain(path: Path) -> bytes:
-    """Return the content of a file that may be packed by gzip."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
@@ -222,7 +212,6 @@ def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) 
 
 
 def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -> SeenTree:
-    """Return a file that COS publishes, and download it if necessary."""
     store = PackageStore(settings.state)
     name = "/".join(url.split("/")[-2:])
     sha256 = settings.config.distro("cos").archive.sha256.get(name)

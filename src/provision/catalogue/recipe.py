@@ -206,11 +206,9 @@ class Recipe(Frozen):
         problems = [
             *self._source_problems(),
             *self._flavour_problems(),
-            *self._kernel_problems(),
-            *self._patch_problems(),
+            *self._name_problems(),
             *self._feature_problems(),
             *self._device_problems(),
-            *self._card_problems(),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -256,17 +254,17 @@ class Recipe(Frozen):
             if lacks or (flavour.package is not None and not has_use):
                 yield (f"flavours.{name}.package must be given exactly when source.kind is 'deb'")
 
-    def _kernel_problems(self) -> Iterator[str]:
-        for row in self.kernels:
-            for name in row.flavours:
+    def _name_problems(self) -> Iterator[str]:
+        named = [
+            *(("kernels", row.flavours) for row in self.kernels),
+            *((f"patch {patch.file}", patch.flavours) for patch in self.patches),
+            *((f"hardware.cards {card.name}", card.flavours) for card in self.hardware.cards),
+        ]
+        for where, flavours in named:
+            for name in flavours:
                 if name not in self.flavours:
-                    yield f"kernels names the unknown flavour '{name}'"
-
-    def _patch_problems(self) -> Iterator[str]:
+                    yield f"{where} names the unknown flavour '{name}'"
         for patch in self.patches:
-            for name in patch.flavours:
-                if name not in self.flavours:
-                    yield f"patch {patch.file} names the unknown flavour '{name}'"
             for name in patch.sources:
                 if name not in self.labels:
                     yield f"patch {patch.file} names the unknown source '{name}'"
@@ -299,12 +297,6 @@ class Recipe(Frozen):
             if source.features and self.container.activation_flag is None
         ]
         return [*unknown, *own, *lacking, *unasked]
-
-    def _card_problems(self) -> Iterator[str]:
-        for card in self.hardware.cards:
-            for name in card.flavours:
-                if name not in self.flavours:
-                    yield f"hardware.cards {card.name} names the unknown flavour '{name}'"
 
     def _device_problems(self) -> Iterator[str]:
         tables = {"container.features": self.container.features}

@@ -186,7 +186,6 @@ def advice(recipe: Recipe, cards: Sequence[Card]) -> str:
 
 
 def _settings(recipe: Recipe, cards: Sequence[Card]) -> str | None:
-    """Return the version and flavour of provision.toml that serve cards; None: none is known."""
     usual = recipe.default_flavour
     flavour = next(
         (

@@ -220,5 +220,4 @@ def _package(fields: dict[str, str], place: re.Match[str], uri: str) -> ArchiveP
 
 
 def _key(package: ArchivePackage) -> tuple[bool, VersionKey]:
-    """Return the place of a package among others of its name."""
     return not package.suite.endswith(_BACKPORTS), version_key(package.version)

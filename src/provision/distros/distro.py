@@ -315,7 +315,6 @@ def source_names(pin: DistroPin) -> tuple[str, ...]:
 
 @cache
 def _files() -> Mapping[str, Traversable]:
-    """Return the data files by the ids of their distros."""
     files = resources.files(__package__).iterdir()
     return {one.name.removesuffix(".toml"): one for one in files if one.name.endswith(".toml")}
 
@@ -326,7 +325,6 @@ def _distro(name: str) -> Distro:
 
 
 def _data(name: str) -> dict[str, Any]:
-    """Return a distro's data with those of the distro that it is like."""
     data = tomllib.loads(_files()[name].read_text())
     like = data.get("like")
     if like is None:

@@ -227,7 +227,6 @@ def check_symvers(config: Mapping[str, str], *, has_symvers: bool, kernel: str) 
 
 
 def _found(plan: Mapping[str, Any], folder: Path, root: Path) -> Path:
-    """Return the tree: in the image, or unpacked now."""
     kernel = plan["kernel"]
     if plan["kind"] == "image":
         for name in ("usr/lib/modules", "lib/modules"):

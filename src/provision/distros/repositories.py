@@ -183,7 +183,6 @@ def repositories_of(pin: DistroPin, config: DistroConfig, root: Path) -> tuple[R
 
 
 def _of_provision_toml(pin: DistroPin, config: DistroConfig, root: Path) -> tuple[Repository, ...]:
-    """Return the repositories that provision.toml names for a release, with their keys."""
     data, release = release_of(pin)
     found = []
     for one in config.repositories:
@@ -270,7 +269,6 @@ def _key_files(paths: Iterable[Path]) -> dict[str, bytes]:
 def _configured(
     pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path
 ) -> list[AptSource]:
-    """Return the suites at the mirrors that provision.toml names."""
     mirror = config.mirror
     if mirror is None:
         return []
@@ -289,7 +287,6 @@ def _configured(
 def _of_apt(
     pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path
 ) -> list[AptSource]:
-    """Return the suites that the machine's own apt configuration names."""
     release = pin.codename
     known = {*archive.components, *archive.own_components}
     # What may be the distro's archive, by what can be seen without asking.

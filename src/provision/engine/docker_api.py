@@ -520,7 +520,6 @@ class Container:
 
 @contextmanager
 def _sent(client: APIClient, container: str, path: str) -> Iterator[Iterator[bytes]]:
-    """Open a file or folder of a container as a tar stream."""
     stream, _status = client.get_archive(container, path, _CHUNK)
     try:
         yield stream

@@ -222,7 +222,6 @@ def _checked(tar: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
 
 
 def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | None, str | None]:
-    """Return the problem of a member, or its path."""
     try:
         path = inside(member.name)
     except ValueError as error:
@@ -302,7 +301,6 @@ def repack(
 
 
 def _source_parts(members: Members, folder: Path) -> dict[str, Path]:
-    """Write each folder with a flavour's source, prebuilt objects included, and the cards' list."""
     parts = {}
     for top in SOURCES:
         paths = sorted(path for path in members.files if path.startswith(f"{top}/"))
@@ -331,7 +329,6 @@ def _add(out: tarfile.TarFile, path: str, members: Members) -> None:
 
 
 def _placed(members: Members, source: RunfileSource) -> list[Placed]:
-    """Return the places of user space, from the lists in the file."""
     text = members.text(MANIFEST, MAX_LIST)
     if text is None:
         raise members.invalid(f"it has no list of its files, {MANIFEST}")
@@ -349,7 +346,6 @@ def _placed(members: Members, source: RunfileSource) -> list[Placed]:
 def _layer(
     members: Members, placed: list[Placed], target: Path
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Write the layer with user space; returns it with the manifest's row of each file."""
     rows: dict[str, dict[str, Any]] = {}
     damaged: list[str] = []
     with tarfile.open(target, mode="w", format=tarfile.GNU_FORMAT) as out:
@@ -385,7 +381,6 @@ def _folders(placed: list[Placed]) -> list[str]:
 
 
 def _file_row(out: tarfile.TarFile, one: Placed, stream: IO[bytes]) -> dict[str, Any]:
-    """Copy a file; returns its row in the manifest."""
     library: Elf | None = None
     if one.kind == "library":
         library = read_elf(stream)
@@ -413,7 +408,6 @@ def _file_row(out: tarfile.TarFile, one: Placed, stream: IO[bytes]) -> dict[str,
 
 
 def _links(placed: list[Placed], rows: Mapping[str, dict[str, Any]]) -> list[Placed]:
-    """Return the links in the list, and those for SONAMEs that it lacks."""
     links = {one.path: one for one in placed if one.target is not None}
     for path, row in rows.items():
         soname = row["soname"] or ""

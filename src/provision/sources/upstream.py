@@ -157,7 +157,6 @@ def _refuse_page(content: bytes, url: str) -> None:
 
 
 def _describing(content: bytes, url: str) -> AbstractContextManager[None]:
-    """Turn the mistakes that a model finds into an error that names the address and each member."""
     _refuse_page(content, url)
     return refusing(f"'{url}' is not as expected.", resolution=_ELSE.format(url=url))
 
