@@ -29,7 +29,7 @@ pub mod model {
     pub mod vendor;
 }
 /// The formats of the Open Container Initiative: command lines of runtimes, what specs ask for,
-/// states.
+/// states; and the command lines of this program.
 pub mod spec {
     pub mod command_line;
     pub mod config;

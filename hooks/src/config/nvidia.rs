@@ -279,6 +279,8 @@ const FLAG: fn(&Value) -> Result<(), String> = |v| boolean(v).map(drop);
 const TEXT: fn(&Value) -> Result<(), String> = |v| string(v).map(drop);
 const TEXTS: fn(&Value) -> Result<(), String> = |v| list(v, text).map(drop);
 
+/// What each key changes, or why it changes nothing. Source: NVIDIA's container toolkit,
+/// `api/config/v1/config.go`.
 #[rustfmt::skip]
 const KEYS: &[(&str, Key)] = &[
     ("disable-require", Sets(|c, v| put(&mut c.disable_require, boolean(v)))),

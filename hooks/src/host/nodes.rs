@@ -1,6 +1,7 @@
 //! What a device node is for, and the units of a vendor that a container can choose: from the device
 //! facts if there are any, else from the nodes. Starts by flag and by other programs' interfaces,
-//! both kinds of CDI specification and `check` give nodes by this one classification.
+//! both kinds of CDI specification and `check` give nodes by this one classification, and find the
+//! devices that a request names by this one choice.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Command lines: the options of a command as a table, and the one reader of them.
+//! Command lines: the commands and options of a program as tables, the one reader of them, and the help.
 //!
 //! Options are written as Go's package `flag` has them, because NVIDIA's programs do: one dash or
 //! two, a value after `=` or a blank, and flags that may have `=false`.
