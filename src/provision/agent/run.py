@@ -92,7 +92,10 @@ def no_preparations(_run: Run, _held: ExitStack) -> Preparations:
 
 
 def apply(
-    run: Run, preparations: Callable[[Run, ExitStack], Preparations] = no_preparations
+    run: Run,
+    preparations: Callable[[Run, ExitStack], Preparations] = no_preparations,
+    *,
+    observed: Observed | None = None,
 ) -> Result:
     """Bring a host to its desired state.
 
@@ -101,6 +104,7 @@ def apply(
 
     Args:
         preparations: Returns those of a run, if its mode allows any.
+        observed: What the caller, who holds the host's lock, has just observed.
     """
     with switching(run.root):
         for name in run.desired.drivers:
@@ -109,7 +113,7 @@ def apply(
             if run.mode.extra_kernels:
                 _announce(layout, run)
     with ExitStack() as held:
-        work = _Apply(run, held, preparations)
+        work = _Apply(run, held, preparations, observed)
         is_builder = False
         while True:
             with switching(run.root):
@@ -146,23 +150,26 @@ def boot(root: Path, *, catalogues: Sequence[Path] = ()) -> Result:
         for name in desired.drivers:
             clean(Layout(root, name))
         observed = observe(root, desired, compare_modules=True)
-        _replace_damaged(root, observed, desired.config)
-        result = apply(Run(root, desired, Mode(may_prepare=False), catalogues))
+        is_changed = _replace_damaged(root, observed, desired.config)
+        run = Run(root, desired, Mode(may_prepare=False), catalogues)
+        result = apply(run, observed=None if is_changed else observed)
     if mistakes is not None:
         raise mistakes
     return result
 
 
-def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
-    """Record damaged artifacts, and fall back to others that are whole.
+def _replace_damaged(root: Path, observed: Observed, config: Config) -> bool:
+    """Record damaged artifacts, and fall back to others that are whole; return whether any is.
 
     A later run makes the damaged artifacts again.
     """
     running = observed.kernels.running
+    is_damaged = False
     for driver in observed.drivers.values():
         artifact = driver.artifacts.get(running or "")
         if running is None or artifact is None or artifact.damage is None:
             continue
+        is_damaged = True
         report(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
         layout = Layout(root, driver.name)
         try:
@@ -170,6 +177,7 @@ def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
                 _replace(layout, running, artifact, config)
         except NewerStateError as error:
             report(Note(error.message))
+    return is_damaged
 
 
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Config) -> None:
@@ -188,9 +196,14 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Con
 
 class _Apply:
     def __init__(
-        self, run: Run, held: ExitStack, preparations: Callable[[Run, ExitStack], Preparations]
+        self,
+        run: Run,
+        held: ExitStack,
+        preparations: Callable[[Run, ExitStack], Preparations],
+        observed: Observed | None,
     ) -> None:
         self.run = run
+        self.observed = observed
         self.actions = Actions(run, cache(lambda: preparations(run, held)))
         self.outcomes: list[Outcome] = []
         # Not repeated, however often the host is planned for.
@@ -205,7 +218,10 @@ class _Apply:
         """
         run = self.run
         while True:
-            observed = observe(run.root, run.desired, extra_kernels=run.mode.extra_kernels)
+            observed = self.observed or observe(
+                run.root, run.desired, extra_kernels=run.mode.extra_kernels
+            )
+            self.observed = None
             if run.mode.may_prepare:
                 # Before a build, during which the host may be rebooted, and after it.
                 observed = replace(observed, hold=settle(run.root, run.desired, observed))
