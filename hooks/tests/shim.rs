@@ -1,6 +1,7 @@
 //! The runtime shim with a low-level runtime that only writes down what it is given.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::scene::{setup, shim, shim_in, CONFIG_DIR, SPEC, VENDOR};
 use crate::support::{code, stderr, stdout};
@@ -188,11 +189,30 @@ fn odd_bundles() {
     fs::remove_file(tree.path("bundle/config.json")).unwrap();
     let output = shim(&tree, &["create", "c1"]);
     assert_eq!(stdout(&output), "low: create c1\n", "the runtime says what is missing");
-    for content in ["{\"process\":", "[]", "{\"process\": \"OCI_X=run\"", "[\"OCI_X=run\"]"] {
+    for content in [
+        &b"{\"process\":"[..],
+        b"[]",
+        b"{\"process\": \"OCI_X=run\"",
+        b"[\"OCI_X=run\"]",
+        b"{\"x\": \"\xfc\"}",
+        b"{\"process\": {\"env\": 3}}",
+    ] {
         tree.file("bundle/config.json", content);
         let output = shim(&tree, &["create", "c1"]);
         assert_eq!(stdout(&output), "low: create c1\n", "and what is wrong");
-        assert_eq!(tree.text("bundle/config.json"), content);
+        assert_eq!(fs::read(tree.path("bundle/config.json")).unwrap(), content);
+    }
+    for made_by in ["mkfifo", "mkdir"] {
+        fs::remove_file(tree.path("bundle/config.json")).unwrap();
+        let made = Command::new(made_by).arg(tree.path("bundle/config.json")).status();
+        assert!(made.unwrap().success());
+        let output = shim(&tree, &["create", "c1"]);
+        assert_ne!(code(&output), 0, "{made_by}");
+        assert!(stderr(&output).contains("not a regular file"), "{output:?}");
+        assert_eq!(stderr(&output).lines().count(), 1, "{output:?}");
+        if made_by == "mkdir" {
+            fs::remove_dir(tree.path("bundle/config.json")).unwrap();
+        }
     }
     tree.file("bundle/config.json", SPEC);
     tree.file("config.toml", "runtimes = [\"absent\"]\n");
