@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # Besides, the first time: the validator is compiled.
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.xdist_group("nvidia"),
     pytest.mark.minutes(5),
 ]
 

@@ -173,7 +173,9 @@ def test_the_modules_are_for_that_kernel(
     [
         "debian:12",
         # `make demo` in a bare Debian 13 builds the real one each day.
-        pytest.param("debian:13", marks=pytest.mark.nightly),
+        pytest.param(
+            "debian:13", marks=[pytest.mark.nightly, pytest.mark.xdist_group("nvidia on debian:13")]
+        ),
     ],
 )
 def test_the_drivers_programs_start_in_its_image(

@@ -21,7 +21,7 @@ from kit.product import driver_modules
 if TYPE_CHECKING:
     from kit.product import Provision
 
-pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(8)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _DRIVER = "nvidia"
 _MODULES = 5
