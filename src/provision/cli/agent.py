@@ -31,7 +31,7 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.errors import ExitCode
+from provision.errors import ExitCode, NotFoundError, choices
 from provision.host.kernels import kernels_of_usr, wait_for_kernel
 from provision.store.state import IN_USE
 
@@ -162,6 +162,7 @@ def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
 @command("plan")
 def plan_command(
     *,
+    names: tuple[str, ...] = argument("[DRIVER]…"),
     releases: tuple[str, ...] = _extra_kernels,
     usr: Path | None = _usr,
     retry: bool = _retry,
@@ -170,6 +171,8 @@ def plan_command(
     root: Path = options.root,
 ) -> None:
     """Show what 'provision apply' would do here and why, and what it could not do.
+
+    With DRIVER, it shows only what concerns these drivers, and the exit code is about them.
 
     The command asks registries, archives, vendors and the engine as 'apply' does, and changes
     nothing. The exit code is 3 if nothing is configured or an artifact that has to be made is not
@@ -180,14 +183,19 @@ def plan_command(
     mode = Mode(retry=retry, update=update, extra_kernels=_kernels(releases, usr))
     run = Run(root, load_desired(root, catalogues=catalogues), mode, catalogues, usr)
     observed, planned, status = plan_host(root, run.desired, mode)
+    chosen = _chosen(names, observed)
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
-    artifacts = list(forecast(run, observed, planned))
+    artifacts = [one for one in forecast(run, observed, planned) if one.driver in chosen]
     # What can't be made is followed by what an apply does after it has failed.
     failing = {("prepare", one.driver, one.kernel) for one in artifacts if one.source == "missing"}
     after = plan(run.desired, observed, mode, tried=frozenset(failing))
     actions = [action for action in planned.actions if action.key in failing]
-    planned = Plan((*actions, *after.actions), after.blocked)
+    actions += after.actions
+    planned = Plan(
+        tuple(action for action in actions if action.driver in chosen),
+        tuple(blocked for blocked in after.blocked if blocked.driver in chosen),
+    )
     warnings = [*_others(status), *_without_card(observed)]
     is_configured = status.state != "not-configured"
     # As of an apply: failed, then not found.
@@ -202,12 +210,24 @@ def plan_command(
             "blocked": planned.blocked,
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
-            "others": warnings,
+            "others": [one for one in warnings if one["driver"] in chosen],
             "error": status.document()["error"],
         },
         _planned if is_configured else _NOTHING_CONFIGURED,
         code=code if is_configured else ExitCode.NOT_FOUND,
     )
+
+
+def _chosen(names: tuple[str, ...], observed: Observed) -> set[str]:
+    """Return the drivers that are named, all if none is."""
+    known = set(observed.drivers)
+    for name in names:
+        if name not in known:
+            raise NotFoundError(
+                f"provision.toml names no driver '{name}', and none is installed.",
+                resolution=choices(name, sorted(known)) if known else NAME_A_DRIVER,
+            )
+    return set(names) or known
 
 
 def _planned(document: Mapping[str, Any]) -> Iterator[str]:
@@ -304,6 +324,7 @@ def apply_command(
     if dry_run:
         click.get_current_context().invoke(
             plan_command,
+            names=(),
             releases=releases,
             usr=usr,
             retry=retry,

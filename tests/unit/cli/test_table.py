@@ -313,6 +313,9 @@ _ROWS: dict[str, list[Row]] = {
     "newer": [
         _row("plan", 0, _actions(*_SWITCH)),
         _row("apply", 0, _applied("ready", *_SWITCH), _READY - {"host"} | {"previous"}),
+        # What is named is all that it is about.
+        _row("plan dem", 3, _error(3)),
+        _row(f"plan {DRIVER}", 0, _actions(*_SWITCH)),
     ],
     # It is still to be made; once it is there, only the reboot is missing.
     "newer, in use": [
@@ -613,10 +616,12 @@ _ROWS: dict[str, list[Row]] = {
     "not wanted any more": [
         _row("status", 0, _state("pending", unnamed=[{"driver": DRIVER, "version": "1.2"}])),
         _row("plan", 0, _actions("unload", "retire")),
+        _row(f"plan {DRIVER}", 0, _actions("unload", "retire")),
         _row("apply", 0, _applied("not-configured", "unload", "retire"), _READY - {"entry"}),
     ],
     "ready, beside a misspelt": [
         _row("plan", 3, {"blocked": []}),
+        _row(f"plan {DRIVER}", 0, _NO_ACTIONS),
     ],
     # Damage is found before it is loaded, and healed.
     "damaged": [
