@@ -17,6 +17,7 @@ CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
         host_checks.status,
+        kernel_checks.cards,
         kernel_checks.conflicts,
         kernel_checks.signing,
         kernel_checks.modules_disabled,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.catalogue.suitability import Card, advice, cards_of
 from provision.doctor.observation import (
     Driver,
     Finding,
@@ -32,6 +33,42 @@ from provision.store.units import PACKAGED_UNITS, unlabelled
 
 _MODULE_TYPE = "modules_object_t"
 _STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)
+
+
+@check(
+    "Each card has a driver in provision.toml, and each driver there a card",
+    of=lambda host: any(_cards(host)),
+)
+def cards(host: Observation) -> Iterator[Finding]:
+    configured = {driver.name for driver in host.drivers}
+    for driver in host.drivers:
+        if driver.seen.lacks_card:
+            yield driver.warn(
+                "this host has no card that it is for",
+                "the card is missing, switched off, or given to a virtual machine",
+                f"look for it: lspci -nn; without one, remove [drivers.{driver.name}] from"
+                " /etc/provision/provision.toml",
+            )
+    for recipe in host.recipes:
+        found = cards_of(recipe, host.facts.pci)
+        setting = host.config.drivers.get(recipe.name)
+        for card in found:
+            if setting and not card.takes(setting.flavour, setting.version):
+                yield Finding(
+                    "warn",
+                    f"{card.wanted}, and provision.toml names something else",
+                    "this card gets no driver; while another one does, the status is not about it",
+                    advice(recipe, found),
+                    recipe.name,
+                )
+            elif card.device.driver is None and recipe.name not in configured:
+                yield Finding(
+                    "warn",
+                    f"{card.name} has no driver",
+                    f"the catalogue has one, '{recipe.name}', and provision.toml does not name it",
+                    f"write [drivers.{recipe.name}] into /etc/provision/provision.toml, then:"
+                    " provision plan",
+                )
 
 
 @check(
@@ -176,6 +213,12 @@ def _loaded(host: Observation) -> Iterator[tuple[Driver, Manifest]]:
     for driver, _entry, manifest in host.installed():
         if any(module.name in host.loaded for module in manifest.modules):
             yield driver, manifest
+
+
+def _cards(host: Observation) -> Iterator[Card | Driver]:
+    for recipe in host.recipes:
+        yield from cards_of(recipe, host.facts.pci)
+    yield from (one for one in host.drivers if one.recipe and one.recipe.hardware.pci)
 
 
 def _without_link(host: Observation, manifest: Manifest) -> list[str]:

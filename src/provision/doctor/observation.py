@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,6 @@ from provision.agent.observe import observe as observe_drivers
 from provision.agent.status import Status, status_of
 from provision.catalogue import Catalogue, Recipe
 from provision.config import Config, DriverConfig
-from provision.errors import ProvisionError
 from provision.files import text_in_root
 from provision.host.facts import Facts, read_facts
 from provision.kmod.load import KernelLog
@@ -80,6 +78,8 @@ class Observation:
     # The kernel's log; None: it can't be read.
     log: tuple[str, ...] | None
     environment: Mapping[str, str]
+    # The readable recipes of the catalogue.
+    recipes: tuple[Recipe, ...] = ()
 
     def installed(self) -> Iterator[tuple[Driver, Path, Manifest]]:
         """Yield the drivers that have an artifact for the running kernel, with it."""
@@ -160,7 +160,7 @@ def observe(root: Path = Path("/")) -> Observation:
     desired = replace(desired, config=config.model_copy(update={"drivers": drivers}))
     observed = observe_drivers(root, desired, compare_modules=True)
     planned = plan(desired, observed)
-    catalogue = Catalogue(desired.catalogue)
+    recipes = [entry.recipe for entry in Catalogue(desired.catalogue).entries()[0]]
     running = observed.kernels.running or ""
     with KernelLog(root, whole=True) as log:
         messages = tuple(log.lines()) if log.is_readable else None
@@ -170,17 +170,16 @@ def observe(root: Path = Path("/")) -> Observation:
         status=status_of(desired, observed, planned, time=int(time.time())),
         loaded=loaded_modules(root),
         config=config,
-        drivers=tuple(_driver(root, observed.drivers[name], running, catalogue) for name in names),
+        drivers=tuple(_driver(root, observed.drivers[name], running, recipes) for name in names),
         log=messages,
         environment=dict(os.environ),
+        recipes=tuple(recipes),
     )
 
 
-def _driver(root: Path, seen: ObservedDriver, running: str, catalogue: Catalogue) -> Driver:
+def _driver(root: Path, seen: ObservedDriver, running: str, recipes: Iterable[Recipe]) -> Driver:
     artifact = seen.artifacts.get(running)
     entry = Layout(root, seen.name).entry(artifact.digest) if artifact and artifact.digest else None
     manifest = stored_manifest(entry) if entry else None
-    recipe = None
-    with suppress(OSError, ProvisionError):
-        recipe = catalogue.entry(seen.name).recipe
+    recipe = next((one for one in recipes if one.name == seen.name), None)
     return Driver(seen.name, seen, entry, manifest, recipe)

@@ -66,6 +66,10 @@ def _card(host: DoctorHost, device: str = "0x0001", vendor: str = "0x1234") -> N
         host.write(f"{folder}/{name}", f"{value}\n")
 
 
+def _no_card(host: DoctorHost) -> None:
+    _card(host, vendor="0x4321")
+
+
 def _cards_apart(host: DoctorHost) -> None:
     """No version drives both."""
     _card(host)
@@ -77,6 +81,32 @@ def _cards_apart(host: DoctorHost) -> None:
     path.write_text(path.read_text().replace("[source]", f"{cards}[source]", 1))
     folder = "sys/bus/pci/devices/0000:02:00.0"
     for name, value in {"vendor": "0x1234", "device": "0x0002", "class": "0x030000"}.items():
+        host.write(f"{folder}/{name}", f"{value}\n")
+
+
+def _card_left_out(host: DoctorHost) -> None:
+    """Of two cards, the flavour that is named serves one."""
+    _cards_apart(host)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    text = path.read_text().replace('versions = "<2"', 'flavours = ["dkms"]')
+    text = text.replace('versions = ">=2"', 'flavours = ["other"]')
+    path.write_text(f'{text}\n[flavours.other]\nlicences = ["GPL-2.0-only"]\n')
+    settings = host.root / "etc/provision/provision.toml"
+    settings.write_text(f'{settings.read_text()}flavour = "dkms"\n')
+
+
+def _cards_left_out(host: DoctorHost) -> None:
+    """Of two cards, the version that is named serves none."""
+    _cards_apart(host)
+    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
+    path.write_text(path.read_text().replace('versions = ">=2"', 'versions = "<2"'))
+    settings = host.root / "etc/provision/provision.toml"
+    settings.write_text(f'{settings.read_text()}version = "3"\n')
+
+
+def _card_without_driver(host: DoctorHost) -> None:
+    folder = "sys/bus/pci/devices/0000:01:00.0"
+    for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
         host.write(f"{folder}/{name}", f"{value}\n")
 
 
@@ -220,7 +250,11 @@ CASES: list[tuple[str, Break, str]] = [
     ("status", _in_use, "warn"),
     ("status", _unsigned, "warn"),
     ("status", _has((_SETTINGS, f'[drivers.{DRIVER}]\nflavour = "opne"\n')), "warn"),
+    ("cards", _no_card, "warn"),
     ("status", _cards_apart, "fail"),
+    ("cards", _card_left_out, "warn"),
+    ("cards", _cards_left_out, "warn"),
+    ("cards", _card_without_driver, "warn"),
     ("conflicts", _nouveau, "fail"),
     ("signing", locked_down, "fail"),
     ("signing", _has(("sys/module/module/parameters/sig_enforce", "Y\n")), "fail"),
