@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from provision.cli.output import exit_code, want_json
-from provision.errors import UsageError
+from provision.errors import ProvisionError, UsageError
 from provision.files import followed
 
 if TYPE_CHECKING:
-    pass
+    from provision.catalogue import Catalogue
 
 Parameter = Callable[[str], click.Parameter]
 
@@ -154,13 +155,30 @@ def _machine(name: str | None) -> str | None:
 
 
 def _complete_drivers(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the drivers of the catalogue whose names begin with a text."""
     del param
+    return [name for name in _catalogue(ctx).names if name.startswith(start)]
+
+
+def _complete_flavours(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
+    """Return the flavours of the driver that is named, else those of all."""
+    del param
+    catalogue = _catalogue(ctx)
+    # click has no arguments yet where the value of an option is what is missing.
+    words = (ctx.params.get("driver"), *ctx.args)
+    found: set[str] = set()
+    for name in [word for word in words if word in catalogue.names] or catalogue.names:
+        with suppress(OSError, ProvisionError):
+            found.update(catalogue.entry(name).recipe.flavours)
+    return sorted(name for name in found if name.startswith(start))
+
+
+def _catalogue(ctx: click.Context) -> Catalogue:
     from provision.build.workspace import load_settings  # noqa: PLC0415 - only to complete a word
 
-    root = ctx.params.get("root") or Path("/")
-    folders = ctx.params.get("catalogues") or ()
-    names = load_settings(root, catalogues=folders).catalogue.names
-    return [name for name in names if name.startswith(start)]
+    given = ctx.params
+    folders = given.get("catalogues") or ()
+    return load_settings(given.get("root") or Path("/"), catalogues=folders).catalogue
 
 
 def _complete_kernels(ctx: click.Context, param: click.Parameter, start: str) -> list[str]:
@@ -206,7 +224,9 @@ trial = option(
 )
 dry_run = option("--dry-run", "Only show what would be done.")
 distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
-flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
+flavour = option(
+    "--flavour NAME", "Flavour of the driver.  [its default]", shell_complete=_complete_flavours
+)
 arch = option(
     "--arch ARCH",
     "Architecture of the kernel, such as arm64. For another than this machine's, programs run"

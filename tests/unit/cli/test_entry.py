@@ -264,6 +264,8 @@ def test_colours_are_left_out_where_they_are_unwanted(
     [
         ("res", ["resolve"]),
         ("resolve nvi", ["nvidia"]),
+        ("resolve nvidia --flavour op", ["open"]),
+        ("build onload --flavour op", []),
         ("load --root {root} z", ["zfs"]),
     ],
 )
