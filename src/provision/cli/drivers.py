@@ -29,6 +29,7 @@ from provision.cli.output import (
     table,
     wants_json,
 )
+from provision.distros import all_distros
 from provision.errors import ExitCode
 from provision.files import write_output
 from provision.host.facts import PciDevice, pci_devices
@@ -61,6 +62,9 @@ class _Name(click.Argument):
 def drivers(
     *,
     name: str | None = argument("[NAME]", cls=_Name),
+    of_distros: bool = option(
+        "--distros", "List the distros that drivers are built for, and what was tested on each."
+    ),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
 ) -> None:
@@ -70,6 +74,15 @@ def drivers(
     one, it leaves out recipes with mistakes, and the exit code is 2 if there are any.
     """
     if click.get_current_context().invoked_subcommand is not None:
+        return
+    if of_distros:
+        options.refuse(
+            name,
+            "NAME and --distros can't be given together.",
+            "'provision drivers kernels NAME --distro ID:VERSION' lists the kernels that a driver"
+            " builds on ('provision drivers kernels --help').",
+        )
+        _list_distros()
         return
     catalogue = load_settings(root, catalogues=catalogues).catalogue
     devices = pci_devices(root)
@@ -99,6 +112,35 @@ def drivers(
     )
     for problem in [] if wants_json() else problems:
         remark(f"Left out: {problem.message}\n{problem.details}")
+
+
+def _list_distros() -> None:
+    found = [
+        {
+            **members(distro, "id", "name", "family", "proven"),
+            "releases": [
+                members(one, "version", "codename", "end", "image") for one in distro.releases
+            ],
+            "flavours": [rule.flavour for rule in distro.headers if rule.refusal is None],
+        }
+        for distro in all_distros()
+    ]
+    emit(
+        {"distros": found},
+        table(
+            "distros",
+            {
+                "distro": lambda one: "\n".join(
+                    f"{one['id']}:{release['version']}" for release in one["releases"]
+                ),
+                "family": "family",
+                "what was run": lambda one: "\n".join(
+                    f"{proof['what']}; on {proof['on']}" if proof["on"] else proof["what"]
+                    for proof in one["proven"]
+                ),
+            },
+        ),
+    )
 
 
 def _show(entry: Entry, devices: Iterable[PciDevice]) -> None:

@@ -352,7 +352,8 @@ def choose_rows(
     if not rows:
         raise NotFoundError(
             "No driver is offered for any of the distros.",
-            resolution="'provision drivers NAME' says for which distros a driver has sources.",
+            resolution="'provision drivers' lists the drivers and where their sources come from;"
+            " 'provision drivers --distros' lists the distros.",
             details="\n".join(dict.fromkeys(o.refusal for o in offers if o.refusal)),
         )
     return rows
