@@ -352,11 +352,13 @@ class DraDriver(Frozen):
 
     Attributes:
         name: The name by which it registers with the kubelet.
+        pods: Glob of its pods' names on a node.
         versions: Driver versions with which it starts.
         reason: Why it does not start with others.
     """
 
     name: Annotated[str, like(r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "gpu.vendor.example")]
+    pods: Annotated[str, like(r"^[a-z0-9.*-]+$", "some-pods-*")]
     versions: Specifiers
     reason: Annotated[str, StringConstraints(min_length=1)]
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
+from provision.catalogue.fields import DraDriver
 from provision.distros import distro_named, find_distro
 from provision.distros.repositories import lacking_entitlements
 from provision.doctor.observation import (
@@ -28,11 +29,13 @@ from provision.files import glob_in_root, in_root
 from provision.host import STORE
 from provision.host.facts import BUILD_SOCKETS, find_qemu, qemu_of
 from provision.kmod.guest import how_to_install
+from provision.manifest import Manifest
 from provision.registry.signatures import settled_keys
 from provision.sources.upstream import (
     ended_branch,
     kept,
     known_branches,
+    outdated_tables,
     today,
 )
 from provision.store.layout import UNITS
@@ -51,6 +54,8 @@ _STARTED = re.compile(r"^ExecStart=(/\S+) apply\b", re.MULTILINE)
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
+# Of the kubelet.
+_KUBELET, _LOGS = "var/lib/kubelet", "var/log/pods"
 _FREE = 2 << 30
 
 
@@ -182,6 +187,32 @@ def units(host: Observation) -> Iterator[Finding]:
             )
 
 
+def _dra_drivers(host: Observation) -> list[tuple[Driver, DraDriver, Manifest]]:
+    """Return the drivers whose DRA driver a kubelet has started here, or tries to."""
+    return [
+        (driver, dra, manifest)
+        for driver, _entry, manifest in host.installed()
+        if driver.recipe and (dra := driver.recipe.dra)
+        if any(
+            glob_in_root(host.root, pattern)
+            # The second: the kubelet's logs of pods, NAMESPACE_POD_UID, of those too that wait.
+            for pattern in (f"{_KUBELET}/plugins_registry/{dra.name}*", f"{_LOGS}/*_{dra.pods}_*")
+        )
+    ]
+
+
+@check("Kubernetes' DRA driver on this host starts with the driver's version", of=_dra_drivers)
+def dra(host: Observation) -> Iterator[Finding]:
+    for driver, found, manifest in _dra_drivers(host):
+        if why := found.refuses(manifest.pin.driver.version):
+            yield driver.warn(
+                why,
+                "pods that claim devices wait for ever",
+                f"choose a version {found.versions} in provision.toml, then: provision apply; or"
+                " use the device plugin",
+            )
+
+
 @check("There is space for another artifact", of=drivers)
 def store(host: Observation) -> Iterator[Finding]:
     folder = in_root(host.root, STORE)
@@ -260,6 +291,19 @@ def branch(host: Observation) -> Iterator[Finding]:
                 ended.message,
                 "its vendor no longer corrects it, nor makes it build on newer kernels",
                 ended.resolution,
+            )
+
+
+@check("What each driver's recipe says of its vendor is not older than a year", of=recipes)
+def old_tables(host: Observation) -> Iterator[Finding]:
+    for driver in host.drivers:
+        if driver.recipe is None:
+            continue
+        for found in outdated_tables(driver.recipe, today()):
+            yield driver.warn(
+                found.message,
+                "where a vendor does not answer, or does not say, its table counts",
+                found.resolution,
             )
 
 

@@ -163,11 +163,32 @@ def _ended_branch(host: DoctorHost) -> None:
     host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
+def _old_table(host: DoctorHost) -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe = recipe.replace("[upstream]", '[upstream]\nreviewed = "2020-01"')
+    host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+
+
 def _ended_branch_asked_for(host: DoctorHost) -> None:
     _ended_branch(host)
     shutil.rmtree(host.layout.folder)
     settings = f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\nversion = "0.12"\n'
     host.write("etc/provision/provision.toml", settings)
+
+
+def _old_for_dra(*traces: str) -> Break:
+    def spoil(host: DoctorHost) -> None:
+        recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+        recipe += (
+            '\n[dra]\nname = "video.example"\npods = "*dra*"\nversions = ">=0.13"\nreason = "r"\n'
+        )
+        host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+        host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+        for trace in traces:
+            host.write(trace, "")
+
+    return spoil
 
 
 def _no_engine(host: DoctorHost) -> None:
@@ -278,6 +299,7 @@ CASES: list[tuple[str, Break, str]] = [
         "warn",
     ),
     ("branch", _ended_branch, "warn"),
+    ("old-tables", _old_table, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
     ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
     ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),
@@ -300,6 +322,8 @@ CASES: list[tuple[str, Break, str]] = [
     ("old-files", _old_process, "warn"),
     ("status", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
     ("status", _dkms_left_out, "warn"),
+    ("dra", _old_for_dra("var/lib/kubelet/plugins_registry/video.example-reg.sock"), "warn"),
+    ("dra", _old_for_dra("var/log/pods/jobs_video-dra-x1_0-1/start/0.log"), "warn"),
     ("units", _no_units, "warn"),
     ("units", _no_cdi, "warn"),
     ("units", _no_cdi_of_a_package, "warn"),
