@@ -38,6 +38,9 @@ CHECKS: Mapping[str, Check] = {
         host_checks.dra,
         host_checks.units,
         host_checks.policy,
+        host_checks.catalogue,
+        host_checks.distros,
+        host_checks.runtime,
         host_checks.store,
     )
 }

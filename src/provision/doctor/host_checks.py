@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
 from provision.catalogue.fields import DraDriver
-from provision.distros import distro_named, find_distro
+from provision.distros import all_distros, distro_named, find_distro
 from provision.distros.repositories import lacking_entitlements
 from provision.doctor.observation import (
     Driver,
@@ -56,6 +58,16 @@ _CDI = "provision-cdi.path"
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
 # Of the kubelet.
 _KUBELET, _LOGS = "var/lib/kubelet", "var/log/pods"
+_RUNTIME = "oci-decorator"
+_DAEMON_JSON = "etc/docker/daemon.json"
+_DROP_IN = "etc/containers/containers.conf.d/50-oci-decorator.conf"
+# In the order in which podman reads them: containers.conf(5).
+_CONTAINERS_CONF = (
+    "usr/share/containers/containers.conf",
+    "usr/share/containers/containers.conf.d/*.conf",
+    "etc/containers/containers.conf",
+    "etc/containers/containers.conf.d/*.conf",
+)
 _FREE = 2 << 30
 
 
@@ -211,6 +223,91 @@ def dra(host: Observation) -> Iterator[Finding]:
                 f"choose a version {found.versions} in provision.toml, then: provision apply; or"
                 " use the device plugin",
             )
+
+
+@check(
+    "The driver folders that provision.toml names exist",
+    of=lambda host: host.config.catalogue,
+)
+def catalogue(host: Observation) -> Iterator[Finding]:
+    for folder in host.config.catalogue:
+        if not in_root(host.root, folder).is_dir():
+            yield Finding(
+                "warn",
+                f"catalogue names {folder}, and there is no such folder",
+                "its drivers are unknown; provision's own driver of the same name is used instead",
+                "make the folder, or remove it from catalogue in /etc/provision/provision.toml",
+            )
+
+
+@check("The distros that provision.toml names are known", of=lambda host: host.config.distros)
+def distros(host: Observation) -> Iterator[Finding]:
+    known = sorted(distro.id for distro in all_distros())
+    for name in host.config.distros:
+        if name not in known:
+            yield Finding(
+                "warn",
+                f"provision.toml has [distros.{name}], and there is no such distro",
+                "the mirrors, repositories and base images in it have no effect",
+                f"use the ID of its os-release; known are {', '.join(known)}",
+            )
+
+
+@check(
+    "The oci-decorator runtime that engines know is the installed one, and it exists",
+    of=lambda host: dict(_podman(host.root)) or _docker(host.root),
+)
+def runtime(host: Observation) -> Iterator[Finding]:
+    known = dict(_podman(host.root))
+    if known:
+        name, programs = next(reversed(known.items()))
+        if _DROP_IN in known and programs != known[_DROP_IN]:
+            yield Finding(
+                "warn",
+                f"/{name} gives podman another oci-decorator than /{_DROP_IN}",
+                "drop-ins are read in the order of their names, and the last one applies",
+                f"remove oci-decorator from /{name}",
+            )
+        yield from _missing(host.root, name, programs)
+    if programs := _docker(host.root):
+        yield from _missing(host.root, _DAEMON_JSON, programs)
+
+
+def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:
+    # Docker looks for a bare name in its own PATH, which is not known here.
+    is_known = all(program.startswith("/") for program in programs)
+    if is_known and not any(in_root(root, program).is_file() for program in programs):
+        yield Finding(
+            "warn",
+            f"/{name} has the runtime oci-decorator, and there is no {' or '.join(programs)}",
+            "the program was moved or removed; no container starts with this runtime",
+            "install it again (the role provision_hook does), or remove the runtime",
+        )
+
+
+def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the files that configure oci-decorator for podman; the last one applies."""
+    for pattern in _CONTAINERS_CONF:
+        for name in glob_in_root(root, pattern):
+            try:
+                text = in_root(root, name).read_text()
+                programs = tomllib.loads(text)["engine"]["runtimes"][_RUNTIME]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                # The file does not configure it, or podman refuses the file.
+                continue
+            if isinstance(programs, list) and programs:
+                yield str(name), tuple(map(str, programs))
+
+
+def _docker(root: Path) -> tuple[str, ...]:
+    """Return the program of Docker's runtime oci-decorator; empty: Docker has none."""
+    try:
+        entry: object = json.loads(in_root(root, _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # As above.
+        return ()
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    return (path,) if isinstance(path, str) else ()
 
 
 @check("There is space for another artifact", of=drivers)

@@ -19,6 +19,7 @@ from unit.doctor.troubles import (
     CASES,
     locked_down,
     log,
+    podman_runtime,
     selinux,
 )
 
@@ -117,6 +118,38 @@ def test_one_cause_is_one_finding(host: DoctorHost) -> None:
 def test_every_check_is_shown_to_find_something() -> None:
     # A full disk, a machine without QEMU and a device without its link have tests of their own.
     assert {check for check, *_ in CASES} == set(CHECKS) - {"device-nodes", "policy", "store"}
+
+
+_PODMAN = "etc/containers/containers.conf.d/50-oci-decorator.conf"
+_DOCKER = "etc/docker/daemon.json"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {_DOCKER: '{"runtimes": {"oci-decorator": {"path": "a-name"}}}'},
+        # Engines refuse these themselves.
+        *[{_PODMAN: f"[engine.runtimes]\noci-decorator = {v}\n"} for v in ("1", '"/x"', "[]")],
+        *[
+            {_DOCKER: text, _PODMAN: text}
+            for text in ("{", "[]", '{"runtimes": {"oci-decorator": 1}}', '{"a": "\xff')
+        ],
+    ],
+)
+def test_a_runtime_that_engines_judge_is_no_trouble(
+    host: DoctorHost, files: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        host.write(name, text)
+    assert {result.state for result in host.results("runtime")} <= _WELL
+
+
+def test_a_runtime_that_is_there_is_no_trouble(host: DoctorHost) -> None:
+    host.write("usr/bin/true", "")
+    host.write("etc/docker/daemon.json", '{"runtimes": {"runc": 1}}')
+    podman_runtime(host, "10-local", "/usr/bin/true")
+    podman_runtime(host, "50-oci-decorator", "/usr/bin/true")
+    assert [result.state for result in host.results("runtime")] == ["ok"]
 
 
 def test_a_signed_module_is_no_trouble_whatever_the_kernel_demands(host: DoctorHost) -> None:

@@ -11,11 +11,12 @@ from provision.config import catalogue_folders
 from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
 
-__all__ = ["CASES", "Break", "locked_down", "log", "selinux"]
+__all__ = ["CASES", "Break", "locked_down", "log", "podman_runtime", "selinux"]
 
 Break = Callable[[DoctorHost], object]
 _OS_RELEASE, _SETTINGS = "etc/os-release", "etc/provision/provision.toml"
 _REGISTRY = '[registry]\naddress = "registry.example:5000"\n'
+_DOCKER_RUNTIME = '{"runtimes": {"oci-decorator": {"path": "/opt/gone"}}}'
 _KEYS = '[trust]\nkeys = "/etc/provision/trust.d"\n'
 
 
@@ -245,6 +246,17 @@ def _no_plugin(host: DoctorHost) -> None:
     host.write("usr/bin/kernel-install", "")
 
 
+def podman_runtime(host: DoctorHost, name: str, program: str) -> None:
+    text = f'[engine.runtimes]\noci-decorator = ["{program}"]\n'
+    host.write(f"etc/containers/containers.conf.d/{name}.conf", text)
+
+
+def _redefined(host: DoctorHost) -> None:
+    host.write("usr/bin/true", "")
+    podman_runtime(host, "50-oci-decorator", "/opt/provision/bin/oci-decorator-runtime")
+    podman_runtime(host, "90-local", "/usr/bin/true")
+
+
 def _damaged(host: DoctorHost) -> None:
     write(host.entry / MODULE, make_module()[:-1] + b"x")
 
@@ -330,4 +342,9 @@ CASES: list[tuple[str, Break, str]] = [
     ("units", _lacks("etc/kernel/postinst.d/provision"), "warn"),
     ("units", _no_plugin, "warn"),
     ("units", lambda host: host.write("bin/true", "").chmod(0o666), "fail"),
+    ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
+    ("distros", _has((_SETTINGS, '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')), "warn"),
+    ("runtime", _redefined, "warn"),
+    ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn"),
+    ("runtime", _has(("etc/docker/daemon.json", _DOCKER_RUNTIME)), "warn"),
 ]

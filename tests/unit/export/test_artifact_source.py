@@ -196,7 +196,7 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
     expected: int,
 ) -> None:
     have(registry, tmp_path, signed=False)
-    dra = versions and DraDriver(name="gpu.demo", versions=versions, reason="old")
+    dra = versions and DraDriver(pods="*", name="gpu.demo", versions=versions, reason="old")
     entry = SimpleNamespace(recipe=SimpleNamespace(**{**vars(_RECIPE), "dra": dra}))
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     source = replace(source, settings=replace(source.settings, catalogue=catalogue))
