@@ -39,9 +39,11 @@ chmod 711 "$scratch"
 
 # How cargo runs the tests' binaries: each in namespaces of its own, so that a mutant that takes a
 # mount away, or leaves a container behind, spoils no other's verdict. Not as their first process,
-# whose number no container's has.
+# whose number no container's has. The corpus makes the runtime's link beside the program, where
+# nothing can be written then.
 cat >"$scratch/runner" <<END
 #!/bin/sh
+ln -sfn oci-decorator "\${1%/deps/*}/oci-decorator-runtime"
 exec env TMPDIR="$scratch/tests" unshare --mount --pid --fork --kill-child --mount-proc \\
     sh -ec 'mount -o remount,bind,ro "$scratch/copies"; mount -o remount,bind,ro "$output"
         "\$@" || exit \$?' sh "\$@"
