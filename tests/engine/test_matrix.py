@@ -31,8 +31,6 @@ _LONG_BUILD_S = 240
 # Three drivers on nine kernels, on two processors that are not for them alone.
 _NIGHT_S = 4 * 3600
 _KERNELS = 8
-# Debian's packages that compile for the kernels of Debian 12.
-_PACKAGES = ("acpi-call-dkms", "bbswitch-dkms")
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +158,33 @@ def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(
     assert [(cell["version"], cell["state"]) for cell in report["cells"]] == [("1.0", "built")]
 
 
-@pytest.mark.minutes(15)
+# Each half has a share of the night. Of a shipped recipe, and of Debian's packages that compile for
+# the kernels of Debian 12.
+@pytest.mark.parametrize(
+    ("shipped", "packages"),
+    [
+        pytest.param(
+            [SMALL_DRIVER],
+            ("acpi-call-dkms", "bbswitch-dkms"),
+            marks=[pytest.mark.minutes(15), pytest.mark.xdist_group("half a matrix")],
+        ),
+        pytest.param(
+            [],
+            ("ddcci-dkms", "tp-smapi-dkms", "vpoll-dkms"),
+            marks=[pytest.mark.minutes(15), pytest.mark.xdist_group("the other half")],
+        ),
+    ],
+    ids=["shipped", "packages"],
+)
 def test_three_drivers_on_eight_kernels_and_on_debian_13(
-    provision: Provision, engine: Engine, tmp_path: Path
+    provision: Provision,
+    engine: Engine,
+    tmp_path: Path,
+    shipped: list[str],
+    packages: tuple[str, ...],
 ) -> None:
-    """A shipped recipe and two made from Debian's packages, each on every kernel of Debian 12."""
-    names = [SMALL_DRIVER]
-    for package in _PACKAGES:
+    names = list(shipped)
+    for package in packages:
         made = provision.json("drivers", "import", package, "--output", tmp_path / "drivers")
         names.append(made["name"])
     state, page = tmp_path / "state", tmp_path / "matrix.html"

@@ -1,5 +1,6 @@
-"""Artifact images: decided, rendered, solved and built.
+"""Artifact images: decided, solved, rendered and built.
 
-Facts and a recipe become a Pin (``decision``), a Pin becomes a Dockerfile with its context
-(``dockerfile``), and an engine makes the image of it (``artifact_image``).
+A request (``request``) becomes a Pin (``resolve``, by ``versions`` and ``solve``), a Pin becomes
+a Dockerfile with its context (``dockerfile``, ``context_files``), and an engine makes the image of
+it (``image``). ``collector``, ``step`` and ``unpack_source`` run in the build container.
 """
