@@ -14,6 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ def _make_up(folder: Path, version: str, release: str) -> Manifest:
     return make_artifact(folder, pin=make_pin(version=version, kernel=release), module=module)
 
 
-def _resolve(_settings: object, wanted: DriverRequest, **_more: object) -> SimpleNamespace:
+def _resolve(_settings: object, wanted: DriverRequest) -> Any:  # noqa: ANN401 - its Pin is all
     """Stand in for ``resolve_pin``."""
     version = wanted.version or wanted.prefer or VERSIONS[-1]
     return SimpleNamespace(pin=make_pin(version=version, kernel=wanted.kernel or KERNEL))
@@ -198,8 +199,7 @@ def _main() -> None:
     _around(actions, "activate", "activate")
     for place, name, stand_in in (
         (os, "replace", _replace_held(os.replace)),
-        (prepare, "resolve_pin", _resolve),
-        (prepare, "obtain", _obtain),
+        (prepare, "Prepare", partial(prepare.Prepare, resolve=_resolve, obtain=_obtain)),
         (docker_api, "connect", _engine),
     ):
         setattr(place, name, stand_in)
