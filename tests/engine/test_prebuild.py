@@ -39,6 +39,7 @@ class Site:
         password = folder / "password"
         password.write_text("fleet\n")
         provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
+        self.key = ("--key", folder / "fleet.key", "--password-file", password)
         self.fleet = folder / "fleet.toml"
         self.fleet.write_text(
             f'registry = "{address}/drivers"\ndistros = ["{DISTRO}"]\n'
@@ -48,9 +49,9 @@ class Site:
 
     def words(self, name: str, *more: str | Path) -> list[str | Path]:
         """The command of a builder with this folder of results."""
-        how = ("--network", "host", "--state", self.folder / name, "--json")
-        key = ("--key", self.folder / "fleet.key", "--password-file", self.folder / "password")
-        return [self.provision.program, "matrix", self.fleet, "--push", *how, *key, *more]
+        how = ("--network", "host", "--state", self.folder / name)
+        words = ("--push", *self.key, *how, *more, "--json")
+        return [self.provision.program, "matrix", self.fleet, *words]
 
     def tags(self) -> list[str]:
         url = f"http://{self.address}/v2/drivers/{SMALL_DRIVER}/tags/list"
@@ -112,7 +113,8 @@ def test_two_builders_at_once_leave_one_signed_image_of_each_cell(
 
     # What is there needs no engine, and no time.
     nobody = replace(site.provision, docker_host="unix:///nowhere.sock")
-    again = nobody.json("matrix", site.fleet, "--push", "--state", site.folder / "three")
+    words = ("--push", *site.key, "--state", site.folder / "three")
+    again = nobody.json("matrix", site.fleet, *words)
     assert again["counts"] == {"present": len(_KERNELS)}
     assert nobody.json("matrix", site.fleet, "--missing")["cells"] == []
 
