@@ -1,5 +1,6 @@
 """Packs catalogue, templates and documentation with the program: pyproject.toml names no trees."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import setup
@@ -14,6 +15,9 @@ def trees(*names: str) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
+# An earlier version left its modules there, and setuptools would pack them too: a package that is a
+# module now would hide it.
+shutil.rmtree("build/lib", ignore_errors=True)
 setup(
     data_files=[
         *trees("docs", "driver_images", "templates"),

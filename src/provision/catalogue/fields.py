@@ -246,7 +246,7 @@ class Hardware(Reviewed):
         pci: The devices.
         cards: Which versions and flavours serve which of them.
         reviewed: The month or day on which ``cards`` was compared with the vendor's; a year later,
-            ``provision plan`` says that it is old.
+            ``provision plan`` and ``provision doctor`` say that it is old.
         supported: Files of the source with the cards of that version, in the format of NVIDIA's
             ``supported-gpus.json``, plain or ``.gz``; the first that is there decides. Without it:
             the PCI aliases of the modules.

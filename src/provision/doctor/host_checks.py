@@ -616,7 +616,10 @@ def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
         )
 
 
-@check("Artifacts are tried in their kernel before it boots", of=drivers)
+@check(
+    "Artifacts are tried in their kernel before it boots",
+    of=lambda host: host.drivers and host.config.policy.prebuild,
+)
 def policy(host: Observation) -> Iterator[Finding]:
     trial, arch = host.config.policy.trial, host.facts.arch
     own = distro_named(host.facts.distro.id)

@@ -359,7 +359,10 @@ def _problem_of(host: str) -> str | None:
 
 def _client(host: str) -> APIClient:
     try:
-        tls = kwargs_from_env().get("tls", False)
+        # As in Docker's client, the variable of the folder alone turns nothing on. The SDK would
+        # speak TLS then, without looking at the server's certificate.
+        secured = os.environ.get("DOCKER_TLS_VERIFY")
+        tls = kwargs_from_env().get("tls", False) if secured else False
         return APIClient(base_url=host, version="auto", tls=tls)
     except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
         # OSError and ValueError: files of the configuration, or the version that the engine states.
