@@ -34,6 +34,7 @@ _USAGE = (
     "build x --pin pin.json",
     "build --pin pin.json --kernel 6.1",
     "build x --jobs 0",
+    "drivers x --distros",
     "registry key --output {folder}/new",
     "registry key --output {folder}/new --no-password --password-fd 9",
     "registry push demo demo",

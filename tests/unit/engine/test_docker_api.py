@@ -153,6 +153,38 @@ def test_what_has_no_network_is_not_told_the_proxy_of_dockers_client(
 
 
 @pytest.mark.parametrize(
+    ("variables", "speaks_tls"),
+    [({}, False), ({"DOCKER_TLS_VERIFY": ""}, False), ({"DOCKER_TLS_VERIFY": "1"}, True)],
+)
+def test_only_the_variable_that_verifies_turns_tls_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], *, speaks_tls: bool
+) -> None:
+    """As in Docker's client; the SDK takes the folder alone for TLS that verifies nothing."""
+    monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"ApiVersion": "1.41"}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_port}"
+        try:
+            if speaks_tls:
+                with pytest.raises(ProvisionError):
+                    connect(address)
+            else:
+                connect(address).close()
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
     "host", ["tcp://h:port", "tcp://h:99999", "unix://a\0b", "tcp://[::1", f"tcp://{'a' * 70}.x:1"]
 )
 def test_an_address_that_makes_no_sense_is_said(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
