@@ -150,26 +150,27 @@ def boot(root: Path, *, catalogues: Sequence[Path] = ()) -> Result:
         for name in desired.drivers:
             clean(Layout(root, name))
         observed = observe(root, desired, compare_modules=True)
-        is_changed = _replace_damaged(root, observed, desired.config)
+        _replace_damaged(root, observed, desired.config)
+        found = [one for driver in observed.drivers.values() for one in driver.artifacts.values()]
+        is_whole = all(artifact.damage is None for artifact in found)
         run = Run(root, desired, Mode(may_prepare=False), catalogues)
-        result = apply(run, observed=None if is_changed else observed)
+        # Later runs, which compare no modules, have to see what this one publishes.
+        result = apply(run, observed=observed if is_whole else None)
     if mistakes is not None:
         raise mistakes
     return result
 
 
-def _replace_damaged(root: Path, observed: Observed, config: Config) -> bool:
-    """Record damaged artifacts, and fall back to others that are whole; return whether any is.
+def _replace_damaged(root: Path, observed: Observed, config: Config) -> None:
+    """Record damaged artifacts, and fall back to others that are whole.
 
     A later run makes the damaged artifacts again.
     """
     running = observed.kernels.running
-    is_damaged = False
     for driver in observed.drivers.values():
         artifact = driver.artifacts.get(running or "")
         if running is None or artifact is None or artifact.damage is None:
             continue
-        is_damaged = True
         report(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
         layout = Layout(root, driver.name)
         try:
@@ -177,7 +178,6 @@ def _replace_damaged(root: Path, observed: Observed, config: Config) -> bool:
                 _replace(layout, running, artifact, config)
         except NewerStateError as error:
             report(Note(error.message))
-    return is_damaged
 
 
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, config: Config) -> None:

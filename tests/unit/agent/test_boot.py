@@ -12,8 +12,9 @@ from kit.host_tree import DRIVER, NEXT
 from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.run import boot
 from provision.kmod.loader import LOADER
+from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.progress import listening
-from provision.store.state import load_state
+from provision.store.state import load_state, store_state
 from unit.agent.host import NEWEST, OLDER, Host
 
 
@@ -85,6 +86,26 @@ def test_a_boot_goes_back_from_damage_to_what_is_whole(ready: Host) -> None:
     ready.boot()
     boot(ready.root)
     assert (ready.current(), list(ready.loaded())) == (OLDER, [DRIVER])
+
+
+def test_a_boot_says_of_other_kernels_what_later_runs_see(ready: Host) -> None:
+    """Damage that only a boot looks for, in what another kernel would load."""
+    ready.add_kernel(NEXT)
+    ready.apply()
+    entry = ready.layout.kernel_link(NEXT).resolve()
+    (module,) = entry.rglob("*.ko")
+    content = module.read_bytes()
+    module.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    # As a disk damages it: no time of the file changes.
+    manifest = stored_manifest(entry)
+    assert manifest
+    seen = files_fingerprint(entry, manifest)
+    store_state(ready.layout, load_state(ready.layout).changed(NEXT, fingerprint=seen))
+    # The second has nothing to do, as after the loader of a boot.
+    boot(ready.root)
+    (driver,) = boot(ready.root).status.drivers
+    at_boot = {artifact.release: artifact.state for artifact in driver.kernels}
+    assert at_boot[NEXT] == ready.artifact(NEXT).state
 
 
 def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
