@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 const UNKNOWN: &str = "it has an option that is unknown, cut off or joined with its value";
 const NAME: &str = "runc, crun and youki want exactly one name for a container";
+const ORDER: &str = "crun restores without the options behind the container's name";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -51,7 +52,7 @@ impl Arguments {
         let mut names = GLOBAL;
         let (mut bundle, mut config): (&OsStr, Option<&OsStr>) = (OsStr::new(""), None);
         let mut operands: Vec<&OsStr> = Vec::new();
-        let mut is_known = true;
+        let (mut is_known, mut is_restore, mut is_in_order) = (true, false, true);
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             if word == "--" && names == CREATE {
@@ -61,10 +62,12 @@ impl Arguments {
                     operands.push(word);
                 } else if is_creating(word) {
                     names = CREATE;
+                    is_restore = word == "restore";
                 } else {
                     break;
                 }
             } else if let Some((meaning, value)) = option(names, word) {
+                is_in_order &= operands.is_empty();
                 let value = match meaning {
                     Meaning::Flag => continue,
                     _ => value.or_else(|| rest.next().map(OsString::as_os_str)),
@@ -89,10 +92,15 @@ impl Arguments {
             return arguments;
         }
         let container = operands.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-        if is_known && operands.len() == 1 {
+        let why = [
+            (!is_known, UNKNOWN),
+            (operands.len() != 1, NAME),
+            (is_restore && !is_in_order, ORDER),
+        ];
+        arguments.ambiguity = why.iter().find(|(holds, _)| *holds).map(|(_, why)| *why);
+        if arguments.ambiguity.is_none() {
             arguments.creates = creates(bundle, config, &container);
         } else {
-            arguments.ambiguity = Some(if is_known { NAME } else { UNKNOWN });
             for bundle in candidates(words) {
                 arguments.creates.extend(creates(bundle, None, &container));
             }
@@ -226,7 +234,7 @@ mod tests {
         ("create --bundle=/b id", b),
         ("create id --bundle /b", b),
         ("create --bundle /a --bundle /b id", b),
-        ("restore --image-path=/i --manage-cgroups-mode soft --empty-ns network id --bundle=/b", b),
+        ("restore --image-path=/i --manage-cgroups-mode soft --empty-ns network --bundle=/b id", b),
         ("run -d --pid-file /p -b /b --no-pivot id", b),
         ("--root create --log run --log-format json --systemd-cgroup create -b /b id", b),
         ("--root=/r --debug create --pid-file run --bundle /b -- id", b),
@@ -252,6 +260,8 @@ mod tests {
         ("--new create state x", &["config.json state", "?"]),
         ("create", &["config.json ", "?"]),
         ("create --bundle /b one two", &["/b/config.json one", "config.json one", "?"]),
+        ("restore id --bundle=/b", &["/b/config.json id", "config.json id", "?"]),
+        ("restore id --detach", &["config.json id", "?"]),
         // What hides a bundle.
         ("create -b/b id", &["?"]),
         ("create -b=/b id", &["?"]),
