@@ -29,7 +29,7 @@ from provision.registry import (
 )
 from provision.registry.find import facts_of
 from provision.registry.repositories import ImageLayout
-from provision.registry.signatures import Facts, PublicKey, of_private_key, sign
+from provision.registry.signatures import PublicKey, SignedFacts, of_private_key, sign
 
 HOST = "registry.example"
 REPOSITORY = "drivers/demo"
@@ -93,7 +93,7 @@ class MemoryRegistry:
     def sign(
         self,
         digest: str,
-        facts: Facts,
+        facts: SignedFacts,
         key: ec.EllipticCurvePrivateKey,
     ) -> None:
         sign(self.client(), digest, facts, lambda data: key.sign(data, ECDSA))

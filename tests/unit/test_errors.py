@@ -14,7 +14,7 @@ import provision
 from kit.artifact import make_pin
 from provision import errors
 from provision.build.output import BuildStream, build_error
-from provision.distros import Failure, distro_named, family_of
+from provision.distros import SolverFailure, distro_named, family_of
 from provision.distros.family import HeadersGoneError
 from provision.errors import (
     ConfigError,
@@ -211,7 +211,7 @@ def _of_a_solver(name: str, kernel: str, said: str) -> ProvisionError:
     assert distro is not None
     family = family_of(distro)
     return family.explain(
-        Failure(
+        SolverFailure(
             status=1,
             said=said,
             distro=distro,

@@ -216,7 +216,7 @@ _LISTED = "userspace.json"
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
-def _toolchain(pin: Pin) -> Mapping[str, str | None] | None:
+def _compiler_paths(pin: Pin) -> Mapping[str, str | None] | None:
     """Return where headers and compiler of a Pin are; None: its compiler is no package.
 
     ``build`` and ``source`` are the kernel's folders, unless they are in a kernel tree; ``path``
@@ -500,7 +500,7 @@ def _dockerfile(
     values: dict[str, object] = {
         "pin": pin,
         "closure": {"tools": closure["packages"], "headers": closure["headers"]},
-        "toolchain": _toolchain(pin),
+        "toolchain": _compiler_paths(pin),
         "parts": {
             "are_files": any(source.file for source in pin.sources),
             "are_commits": any(isinstance(source, GitSource) for source in pin.sources),

@@ -287,7 +287,7 @@ def _platform(pin: Pin) -> str:
     return f"linux/{names_of(pin.kernel.architecture).go}"
 
 
-def _toolchain(
+def _ensure_toolchain(
     settings: Settings, resolved: Resolved, context: RenderedContext, log: BuildLog, jobs: int
 ) -> tuple[Image, list[StepRecord]]:
     pin, engine, state = resolved.pin, settings.engine(), settings.state
@@ -333,7 +333,7 @@ def build(
         path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
         in_use = lock(_use_lock(state, pin.kernel.release), shared=True)
         with BuildLog(path) as log, in_use:
-            toolchain, steps = _toolchain(settings, resolved, shared, log, jobs)
+            toolchain, steps = _ensure_toolchain(settings, resolved, shared, log, jobs)
             files: dict[str, bytes | Path] = {**own.files, **downloads}
             stream = _build_on(toolchain.id, settings, pin, files, log, jobs)
         image = new_image(engine, stream)

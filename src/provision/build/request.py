@@ -20,7 +20,7 @@ from provision.catalogue.suitability import Card
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
 from provision.errors import NotFoundError, UsageError
-from provision.host.facts import Facts
+from provision.host.facts import HostFacts
 from provision.pin import DistroPin
 
 _IMAGE = "image"
@@ -152,7 +152,7 @@ class DriverRequest(RequestOptions):
         return VersionRequest(named, branches, self.prefer, ended)
 
 
-def own_kernel(settings: Settings, facts: Facts) -> str:
+def own_kernel(settings: Settings, facts: HostFacts) -> str:
     """Return the kernel of the host."""
     if facts.kernel is None:
         raise NotFoundError(
@@ -221,7 +221,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     if configured is not None:
         if configured.toolchain == _IMAGE:
             return TreeChoice(distro, configured, None, image=_developer(distro))
-        return TreeChoice(distro, configured, _toolchain(configured.toolchain))
+        return TreeChoice(distro, configured, _compiling_distro(configured.toolchain))
     if distro.id == _FLATCAR:
         tree = (
             TreeConfig(kernels="*", kind="prepared", path=_FLATCAR_TREE, toolchain=_IMAGE)
@@ -234,7 +234,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     return None
 
 
-def _toolchain(name: str) -> DistroPin:
+def _compiling_distro(name: str) -> DistroPin:
     distro = find_distro(name)
     if not uses_archive(distro):
         raise NotFoundError(

@@ -110,7 +110,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     else:
         distro, builder = choice.distro, choice.toolchain or choice.distro
         found = _tree(settings, choice, kernel, update=request.refresh)
-        toolchain = _toolchain(choice, found, kernel)
+        toolchain = _tree_toolchain(choice, found, kernel)
         changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
         tree = found.pin.model_copy(update=changes)
     with ExitStack() as opened:
@@ -151,7 +151,7 @@ def _tree(settings: Settings, choice: TreeChoice, kernel: str, *, update: bool) 
     return ensure_tree(settings, choice.tree, kernel, update=update)
 
 
-def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
+def _tree_toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
     if choice.toolchain is None:
         return compiler_beside(tree.config)
     config = tree.config or {}

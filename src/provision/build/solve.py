@@ -32,12 +32,12 @@ from provision.catalogue import Recipe
 from provision.distros import (
     WORK,
     Distro,
-    Failure,
     HeaderQuery,
     Package,
     Release,
     Repository,
     Script,
+    SolverFailure,
     Spec,
     Supply,
     archive_of,
@@ -229,9 +229,9 @@ class Solver:
             raise self._family.explain(self._failure(ran, version))
         return container.read(f"{WORK}/closure")
 
-    def _failure(self, ran: Ran, version: str) -> Failure:
+    def _failure(self, ran: Ran, version: str) -> SolverFailure:
         request = self._request
-        return Failure(
+        return SolverFailure(
             status=ran.status,
             said=ran.said,
             distro=request.distro,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from provision.catalogue import Catalogue
 from provision.config import Config, NetworkConfig, catalogue_folders, load
-from provision.host.facts import Facts, PciDevice, pci_devices, read_facts
+from provision.host.facts import HostFacts, PciDevice, pci_devices, read_facts
 from provision.host.kernels import machine
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Settings:
     connection: EngineConnection = field(default_factory=EngineConnection, compare=False)
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> HostFacts:
         """The facts of the host, read once."""
         return read_facts(self.root)
 

@@ -21,12 +21,12 @@ from provision.distros.distro import (
 )
 from provision.distros.family import (
     WORK,
-    Failure,
     Family,
     HeaderQuery,
     Package,
     Repository,
     Script,
+    SolverFailure,
     Spec,
     Supply,
 )
@@ -35,7 +35,6 @@ __all__ = [
     "WORK",
     "Distro",
     "Entitlement",
-    "Failure",
     "Family",
     "HeaderQuery",
     "Package",
@@ -43,6 +42,7 @@ __all__ = [
     "Release",
     "Repository",
     "Script",
+    "SolverFailure",
     "Spec",
     "Supply",
     "all_distros",

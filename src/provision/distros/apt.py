@@ -22,11 +22,11 @@ from provision.distros.family import (
     AUTHORITIES,
     NOTE,
     WORK,
-    Failure,
     Family,
     Package,
     Repository,
     Script,
+    SolverFailure,
     Spec,
     Supply,
     records,
@@ -70,7 +70,7 @@ class Apt(Family):
         found = records(output, _FIELDS, _broken)["installed"]
         return {name: version for name, _arch, version in found}
 
-    def superseded(self, failure: Failure) -> str:
+    def superseded(self, failure: SolverFailure) -> str:
         """Return how to get at headers that the archive has dropped, or never had."""
         if failure.query.flavour == _FOREIGN:
             return _ELSEWHERE

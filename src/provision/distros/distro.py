@@ -93,7 +93,7 @@ class Entitlement(Frozen):
     required: bool = False
 
 
-class Archive(Frozen):
+class Vault(Frozen):
     """Where a distro keeps packages that its repositories have dropped."""
 
     name: str
@@ -165,7 +165,7 @@ class Distro(Frozen):
     entitlement: tuple[Entitlement, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     options: tuple[Annotated[str, StringConstraints(pattern=r"^--[^\s\x00]+$")], ...] = ()
-    archives: tuple[Archive, ...] = ()
+    archives: tuple[Vault, ...] = ()
     proven: tuple[Proof, ...] = ()
     apt: AptArchive | None = None
 

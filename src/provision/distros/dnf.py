@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from provision.distros import rpm
-from provision.distros.distro import Archive, Distro
+from provision.distros.distro import Distro, Vault
 from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply
 from provision.explain import fill
 from provision.host.kernels import kernel_order
@@ -88,7 +88,7 @@ query --location | sed 's|^|url\t|' >> origins.txt \
 """
 
 
-def archive_of_headers(distro: Distro) -> Archive | None:
+def archive_of_headers(distro: Distro) -> Vault | None:
     """Return the archive of signed packages of headers that a distro has, or None."""
     return next((archive for archive in distro.archives if archive.headers is not None), None)
 
@@ -100,7 +100,7 @@ def keys_script(supply: Supply) -> Script:
 
 
 def header_addresses(
-    archive: Archive, kernel: str, keys: Iterable[str], *, mirror: str | None = None
+    archive: Vault, kernel: str, keys: Iterable[str], *, mirror: str | None = None
 ) -> tuple[str, ...]:
     """Return where the package with a kernel's headers may be, by the key that signed it."""
     match = _KERNEL.fullmatch(kernel)

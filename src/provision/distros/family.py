@@ -108,7 +108,7 @@ _LINES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SolverFailure:
     """A script that failed."""
 
     status: int
@@ -145,7 +145,7 @@ class HeadersGoneError(NotFoundError):
     """The repositories have no headers of the kernel; an archive may have them."""
 
 
-def missing_entitlement(failure: Failure) -> ProvisionError:
+def missing_entitlement(failure: SolverFailure) -> ProvisionError:
     """Return the error for repositories that require a subscription."""
     required = [one.host for one in failure.distro.entitlement if one.required]
     return failure.error(
@@ -233,7 +233,7 @@ class Family(ABC):
             )
         return found
 
-    def explain(self, failure: Failure) -> ProvisionError:
+    def explain(self, failure: SolverFailure) -> ProvisionError:
         """Return the error for a script that failed."""
         values = {"release": failure.where, "distro": failure.distro.id}
         found = explain("solver", failure.said, values)
@@ -251,7 +251,7 @@ class Family(ABC):
             return missing_entitlement(failure)
         return failure.error(f"{found.cause}.", found.what_to_do, found.kind.error)
 
-    def no_headers(self, failure: Failure) -> ProvisionError:
+    def no_headers(self, failure: SolverFailure) -> ProvisionError:
         """Return the error for a kernel whose headers no repository has."""
         return failure.error(
             f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
@@ -261,7 +261,7 @@ class Family(ABC):
         )
 
     @abstractmethod
-    def superseded(self, failure: Failure) -> str:
+    def superseded(self, failure: SolverFailure) -> str:
         """Return how to get at the headers of a kernel that the repositories have dropped."""
 
     @abstractmethod

@@ -20,10 +20,10 @@ from typing import Self
 
 from provision.distros.family import (
     WORK,
-    Failure,
     Family,
     Package,
     Repository,
+    SolverFailure,
     Supply,
     records,
 )
@@ -377,7 +377,7 @@ class RpmFamily(Family):
             for name, _arch, epoch, version, release in installed
         }
 
-    def superseded(self, failure: Failure) -> str:
+    def superseded(self, failure: SolverFailure) -> str:
         """Return how to get at headers that the repositories have dropped."""
         distro = failure.distro
         minor = _MINOR.search(failure.kernel)

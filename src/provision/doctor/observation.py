@@ -17,7 +17,7 @@ from provision.agent.status import Status, status_of
 from provision.catalogue import Catalogue, Recipe
 from provision.config import Config, DriverConfig
 from provision.files import text_in_root
-from provision.host.facts import Facts, read_facts
+from provision.host.facts import HostFacts, read_facts
 from provision.kmod.load import KernelLog
 from provision.kmod.modules import LoadedModule, loaded_modules
 from provision.kmod.verify import stored_manifest
@@ -70,7 +70,7 @@ class Observation:
     """A host, as checks see it."""
 
     root: Path
-    facts: Facts
+    facts: HostFacts
     status: Status
     loaded: Mapping[str, LoadedModule]
     config: Config

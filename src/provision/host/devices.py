@@ -116,7 +116,7 @@ class Device(Frozen):
     mig: tuple[Mig, ...] | None = None
 
 
-class Facts(Frozen):
+class DeviceFacts(Frozen):
     """What is known of a vendor's devices.
 
     Attributes:
@@ -181,7 +181,7 @@ class Smi:
     program: Path
     library: Path
 
-    def facts(self, addresses: Sequence[str], *, limit: float = LIMIT_S) -> Facts:
+    def facts(self, addresses: Sequence[str], *, limit: float = LIMIT_S) -> DeviceFacts:
         """Return what it says, without the nodes of parts of GPUs.
 
         Args:
@@ -224,7 +224,7 @@ def parse_reports(
     capabilities: str = "",
     listing: str = "",
     problems: Sequence[str] = (),
-) -> Facts:
+) -> DeviceFacts:
     """Return the facts in what nvidia-smi prints. Pure.
 
     A device without a number or address can't be chosen, and is left out with a note.
@@ -245,7 +245,7 @@ def parse_reports(
             versions = {name: _value(log, f"{name}_version") for name in ("driver", "cuda")}
             gpus = enumerate(log.iter("gpu"), place or 0)
             devices += [_device(index, gpu, known, parts, noted) for index, gpu in gpus]
-        return Facts(
+        return DeviceFacts(
             source="nvml",
             driver_version=versions["driver"],
             cuda_version=versions["cuda"],
@@ -352,7 +352,9 @@ class Information:
     name: str | None
 
 
-def nvidia_facts(root: Path, stored: Sequence[Smi] = (), *, limit: float = LIMIT_S) -> Facts | None:
+def nvidia_facts(
+    root: Path, stored: Sequence[Smi] = (), *, limit: float = LIMIT_S
+) -> DeviceFacts | None:
     """Return the facts of NVIDIA's GPUs; None if their driver is not loaded.
 
     Args:
@@ -435,7 +437,7 @@ def _smi(root: Path, stored: Sequence[Smi], version: str) -> Smi:
     return [*exact, *whole][0]
 
 
-def _from_proc(root: Path, version: str) -> Facts:
+def _from_proc(root: Path, version: str) -> DeviceFacts:
     lines = []
     found = []
     for path in glob_in_root(root, f"{_DRIVER}/gpus/*/information"):
@@ -455,12 +457,12 @@ def _from_proc(root: Path, version: str) -> Facts:
         Device(index=i, minor=minor, pci=address, uuid=known.uuid, name=known.name)
         for i, (_order, address, minor, known) in enumerate(sorted(found, key=lambda row: row[0]))
     ]
-    return Facts(
+    return DeviceFacts(
         source="proc", driver_version=version, devices=tuple(devices), problems=tuple(lines)
     )
 
 
-def _with_nodes(root: Path, facts: Facts) -> Facts:
+def _with_nodes(root: Path, facts: DeviceFacts) -> DeviceFacts:
     problems = list(facts.problems)
     devices = []
     for gpu in facts.devices:
@@ -526,7 +528,7 @@ AMD = DrmVendor("0x1002", "amdgpu")
 INTEL = DrmVendor("0x8086", "i915")
 
 
-def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
+def drm_facts(root: Path, vendor: DrmVendor) -> DeviceFacts | None:
     """Return the facts of a vendor's GPUs; None if there are none.
 
     A node without a PCI device of its own (a partition of an AMD GPU) is left out.
@@ -554,7 +556,7 @@ def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
         for i, (_order, address, minor, folder) in enumerate(sorted(found, key=lambda row: row[:3]))
     ]
     version = _text(in_root(root, PurePosixPath("sys/module", vendor.module, "version")))
-    return Facts(source="sysfs", driver_version=version or None, devices=tuple(devices))
+    return DeviceFacts(source="sysfs", driver_version=version or None, devices=tuple(devices))
 
 
 def parse_unique_id(text: str) -> str | None:
@@ -574,7 +576,7 @@ def _text(path: Path) -> str | None:
 
 
 # The vendors whose devices any host may have, however their drivers were installed.
-_SOURCES: Mapping[str, Callable[[Path, Sequence[Smi]], Facts | None]] = {
+_SOURCES: Mapping[str, Callable[[Path, Sequence[Smi]], DeviceFacts | None]] = {
     "nvidia": nvidia_facts,
     "amd": lambda root, _stored: drm_facts(root, AMD),
     "intel": lambda root, _stored: drm_facts(root, INTEL),
@@ -602,7 +604,7 @@ def recording(root: Path) -> Iterator[None]:
         yield
 
 
-def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
+def write_facts(root: Path, vendor: str, facts: DeviceFacts) -> bool:
     """Write facts, which all users may read; return whether anything changed.
 
     The caller holds ``recording``.
@@ -636,7 +638,7 @@ class Recorded:
     """The result of collecting the facts of a vendor's devices."""
 
     vendor: str
-    facts: Facts | None
+    facts: DeviceFacts | None
     changed: bool
 
     @property
@@ -655,9 +657,9 @@ def record_facts(
     return Recorded(vendor, facts, changed)
 
 
-def read_facts_file(root: Path, vendor: str) -> Facts:
+def read_facts_file(root: Path, vendor: str) -> DeviceFacts:
     """Return the recorded facts of a vendor's devices."""
-    return load_json(facts_path(root, vendor), Facts)
+    return load_json(facts_path(root, vendor), DeviceFacts)
 
 
 def recorded_problems(root: Path, vendor: str) -> tuple[str, ...]:

@@ -289,7 +289,7 @@ class Distro:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HostFacts:
     """The facts of a host."""
 
     distro: Distro
@@ -305,10 +305,10 @@ class Facts:
     pci: tuple[PciDevice, ...]
 
 
-def read_facts(root: Path = Path("/")) -> Facts:
+def read_facts(root: Path = Path("/")) -> HostFacts:
     """Return the facts of a host, given its root."""
     distro = read_distro(root)
-    return Facts(
+    return HostFacts(
         distro=distro,
         kernel=kernel_release(root),
         arch=machine(root),

@@ -64,8 +64,8 @@ from provision.registry.repositories import (
     folder_layout,
 )
 from provision.registry.signatures import (
-    Facts,
     PublicKey,
+    SignedFacts,
     VerifiedSignature,
     load_keys,
     settled_keys,
@@ -151,7 +151,7 @@ class ArtifactImage:
     request: VersionRequest = field(default_factory=VersionRequest)
 
     @property
-    def facts(self) -> Facts | None:
+    def facts(self) -> SignedFacts | None:
         """The signed facts."""
         return self.verified.facts if self.verified else None
 
@@ -224,9 +224,9 @@ def _pin(labels: Mapping[str, str], name: str) -> Pin:
         ) from error
 
 
-def facts_of(pin: Pin, serial: int) -> Facts:
+def facts_of(pin: Pin, serial: int) -> SignedFacts:
     """Return the facts to sign for the artifact of a Pin."""
-    return Facts(
+    return SignedFacts(
         pin=pin.digest,
         driver=pin.driver.name,
         version=pin.driver.version,

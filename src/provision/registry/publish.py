@@ -37,10 +37,10 @@ from provision.registry.repositories import (
 from provision.registry.signatures import (
     MOST_AHEAD_S,
     URI_SCHEME,
-    Facts,
     FileSigner,
     Password,
     PublicKey,
+    SignedFacts,
     Signer,
     open_signer,
     read_password,
@@ -92,7 +92,7 @@ class SignedImage:
     reference: str
     # The name of its signatures.
     signature: str
-    facts: Facts
+    facts: SignedFacts
     # The tag that always leads to it.
     pin_tag: str = ""
 

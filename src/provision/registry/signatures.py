@@ -410,7 +410,7 @@ _DO_NOT_USE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SignedFacts:
     """The facts of an artifact in a signature, besides the digest of its image."""
 
     # The Pin's digest.
@@ -436,7 +436,7 @@ class VerifiedSignature:
     key: str
     fingerprint: str
     # None: some lack.
-    facts: Facts | None
+    facts: SignedFacts | None
 
 
 def verify_signature(
@@ -519,14 +519,14 @@ def _verify_payload(
     return VerifiedSignature(signer.name, signer.fingerprint, _facts(optional))
 
 
-def _facts(optional: object) -> Facts | None:
+def _facts(optional: object) -> SignedFacts | None:
     """Return the facts of a payload; None if some are missing.
 
     ``cosign sign -a serial=1`` writes every value as a text.
     """
     if not isinstance(optional, Mapping):
         return None
-    texts = {name: optional.get(name) for name in Facts.__slots__ if name != "serial"}
+    texts = {name: optional.get(name) for name in SignedFacts.__slots__ if name != "serial"}
     serial: Any = optional.get("serial")
     if isinstance(serial, str) and serial.isascii() and serial.isdigit() and len(serial) < 16:  # noqa: PLR2004 - digits that a JSON number has without loss
         serial = int(serial)
@@ -534,7 +534,7 @@ def _facts(optional: object) -> Facts | None:
         return None
     if not all(isinstance(text, str) and text for text in texts.values()):
         return None
-    return Facts(**{name: str(text) for name, text in texts.items()}, serial=serial)
+    return SignedFacts(**{name: str(text) for name, text in texts.items()}, serial=serial)
 
 
 def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[tuple[bytes, str]]:
@@ -574,7 +574,7 @@ def signature_tag(digest: str) -> str:
     return f"{digest.replace(':', '-')}.sig"
 
 
-def payload_of(digest: str, facts: Facts, name: str) -> bytes:
+def payload_of(digest: str, facts: SignedFacts, name: str) -> bytes:
     """Return the payload to sign for an image; verifiers ignore its name, so that mirrors work."""
     document = {
         "critical": {
@@ -587,7 +587,7 @@ def payload_of(digest: str, facts: Facts, name: str) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
+def sign(client: Writable, digest: str, facts: SignedFacts, signer: Signer) -> str:
     """Add a signature to those of an image; return their name.
 
     A registry can't write a tag conditionally: of two signers at the same moment, the second may

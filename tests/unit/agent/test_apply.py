@@ -14,7 +14,7 @@ from provision.agent.removal import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.agent.run import boot, plan_host
 from provision.errors import ProvisionError
-from provision.host.devices import Facts, write_facts
+from provision.host.devices import DeviceFacts, write_facts
 from provision.manifest import Container, load_manifest
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.obtain import Stored
@@ -70,7 +70,7 @@ def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:
 def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
     host.apply()
     assert host.apply().status.drivers[0].notes == ()
-    write_facts(host.root, DRIVER, Facts(devices=(), problems=("GPU 1: GPU is lost",)))
+    write_facts(host.root, DRIVER, DeviceFacts(devices=(), problems=("GPU 1: GPU is lost",)))
     status = host.apply().status
     assert status.drivers[0].notes == ("GPU 1: GPU is lost",)
     assert (status.state, status.exit_code) == ("ready", 0)

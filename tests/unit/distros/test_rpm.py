@@ -17,7 +17,7 @@ from provision.distros import (
     release_of,
     rpm,
 )
-from provision.distros.distro import Archive
+from provision.distros.distro import Vault
 from provision.distros.dnf import (
     Dnf,
     archive_of_headers,
@@ -206,7 +206,7 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
 _FEDORA = "6.17.1-300.fc43.x86_64"
 
 
-def _koji_of(name: str) -> Archive | None:
+def _koji_of(name: str) -> Vault | None:
     distro = distro_named(name)
     assert distro is not None
     return archive_of_headers(distro)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from kit.gpus import report
 from provision.errors import ProvisionError
 from provision.host.devices import (
-    Facts,
+    DeviceFacts,
     Mig,
     parse_information,
     parse_reports,
@@ -43,7 +43,7 @@ def _reports(*gpus: dict[str, Any], **members: object) -> dict[int | None, str]:
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     schema = json.loads((REFERENCE / "device-facts.schema.json").read_text())
-    assert schema == Facts.model_json_schema()
+    assert schema == DeviceFacts.model_json_schema()
     assert schema["required"] == ["devices"]
     assert schema["$defs"]["Device"]["required"] == ["index", "minor", "pci"]
 
@@ -59,7 +59,7 @@ def test_the_reference_names_every_key() -> None:
 def test_the_example_in_the_documentation_is_one() -> None:
     text = (REFERENCE / "cdi.md").read_text()
     example = text.partition("```json\n")[2].partition("```")[0]
-    facts = Facts.model_validate_json(example)
+    facts = DeviceFacts.model_validate_json(example)
     assert facts.text() == json.dumps(json.loads(example), indent=2) + "\n"
     assert [len(gpu.mig or ()) for gpu in facts.devices] == [0, 2]
 
@@ -83,7 +83,7 @@ def test_the_example_in_the_documentation_is_one() -> None:
 )
 def test_what_no_file_may_say(change: dict[str, object], key: str) -> None:
     with pytest.raises(ValidationError, match=key):
-        Facts.model_validate_json(json.dumps({"devices": [{**_DEVICE, **change}]}))
+        DeviceFacts.model_validate_json(json.dumps({"devices": [{**_DEVICE, **change}]}))
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_whatever_is_printed_is_a_report_or_an_error(uuid: str, name: str, print
         )
     except ProvisionError:
         return
-    assert Facts.model_validate_json(facts.text()) == facts
+    assert DeviceFacts.model_validate_json(facts.text()) == facts

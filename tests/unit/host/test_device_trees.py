@@ -18,7 +18,7 @@ from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host import devices
 from provision.host.devices import (
     AMD,
-    Facts,
+    DeviceFacts,
     drm_facts,
     minor_number,
     read_facts_file,
@@ -198,7 +198,7 @@ def test_no_link_leads_out_of_a_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b"])
 def test_names_that_no_vendor_file_has(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        write_facts(tmp_path, name, Facts(devices=()))
+        write_facts(tmp_path, name, DeviceFacts(devices=()))
 
 
 def test_a_damaged_file_is_a_problem_and_no_failure(tmp_path: Path) -> None:
