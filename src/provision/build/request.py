@@ -20,7 +20,6 @@ from provision.catalogue.suitability import Card
 from provision.config import TreeConfig
 from provision.distros import distro_on, find_distro, uses_archive
 from provision.errors import NotFoundError, UsageError
-from provision.host.facts import HostFacts
 from provision.pin import DistroPin
 
 _IMAGE = "image"
@@ -152,14 +151,14 @@ class DriverRequest(RequestOptions):
         return VersionRequest(named, branches, self.prefer, ended)
 
 
-def own_kernel(settings: Settings, facts: HostFacts) -> str:
+def own_kernel(settings: Settings) -> str:
     """Return the kernel of the host."""
-    if facts.kernel is None:
+    if settings.facts.kernel is None:
         raise NotFoundError(
             f"There is no kernel under '{settings.root}'.",
             resolution="Name the one to build for with --kernel.",
         )
-    return facts.kernel
+    return settings.facts.kernel
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:

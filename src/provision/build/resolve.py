@@ -27,10 +27,10 @@ from provision.build.dockerfile import (
     template_family,
     variant_of,
 )
+from provision.build.package_store import Closure
 from provision.build.request import (
     DriverRequest,
     TreeChoice,
-    VersionRequest,
     choose_distro,
     choose_tree,
     own_kernel,
@@ -48,13 +48,12 @@ from provision.build.trees import (
 )
 from provision.build.versions import (
     cards_for,
-    choose_available,
+    choose_version,
     version_context,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.catalogue.suitability import chosen_flavour
-from provision.config import Untried
 from provision.distros import source_names
 from provision.documents import load_json, mistakes_of, refusing
 from provision.errors import (
@@ -80,8 +79,7 @@ from provision.pin import (
     TreePin,
     Url,
 )
-from provision.progress import Note, report
-from provision.sources.candidates import PinnedSources, SourceContext, tools_of
+from provision.sources.candidates import PinnedVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,51 +94,87 @@ class Resolved:
 
 def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     """Decide every input of a build."""
-    kernel = request.kernel or own_kernel(settings, settings.facts)
-    request = replace(request, kernel=kernel)
+    kernel = kernel_pin(request.kernel or own_kernel(settings), settings.architecture)
+    request = replace(request, kernel=kernel.release)
     entry = settings.catalogue.entry(request.driver)
+    recipe, untried = entry.recipe, settings.config.policy.untried
     # What no answer would change is refused before anyone is asked.
-    chosen_flavour(entry.recipe, request.flavour, request.version, cards_for(settings, request))
-    choice = choose_tree(settings, kernel, request.distro)
+    cards = cards_for(settings, request)
+    flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
+    choice = choose_tree(settings, kernel.release, request.distro)
     if choice is None:
         distro = builder = choose_distro(
-            settings, packaged_distro(settings, request.distro, kernel)
+            settings, packaged_distro(settings, request.distro, kernel.release)
         )
         tree, toolchain = None, None
     else:
         distro, builder = choice.distro, choice.toolchain or choice.distro
-        found = _tree(settings, choice, kernel, update=request.refresh)
-        toolchain = _tree_toolchain(choice, found, kernel)
+        found = _tree(settings, choice, kernel.release, update=request.refresh)
+        toolchain = _tree_toolchain(choice, found, kernel.release)
         changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
         tree = found.pin.model_copy(update=changes)
     with ExitStack() as opened:
         session = None
         if choice is None or choice.toolchain is not None:
             session = SolvingSession(
-                settings, builder, (entry.recipe,), reference=request.base, update=request.refresh
+                settings, builder, (recipe,), reference=request.base, update=request.refresh
             )
             opened.enter_context(session)
         else:
-            _refuse_packages(entry.recipe, distro)
-        version, context = version_context(settings, request, builder)
-        context = replace(context, archive=session.archive if session else None)
-        untried = settings.config.policy.untried
-        inputs, sources = decide(request, entry, distro, version, context, tree, untried=untried)
+            _refuse_packages(recipe, distro)
+        archive = session.archive if session else None
+        wanted, context = version_context(settings, request, builder, archive)
+        version = choose_version(
+            recipe, flavour, wanted, kernel.release, context, untried=untried, force=request.force
+        )
+        closure = None
         if session is None:
             base = _complete_image(settings, distro, request.base, choice.image if choice else None)
-            pin = Pin(**inputs, base=base, compiler=None, headers=(), packages=())
-            return Resolved(pin, entry, sources.urls)
-        base = session.base()
-        closure = session.solve(kernel, sources.needs, toolchain)
-    pin = Pin(
-        **inputs,
+        else:
+            base = session.base()
+            closure = session.solve(kernel.release, version.needs, toolchain)
+    pin = make_pin(entry, flavour, version, kernel, distro, tree, base, closure)
+    return Resolved(pin, entry, {**(closure.urls if closure else {}), **version.urls})
+
+
+def make_pin(
+    entry: Entry,
+    flavour: str,
+    version: PinnedVersion,
+    kernel: KernelPin,
+    distro: DistroPin,
+    tree: TreePin | None,
+    base: BasePin,
+    closure: Closure | None,
+) -> Pin:
+    """Return the Pin of what was decided.
+
+    Args:
+        distro: The kernel's.
+        closure: None: the base image has everything.
+    """
+    recipe, variant = entry.recipe, version.variant
+    with refusing(f"The version {version.version} of '{recipe.name}' can't be pinned."):
+        driver = DriverPin(name=recipe.name, version=version.version, flavour=flavour)
+    return Pin(
+        driver=driver,
+        kernel=kernel,
+        distro=distro,
         base=base,
-        compiler=closure.compiler,
-        headers=closure.headers,
-        packages=closure.tools,
-        closure=closure.packages,
+        compiler=closure.compiler if closure else None,
+        headers=closure.headers if closure else (),
+        packages=closure.tools if closure else (),
+        closure=closure.packages if closure else (),
+        sources=version.sources,
+        patches=tuple(
+            FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
+            for patch in recipe.patches
+            if patch.applies_to(version=version.version, flavour=flavour, source=variant.label)
+        ),
+        recipe=recipe_digest(recipe, variant),
+        format=FORMAT,
+        tree=tree,
     )
-    return Resolved(pin, entry, {**closure.urls, **sources.urls})
 
 
 def _tree(settings: Settings, choice: TreeChoice, kernel: str, *, update: bool) -> Tree:
@@ -192,57 +226,6 @@ def _complete_image(
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
     return ensure_distro_base(settings, asked)
-
-
-def decide(
-    request: DriverRequest,
-    entry: Entry,
-    distro: DistroPin,
-    version: VersionRequest,
-    context: SourceContext,
-    tree: TreePin | None = None,
-    *,
-    untried: Untried = "build",
-) -> tuple[Mapping[str, Any], PinnedSources]:
-    """Decide all inputs except the base image and its packages, which need an engine.
-
-    Args:
-        distro: The kernel's.
-        untried: What is done with a version that nobody has tried on the kernel.
-
-    Returns:
-        The inputs by their names in the Pin, and the sources, with the packages that their build
-        needs.
-    """
-    recipe = entry.recipe
-    flavour = chosen_flavour(recipe, request.flavour, request.version, version.cards)
-    kernel = kernel_pin(request.kernel or "", context.architecture)
-    choice, sources = choose_available(
-        recipe, flavour, version, kernel.release, context, untried=untried, force=request.force
-    )
-    chosen = choice.candidate
-    for reason in choice.reasons(kernel.release):
-        report(Note(f"{recipe.name} {chosen.version}: {reason}"))
-    with refusing(f"The version {chosen.version} of '{recipe.name}' can't be pinned."):
-        driver = DriverPin(name=recipe.name, version=chosen.version, flavour=flavour)
-    inputs = {
-        "driver": driver,
-        "kernel": kernel,
-        "distro": distro,
-        "sources": sources.sources,
-        "patches": tuple(
-            FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
-            for patch in recipe.patches
-            if patch.applies_to(
-                version=chosen.version, flavour=flavour, source=chosen.variant.label
-            )
-        ),
-        "recipe": recipe_digest(recipe, chosen.variant),
-        "format": FORMAT,
-        "tree": tree,
-    }
-    needs = tuple(sorted({*tools_of(chosen.variant), *sources.needs}))
-    return inputs, replace(sources, needs=needs)
 
 
 def kernel_pin(release: str, architecture: str) -> KernelPin:

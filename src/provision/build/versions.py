@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
@@ -15,7 +15,7 @@ from provision.build.request import DriverRequest, VersionRequest, is_whole
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.fields import CHANNELS, NEWEST_WITHOUT_KINDS
-from provision.catalogue.recipe import Standing
+from provision.catalogue.recipe import Known
 from provision.catalogue.suitability import (
     Card,
     cards_of,
@@ -26,15 +26,14 @@ from provision.catalogue.suitability import (
 )
 from provision.config import Untried
 from provision.distros import source_names
-from provision.distros.archive import compare_versions
+from provision.distros.archive import Archive, compare_versions
 from provision.errors import NotFoundError, choices
 from provision.files import in_root, is_writable
 from provision.host import STORE
 from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import (
-    Candidate,
-    PinnedSources,
+    PinnedVersion,
     PublishedSum,
     SourceContext,
     absence,
@@ -66,10 +65,7 @@ def suitable_versions(
         # A version that is named is taken; whether it fits is checked afterwards.
         return [exact], [exact]
     found = version.accepted(offered)
-    known = {
-        one: recipe.standing(version=one, flavour=flavour, kernel_release=kernel).known
-        for one in found
-    }
+    known = {one: _known(recipe, flavour, one, kernel) for one in found}
     branches: dict[str | None, list[str]] = {}
     for one in found:
         branches.setdefault(version.branch_of(one), []).append(one)
@@ -106,44 +102,6 @@ def cards_for(settings: Settings, request: DriverRequest) -> tuple[Card, ...]:
     return () if request.force and not all(card.takes(*named) for card in cards) else cards
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The version that a request gets for a kernel."""
-
-    candidate: Candidate
-    flavour: str
-    standing: Standing
-    # The newer version of its branch in place of which it was chosen, because that is untried.
-    passed_over: str | None = None
-    # Offered versions that are known to build on the kernel.
-    working: tuple[str, ...] = ()
-    # The cards that it serves, each with which newer branch no longer does, and who says so.
-    cards: Mapping[Card, str | None] = field(default_factory=dict)
-
-    @property
-    def version(self) -> str:
-        """The version."""
-        return self.candidate.version
-
-    def reasons(self, kernel: str) -> Iterator[str]:
-        """Yield what a person should know of the choice, before anything is built."""
-        for card, ended_by in self.cards.items():
-            if card.unknown_to is not None:
-                yield f"{card.wanted}: whether {self.version} drives it, its own list decides"
-                continue
-            ended = f"; {ended_by}" if ended_by else ""
-            yield f"{card.name}: {self.version}, {self.flavour}{ended}"
-        if self.passed_over is not None:
-            source = self.standing.row.source if self.standing.row else ""
-            by = f" ({source})" if source else ""
-            yield (
-                f"{self.version} is known to build on {kernel}{by}, and {self.passed_over} is"
-                " newer and untried with it"
-            )
-        if self.standing.known == "untried":
-            yield f"untried with this kernel, so the build decides whether {self.version} fits"
-
-
 def choose_version(
     recipe: Recipe,
     flavour: str,
@@ -152,49 +110,112 @@ def choose_version(
     context: SourceContext,
     *,
     untried: Untried = "build",
-) -> Choice:
-    """Return the requested version, or the best that fits the kernel, or the first of all.
+    force: bool = False,
+) -> PinnedVersion:
+    """Choose the requested version, or the best that fits the kernel; pin its sources.
 
-    Sources come in the recipe's order, and versions of each source the newest first.
+    Sources come in the recipe's order, and versions of each source the newest first. A vendor may
+    list a version that has no files yet, or no longer: the next one is taken then, unless that
+    version was named.
+
+    Args:
+        force: Whether to take also what is known to fail on the kernel.
     """
-    offered = {found.version: found for found in candidates(recipe, flavour, context)}
-    name = request.name
-    accepted, fitting = suitable_versions(recipe, flavour, list(offered), request, kernel, untried)
-    if not accepted and name is not None and is_whole(name):
-        asked = unlisted(recipe, flavour, name, context)
-        if asked is not None:
-            found = _choice(recipe, flavour, asked, kernel, tuple(offered))
-            return replace(found, cards=dict.fromkeys(request.cards))
-    undriven = replace(request, cards=()).accepted(list(offered))
-    if not accepted and undriven:
-        raise no_common_driver(recipe, request.cards)
-    if not accepted and not offered and (name is None or context.archive is None):
-        raise _nothing_offered(recipe, flavour, context)
-    if not accepted:
-        if request.branches is None:
-            # By letters, no version is near another; cards may take few of them.
-            suited = [one for one in offered if all(c.takes_version(one) for c in request.cards)]
-            word = "" if name is None or name[:1].isdigit() else name
-            others = f"{choices(word, suited or offered, also=CHANNELS)} {_see(recipe)}"
-        else:
-            kinds = ", ".join(request.branches) or "none that are known"
-            others = f"Branches of this kind: {kinds}. {choices('', offered)}"
-        raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {name} for {context.distro}.",
-            resolution=others,
-            details=looked_in(recipe, flavour, context),
+    while True:
+        offered = candidates(recipe, flavour, context)
+        accepted, fitting = suitable_versions(
+            recipe, flavour, list(offered), request, kernel, untried
         )
-    chosen = request.prefer if request.prefer in fitting else (fitting or accepted)[0]
-    choice = _choice(recipe, flavour, offered[chosen], kernel, tuple(offered))
-    branch = recipe.upstream.branch_of(chosen)
-    newest = next((v for v in accepted if recipe.upstream.branch_of(v) == branch), chosen)
-    of_newest = recipe.standing(version=newest, flavour=flavour, kernel_release=kernel)
-    is_untried = of_newest.known == "untried"
-    is_chosen_for_that = choice.standing.known == "works" and newest != chosen and is_untried
-    return replace(
-        choice,
-        passed_over=newest if is_chosen_for_that else None,
-        cards={card: _ended_by(recipe, card, chosen, undriven) for card in request.cards},
+        name = request.name
+        if not accepted and name is not None and is_whole(name):
+            variant = unlisted(recipe, flavour, name, context)
+            offered, accepted = ({**offered, name: variant}, [name]) if variant else (offered, [])
+        if not accepted:
+            raise _no_version(recipe, flavour, request, context, list(offered))
+        version = request.prefer if request.prefer in fitting else (fitting or accepted)[0]
+        if not force:
+            known = {one: _known(recipe, flavour, one, kernel) for one in offered}
+            working = [one for one, standing in known.items() if standing == "works"]
+            nearest = _nearest(version, working)
+            require_kernel(recipe, version, flavour, kernel, untried, nearest=nearest)
+        try:
+            pinned = pin_sources(recipe.name, version, offered[version], context)
+        except UnpublishedError as error:
+            context = replace(context, without=context.without | {version})
+            others = list(candidates(recipe, flavour, context))
+            if request.exact == version or not request.accepted(others):
+                raise UnpublishedError(
+                    error.message,
+                    resolution=f"{_see(recipe)} {error.resolution}",
+                    details=error.details,
+                ) from error
+            report(Note(f"{error.message} The next version is taken."))
+            continue
+        for reason in _reasons(recipe, flavour, request, kernel, version, offered, accepted):
+            report(Note(f"{recipe.name} {version}: {reason}"))
+        return pinned
+
+
+def _reasons(
+    recipe: Recipe,
+    flavour: str,
+    request: VersionRequest,
+    kernel: str,
+    version: str,
+    offered: Iterable[str],
+    accepted: Iterable[str],
+) -> Iterator[str]:
+    """Yield what a person should know of the version that was chosen, before anything is built."""
+    of_any_card = replace(request, cards=()).accepted(offered)
+    for card in request.cards:
+        if card.unknown_to is not None:
+            yield f"{card.wanted}: whether {version} drives it, its own list decides"
+            continue
+        ended_by = _ended_by(recipe, card, version, of_any_card)
+        ended = f"; {ended_by}" if ended_by else ""
+        yield f"{card.name}: {version}, {flavour}{ended}"
+    standing = recipe.standing(version=version, flavour=flavour, kernel_release=kernel)
+    branch = recipe.upstream.branch_of(version)
+    newest = next((v for v in accepted if recipe.upstream.branch_of(v) == branch), version)
+    if standing.known == "works" and _known(recipe, flavour, newest, kernel) == "untried":
+        source = standing.row.source if standing.row else ""
+        by = f" ({source})" if source else ""
+        yield (
+            f"{version} is known to build on {kernel}{by}, and {newest} is newer and untried with"
+            " it"
+        )
+    if standing.known == "untried":
+        yield f"untried with this kernel, so the build decides whether {version} fits"
+
+
+def _known(recipe: Recipe, flavour: str, version: str, kernel: str) -> Known:
+    return recipe.standing(version=version, flavour=flavour, kernel_release=kernel).known
+
+
+def _no_version(
+    recipe: Recipe,
+    flavour: str,
+    request: VersionRequest,
+    context: SourceContext,
+    offered: list[str],
+) -> NotFoundError:
+    name = request.name
+    if replace(request, cards=()).accepted(offered):
+        return no_common_driver(recipe, request.cards)
+    if not offered and (name is None or context.archive is None):
+        return _nothing_offered(recipe, flavour, context)
+    if request.branches is None:
+        # By letters, no version is near another; cards may take few of them.
+        suited = [one for one in offered if all(c.takes_version(one) for c in request.cards)]
+        word = "" if name is None or name[:1].isdigit() else name
+        others = f"{choices(word, suited or offered, also=CHANNELS)} {_see(recipe)}"
+    else:
+        kinds = ", ".join(request.branches) or "none that are known"
+        others = f"Branches of this kind: {kinds}. {choices('', offered)}"
+    return NotFoundError(
+        f"'{recipe.name}' ({flavour}) has no version {name} for {context.distro}.",
+        resolution=others,
+        details=looked_in(recipe, flavour, context),
     )
 
 
@@ -205,16 +226,6 @@ def _ended_by(recipe: Recipe, card: Card, chosen: str, offered: Iterable[str]) -
     if not ended:
         return None
     return f"{recipe.upstream.branch_of(ended[-1])} ended its support ({recipe.hardware.source})"
-
-
-def _choice(
-    recipe: Recipe, flavour: str, candidate: Candidate, kernel: str, offered: tuple[str, ...]
-) -> Choice:
-    def standing(version: str) -> Standing:
-        return recipe.standing(version=version, flavour=flavour, kernel_release=kernel)
-
-    working = tuple(version for version in offered if standing(version).known == "works")
-    return Choice(candidate, flavour, standing(candidate.version), working=working)
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
@@ -239,45 +250,6 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
         resolution=resolution,
         details=looked_in(recipe, flavour, context),
     )
-
-
-def choose_available(
-    recipe: Recipe,
-    flavour: str,
-    request: VersionRequest,
-    kernel: str,
-    context: SourceContext,
-    *,
-    untried: Untried = "build",
-    force: bool = False,
-) -> tuple[Choice, PinnedSources]:
-    """Choose a version that has files, check it against the kernel, and pin its sources.
-
-    A vendor may list a version that has no files yet, or no longer: the next one is taken then,
-    unless that version was named.
-
-    Args:
-        force: Whether to take also what is known to fail on the kernel.
-    """
-    while True:
-        choice = choose_version(recipe, flavour, request, kernel, context, untried=untried)
-        version = choice.version
-        if not force:
-            nearest = _nearest(version, choice.working)
-            require_kernel(recipe, version, flavour, kernel, untried, nearest=nearest)
-        try:
-            return choice, pin_sources(recipe.name, choice.candidate, context)
-        except UnpublishedError as error:
-            less = replace(context, without=context.without | {version})
-            offered = [one.version for one in candidates(recipe, flavour, less)]
-            if request.exact == version or not request.accepted(offered):
-                raise UnpublishedError(
-                    error.message,
-                    resolution=f"{_see(recipe)} {error.resolution}",
-                    details=error.details,
-                ) from error
-            report(Note(f"{error.message} The next version is taken."))
-            context = less
 
 
 def _see(recipe: Recipe) -> str:
@@ -382,7 +354,10 @@ def vendor_sums(settings: Settings, *, again: bool = False) -> PublishedSum:
 
 
 def version_context(
-    settings: Settings, request: DriverRequest, distro: DistroPin
+    settings: Settings,
+    request: DriverRequest,
+    distro: DistroPin,
+    archive: Archive | None = None,
 ) -> tuple[VersionRequest, SourceContext]:
     """Return the version that a request stands for, and the context in which it is looked for.
 
@@ -393,6 +368,7 @@ def version_context(
     context = SourceContext(
         f"{distro.id} {distro.version}",
         source_names(distro),
+        archive,
         architecture=settings.architecture,
         published_sum=vendor_sums(settings, again=request.refresh),
         commit_at=partial(commit_at, PackageStore(settings.state)),

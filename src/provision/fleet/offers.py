@@ -213,10 +213,9 @@ def _versions(
     for name, followed in requested.items():
         there = replace(context, published=followed.published)
         by_source: dict[str, list[str]] = {}
-        for offer in candidates(recipe, flavour, there):
-            if cards and not any(card.takes_version(offer.version) for card in cards):
-                continue
-            by_source.setdefault(offer.variant.label, []).append(offer.version)
+        for version, variant in candidates(recipe, flavour, there).items():
+            if not cards or any(card.takes_version(version) for card in cards):
+                by_source.setdefault(variant.label, []).append(version)
         every = [version for versions in by_source.values() for version in versions]
         if followed.branches is not None:
             newest = {
@@ -237,7 +236,7 @@ def _versions(
         elif is_whole(name) and unlisted(recipe, flavour, name, context):
             more.append(name)
     taken = candidates(recipe, flavour, replace(context, published=tuple(more)))
-    return tuple(offer.version for offer in taken), kinds
+    return tuple(taken), kinds
 
 
 def _taken_of(recipe: Recipe, versions: list[str], count: int = 1) -> list[str]:

@@ -80,21 +80,16 @@ class SourceContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A version of a driver that can be built for a distro, and its source."""
+class PinnedVersion:
+    """A version of a driver, with its sources as a Pin has them."""
 
     version: str
+    # Of the recipe, from which it is built.
     variant: Variant[RecipeSource]
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedSources:
-    """The sources of a version of a driver."""
-
     sources: tuple[Source, ...]
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Packages that their build needs, and those with the libraries that programs among them start
-    # with.
+    # Packages that its build needs besides those of every build, by Debian's names, and those with
+    # the libraries that programs of packages start with.
     needs: tuple[str, ...] = ()
 
 
@@ -103,13 +98,15 @@ def newest_first(versions: Iterable[str]) -> list[str]:
     return sorted(set(versions), key=version_key, reverse=True)
 
 
-def candidates(recipe: Recipe, flavour: str, context: SourceContext) -> list[Candidate]:
-    """Return the versions of a flavour that can be built for a distro.
+def candidates(
+    recipe: Recipe, flavour: str, context: SourceContext
+) -> dict[str, Variant[RecipeSource]]:
+    """Return the versions of a flavour that can be built for a distro, each with its variant.
 
     Sources come in the recipe's order, and versions of each source the newest first. Of a version
     that several sources have, the first source is taken, as everywhere.
     """
-    found = []
+    found = {}
     for variant in recipe.variants(context.names, flavour):
         versions = versions_of(variant, context.archive)
         if variant.source.takes_any_version:
@@ -119,18 +116,16 @@ def candidates(recipe: Recipe, flavour: str, context: SourceContext) -> list[Can
                 continue
             chosen = recipe.variant(context.names, flavour, version)
             if chosen is not None and chosen.label == variant.label:
-                found.append(Candidate(version, variant))
+                found[version] = variant
     return found
 
 
 def unlisted(
     recipe: Recipe, flavour: str, version: str, context: SourceContext
-) -> Candidate | None:
-    """Return an unlisted version, if its source serves such versions; or None."""
+) -> Variant[RecipeSource] | None:
+    """Return the variant of an unlisted version, if its source serves such versions; or None."""
     variant = recipe.variant(context.names, flavour, version)
-    if variant is None or not variant.source.takes_any_version:
-        return None
-    return Candidate(version, variant)
+    return variant if variant is not None and variant.source.takes_any_version else None
 
 
 def versions_of(variant: Variant[RecipeSource], archive: Archive | None) -> list[str]:
@@ -209,43 +204,46 @@ def unpacking(
     return [source for source in sources if source not in late], late
 
 
-def pin_sources(driver: str, candidate: Candidate, context: SourceContext) -> PinnedSources:
-    """Return the sources of a version."""
-    version, variant = candidate.version, candidate.variant
+def pin_sources(
+    driver: str, version: str, variant: Variant[RecipeSource], context: SourceContext
+) -> PinnedVersion:
+    """Return a version with its sources."""
     source = variant.source
+    sources: tuple[Source, ...]
+    urls: dict[str, tuple[str, ...]] = {}
+    needs = {*tools_of(variant)}
     if isinstance(source, RunfileReleases):
-        return PinnedSources((_pin_runfile(driver, source, version, context),))
-    if isinstance(source, DebSource | DkmsSource) and source.is_packaged:
-        return _pin_packages(driver, variant, source, version, context)
-    listed = () if isinstance(source, DebSource) else source.releases
-    own = [release for release in listed if release.version == version]
-    return PinnedSources(
-        tuple(
+        sources = (_pin_runfile(driver, source, version, context),)
+    elif isinstance(source, DebSource) or (isinstance(source, DkmsSource) and source.is_packaged):
+        archive = context.archive
+        if archive is None:
+            raise NotFoundError(
+                f"{context.distro} has no archive: {absence(variant, None)}.",
+                resolution="Add a [[source]] for this distro to driver.toml,"
+                " or name another distro (--distro).",
+            )
+        packages = _packages(driver, str(variant.package), source, version, archive)
+        sources = tuple(map(_pinned, packages))
+        urls = {package.sha256: (package.url,) for package in packages}
+        needs |= {*_libraries_of(packages, source, archive)}
+        needs |= {*_tools_of(packages[0], source, archive)}
+    else:
+        own = [release for release in source.releases if release.version == version]
+        sources = tuple(
             one.source(context.commit_at) if isinstance(one, GitRelease) else one.source()
             for one in own
         )
-    )
+    return PinnedVersion(version, variant, sources, urls, tuple(sorted(needs)))
 
 
-def _pin_packages(
-    driver: str,
-    variant: Variant[RecipeSource],
-    source: DebSource | DkmsSource,
-    version: str,
-    context: SourceContext,
-) -> PinnedSources:
+def _packages(
+    driver: str, package: str, source: DebSource | DkmsSource, version: str, archive: Archive
+) -> list[ArchivePackage]:
     """Return the packages with a version's source and user space.
 
     Companions, such as firmware, have versions of their own: the newest is taken.
     """
-    archive = context.archive
-    if archive is None:
-        raise NotFoundError(
-            f"{context.distro} has no archive: {absence(variant, None)}.",
-            resolution="Add a [[source]] for this distro to driver.toml,"
-            " or name another distro (--distro).",
-        )
-    names = dict.fromkeys([str(variant.package), *source.userspace])
+    names = dict.fromkeys([package, *source.userspace])
     found = {name: package_of_version(archive, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]
     if missing:
@@ -254,12 +252,7 @@ def _pin_packages(
     missing = [name for name, package in found.items() if package is None]
     if missing:
         raise _missing_package(missing, archive)
-    packages = [package for package in found.values() if package is not None]
-    return PinnedSources(
-        tuple(map(_pinned, packages)),
-        {package.sha256: (package.url,) for package in packages},
-        (*_libraries_of(packages, source, archive), *_tools_of(packages[0], source, archive)),
-    )
+    return [package for package in found.values() if package is not None]
 
 
 def _tools_of(

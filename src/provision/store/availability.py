@@ -169,7 +169,7 @@ def _offered(
     try:
         with SolvingSession(settings, distro, (recipe,)) as session:
             context = replace(context, archive=session.archive)
-            return [offer.version for offer in candidates(recipe, flavour, context)], None
+            return list(candidates(recipe, flavour, context)), None
     except ProvisionError as error:
         return [], error
 
@@ -213,7 +213,7 @@ def list_kernels(
         context = SourceContext(
             f"{distro.id} {distro.version}", source_names(distro), session.archive
         )
-        versions = [offer.version for offer in candidates(recipe, flavour, context)]
+        versions = list(candidates(recipe, flavour, context))
         kernels = session.kernels()
     return distro, tuple(_on_kernel(recipe, flavour, versions, kernel) for kernel in kernels)
 

@@ -582,7 +582,7 @@ def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
 def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     """Return the query to registries and the store for a request of a host."""
     facts = settings.facts
-    kernel = request.kernel or own_kernel(settings, facts)
+    kernel = request.kernel or own_kernel(settings)
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = None
     try:

@@ -8,8 +8,10 @@ import pytest
 
 from provision.build.package_store import Closure
 from provision.build.request import DriverRequest, VersionRequest
-from provision.build.resolve import decide, recipe_digest
+from provision.build.resolve import kernel_pin, make_pin, recipe_digest
+from provision.build.versions import choose_version
 from provision.catalogue import Entry, Recipe
+from provision.catalogue.suitability import chosen_flavour
 from provision.config import Untried
 from provision.distros import source_names
 from provision.distros.archive import Archive
@@ -114,15 +116,12 @@ def decided(
     untried: Untried = "build",
 ) -> Pin:
     entry = Entry(Path("/drivers/made-up"), of, {"fix.patch": PATCH})
-    inputs, _sources = decide(request, entry, distro, version, context, untried=untried)
-    return Pin(
-        **inputs,
-        base=BASE,
-        compiler=CLOSURE.compiler,
-        headers=CLOSURE.headers,
-        packages=CLOSURE.tools,
-        closure=CLOSURE.packages,
+    kernel = kernel_pin(request.kernel or "", context.architecture)
+    flavour = chosen_flavour(of, request.flavour, request.version, version.cards)
+    chosen = choose_version(
+        of, flavour, version, kernel.release, context, untried=untried, force=request.force
     )
+    return make_pin(entry, flavour, chosen, kernel, distro, None, BASE, CLOSURE)
 
 
 def pin(index: Archive, **options: Unpack[Options]) -> Pin:

@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.request import VersionRequest
-from provision.build.versions import choose_version
 from provision.config import Untried
-from provision.distros import source_names
 from provision.distros.archive import Archive
 from provision.errors import NotFoundError, UsageError
-from provision.sources.candidates import SourceContext
 from unit.build.made_up_driver import (
-    DISTRO,
-    KERNEL,
     SOURCES,
     Options,
     packages,
@@ -184,13 +179,11 @@ def test_what_works_is_preferred_within_a_branch_and_a_living_branch_always() ->
     assert taken([third, fails], ended="3") == "3.1"
 
 
-def test_a_choice_says_what_it_passed_over_and_why() -> None:
-    context = SourceContext("debian 12", source_names(DISTRO), offering("4.1", "4.2"))
+def test_a_choice_says_what_it_passed_over_and_why(notes: list[str]) -> None:
     rows = [{"versions": "==4.1", "works": ">=6.1", "by": "Jo"}]
     of = recipe(kernels=rows)
-    choice = choose_version(of, "plain", VersionRequest("4"), KERNEL, context)
-    assert (choice.version, choice.passed_over) == ("4.1", "4.2")
-    (reason,) = choice.reasons(KERNEL)
+    assert pin(offering("4.1", "4.2"), of=of, version="4").driver.version == "4.1"
+    (reason,) = notes
     assert "4.2" in reason
     assert "Jo" in reason
 

@@ -309,6 +309,6 @@ def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     request = DriverRequest("demo", version="production")
     version, context = version_context(site.settings(), request, DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
-    found = [offer.version for offer in candidates_of(recipe, "open", context)]
+    found = list(candidates_of(recipe, "open", context))
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, "open", found, version, "6.1.0-47-amd64") == (found, found[:1])

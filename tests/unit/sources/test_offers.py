@@ -91,13 +91,13 @@ def offered(
     of: Recipe, names: tuple[str, ...], index: Archive | None = None
 ) -> list[tuple[str, str]]:
     found = candidates(of, of.default_flavour, SourceContext("here", names, index))
-    return [(offer.variant.label, offer.version) for offer in found]
+    return [(variant.label, version) for version, variant in found.items()]
 
 
 def test_packages_offer_their_upstream_versions_once() -> None:
     index = archive_of(PACKAGES)
     assert offered(recipe(), DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
-    assert candidates(recipe(), "other", SourceContext("debian 12", DEBIAN, index)) == []
+    assert candidates(recipe(), "other", SourceContext("debian 12", DEBIAN, index)) == {}
     assert offered(recipe(), ROCKY) == []
 
 
@@ -168,7 +168,7 @@ def test_a_flavour_comes_from_the_sources_that_build_it() -> None:
     other = archive("2", name="b", build={"other": BUILD})
     of = several(archive("1", name="a", distros=["rocky"]), other, flavours=flavours)
     found = {
-        flavour: [o.variant.label for o in candidates(of, flavour, SourceContext("", ROCKY))]
+        flavour: [o.label for o in candidates(of, flavour, SourceContext("", ROCKY)).values()]
         for flavour in ("plain", "other")
     }
     assert found == {"plain": ["a"], "other": ["b"]}
@@ -178,7 +178,8 @@ def test_what_is_pinned_is_of_the_source_that_offers_it() -> None:
     of = several(archive("1", name="a", versions="<2"), archive("2", "1", name="b"))
     context = SourceContext("rocky 9", ROCKY)
     pinned = {
-        o.version: pin_sources("tool", o, context).sources for o in candidates(of, "plain", context)
+        version: pin_sources("tool", version, variant, context).sources
+        for version, variant in candidates(of, "plain", context).items()
     }
     assert [(v, [s.address for s in sources]) for v, sources in pinned.items()] == [
         ("1", ["https://driver.example/1.zip"]),
@@ -254,21 +255,21 @@ def test_a_runfile_is_pinned_by_the_recipes_sum_or_by_the_vendors() -> None:
     releases = [{"version": "2.0", "sha256": "b" * 64}, {"version": "1.0"}]
     of = several({**RUNFILE, "releases": releases})
     ours = SourceContext("rocky 9", ROCKY)
-    offer, _ = candidates(of, "plain", ours)
-    (source,) = pin_sources("tool", offer, ours).sources
+    offer, _ = candidates(of, "plain", ours).items()
+    (source,) = pin_sources("tool", *offer, ours).sources
     assert source.kind == "runfile"
     assert (source.sha256, source.version) == ("b" * 64, "2.0")
     assert source.url == "https://driver.example/2.0/driver-x86_64-2.0.run"
     theirs = SourceContext("rocky 9", ROCKY, architecture="aarch64", published_sum=published)
     with pytest.raises(NotFoundError):
-        pin_sources("tool", offer, theirs)
+        pin_sources("tool", *offer, theirs)
     of = several({**RUNFILE, "releases": [{"version": "2.0"}]})
-    (offer,) = candidates(of, "plain", theirs)
-    (source,) = pin_sources("tool", offer, theirs).sources
+    (offer,) = candidates(of, "plain", theirs).items()
+    (source,) = pin_sources("tool", *offer, theirs).sources
     assert source.kind == "runfile"
     assert (source.sha256, source.architecture) == ("a" * 64, "aarch64")
     with pytest.raises(NotFoundError):
-        pin_sources("tool", offer, SourceContext("rocky 9", ROCKY, architecture="riscv64"))
+        pin_sources("tool", *offer, SourceContext("rocky 9", ROCKY, architecture="riscv64"))
 
 
 def test_a_version_that_is_not_listed_may_be_asked_for() -> None:
@@ -276,7 +277,7 @@ def test_a_version_that_is_not_listed_may_be_asked_for() -> None:
     of = several({**RUNFILE, "distros": ["rocky"]}, archive("1.0"))
     offer = unlisted(of, "plain", "3.0", context)
     assert offer is not None
-    assert (offer.variant.label, offer.version) == ("runfile", "3.0")
+    assert offer.label == "runfile"
     assert unlisted(of, "plain", "3.0", SourceContext("debian 12", DEBIAN)) is None
 
 
@@ -344,7 +345,8 @@ def test_what_programs_need_is_known_from_their_packages() -> None:
     }
     of = several(source)
     context = SourceContext("debian 13", ("debian", "debian:13", "apt"), archive_of(texts))
-    pinned = pin_sources("tool", candidates(of, of.default_flavour, context)[0], context)
+    offer = next(iter(candidates(of, of.default_flavour, context).items()))
+    pinned = pin_sources("tool", *offer, context)
     # Neither what it has itself, nor what containers bring, nor more of the vendor's.
     assert pinned.needs == ("libtirpc3t64",)
 

@@ -279,17 +279,17 @@ def test_a_package_with_a_dkms_conf_is_a_whole_source() -> None:
     index = archive_of(PACKAGES)
     context = SourceContext("debian 12", DEBIAN, index)
     of = dkms(package="tool-dkms", components=["contrib", "main"], userspace=["tool"])
-    [offer] = candidates(of, "dkms", context)
-    pinned = pin_sources("made-up", offer, context)
-    assert offer.version == "2.1"
+    [(version, variant)] = candidates(of, "dkms", context).items()
+    pinned = pin_sources("made-up", version, variant, context)
+    assert version == "2.1"
     assert [source.text for source in pinned.sources] == ["tool-dkms 2.1-3", "tool 2.1-3"]
     assert components_of(of, DEBIAN) == ("contrib",)
-    assert tools_of(offer.variant) == ()
+    assert tools_of(variant) == ()
     # Of what the package depends on, neither DKMS nor what every build has.
-    assert pinned.needs == ("perl", "libc6-dev")
-    assert scripts_of(offer.variant) == ("dkms.bash",)
-    assert offer.variant.build.modules == ("dkms-modules/*.ko",)
-    assert "{kernel}" in offer.variant.build.command
+    assert pinned.needs == ("libc6-dev", "perl")
+    assert scripts_of(variant) == ("dkms.bash",)
+    assert variant.build.modules == ("dkms-modules/*.ko",)
+    assert "{kernel}" in variant.build.command
     standing = of.standing(version="2.1", flavour="dkms", kernel_release="7.0-anything")
     assert standing.known == "untried"
 
@@ -304,11 +304,11 @@ def test_releases_are_files_or_commits() -> None:
         ],
     )
     context = SourceContext("rocky 9", ("rocky",))
-    newest, older = candidates(of, "dkms", context)
-    [commit], [file] = (pin_sources("made-up", one, context).sources for one in (newest, older))
+    newest, older = candidates(of, "dkms", context).items()
+    [commit], [file] = (pin_sources("made-up", *one, context).sources for one in (newest, older))
     assert isinstance(commit, GitSource)
     assert isinstance(file, ArchiveSource)
-    assert tools_of(newest.variant) == ("ca-certificates", "flex", "git")
+    assert tools_of(newest[1]) == ("ca-certificates", "flex", "git")
 
 
 @pytest.mark.parametrize(
