@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 
 from kit.cache import shared_file, shared_folder
 from kit.engine import Engine
@@ -30,11 +32,6 @@ from kit.schedule import (
     time_left_for,
 )
 from kit.toolchains import load_toolchains
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from xdist.remote import Producer
 
 # As every command of ours begins: what a test calls in this process is not told by a shell's umask.
 os.umask(0o022)

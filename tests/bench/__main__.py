@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -21,14 +21,9 @@ from bench import (
     starts,
     trial,
 )
-from bench.rows import as_document, as_text
+from bench.rows import Group, Row, as_document, as_text
 from bench.scene import Scene
 from kit.kernels import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from bench.rows import Group, Row
 
 # What needs least first: the last ones compile for minutes.
 _GROUPS: tuple[Group, ...] = (

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from bench.timing import Timed, base_environment
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.hosts import IMAGE, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import installed_program
 from kit.product import BUILD_NETWORK
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 

@@ -6,15 +6,12 @@ import os
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from kit.hosts import IMAGE, load_base
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
-
-if TYPE_CHECKING:
-    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 

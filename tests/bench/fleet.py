@@ -5,15 +5,12 @@ from __future__ import annotations
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from kit.probe import find_program
 from kit.registry import RegistryServer
 from kit.rollout import Rollout
-
-if TYPE_CHECKING:
-    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from bench.timing import Timed
 from kit.cache import REPOSITORY
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench.scene import Scene
 
 __all__ = ["FIRST", "GROUPS"]
 

@@ -27,10 +27,11 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import libcst as cst
 import pytest
@@ -38,9 +39,6 @@ from _pytest.runner import runtestprotocol
 from mutmut.mutation.mutators import mutation_operators, operator_string
 
 from kit.probe import is_root
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # The most per cent of the sample that may live; those that no test calls count too.
 LIMITS = {"agent": 3, "store": 11, "kmod": 5}

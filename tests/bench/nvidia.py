@@ -9,23 +9,20 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from subprocess import DEVNULL
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from bench.starts import above_floor, docker_run, edit
 from bench.timing import Timed, base_environment
 from kit.files import write
 from kit.probe import find_program
 from kit.process import run
 from kit.standins import make_library
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 

@@ -8,17 +8,13 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
-from bench.scene import TARGET
+from bench.scene import TARGET, Scene
 from bench.timing import Timed, base_environment, seconds_of
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
 from kit.product import Provision
-
-if TYPE_CHECKING:
-    from bench.scene import Scene
 
 __all__ = ["BUILD", "FIRST", "GROUPS"]
 

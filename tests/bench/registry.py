@@ -10,11 +10,12 @@ import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 
 from bench.rows import Group, Row
+from bench.scene import Scene
 from bench.timing import seconds_of
 from kit.agent_host import AgentHost
 from kit.artifact import make_pin
@@ -24,14 +25,11 @@ from kit.registry import serving_registry
 from provision.engine.tar_streams import Unpacker
 from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
+from provision.pin import Pin
 from provision.registry import parse_reference
 from provision.registry.find import read_image, unpack_layers
 from provision.registry.repositories import Registry
 from provision.registry.signatures import load_keys, verify_signature
-
-if TYPE_CHECKING:
-    from bench.scene import Scene
-    from provision.pin import Pin
 
 __all__ = ["GROUPS"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bench.scene import Scene
+from bench.scene import Scene
 
 __all__ = ["Group", "Row", "as_document", "as_text"]
 

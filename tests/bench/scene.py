@@ -8,12 +8,13 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from bench.timing import Timer
 from kit.cache import REPOSITORY, cache_dir
@@ -21,9 +22,6 @@ from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["Bundle", "Scene"]
 

@@ -6,25 +6,22 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import truediv
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.rows import Group, Row
+from bench.scene import Bundle, Scene
 from bench.timing import Timed, base_environment
 from kit.files import write
 from kit.hosts import IMAGE
 from kit.probe import installed_program
 from kit.process import run
 from kit.product import RUNTIME, write_runtime_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from bench.scene import Bundle, Scene
 
 __all__ = ["GROUPS", "above_floor", "docker_run", "edit"]
 

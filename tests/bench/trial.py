@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
-from bench.scene import TARGET
+from bench.scene import TARGET, Scene
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.product import BUILD_NETWORK
-
-if TYPE_CHECKING:
-    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from demo.screen import DemoError
+from kit.product import Provision
 from provision.catalogue import version_matches
-
-if TYPE_CHECKING:
-    from kit.product import Provision
 
 __all__ = ["Choice", "choose", "usable_kernels"]
 

@@ -6,16 +6,14 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from demo.screen import Screen
-    from kit.process import Completed
+from demo.screen import Screen
+from kit.process import Completed
 
 __all__ = ["PROGRAMS", "Client", "Program", "Received", "make_nodes", "show"]
 

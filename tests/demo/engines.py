@@ -7,24 +7,18 @@ others is not reconfigured by a demo.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from demo.screen import DemoError
-from kit.base_image import have_base
+from demo.screen import DemoError, Screen
 from kit.cache import cache_dir
 from kit.engine import Engine, answers
 from kit.podman import Podman
 from kit.process import run
-from kit.product import BUILD_NETWORK, Provision, base_archive, error_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import ExitStack
-
-    from demo.screen import Screen
+from kit.product import BUILD_NETWORK, Provision, base_archive, error_text, have_base
 
 __all__ = ["Engines", "open_engines"]
 

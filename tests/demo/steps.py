@@ -8,18 +8,15 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from demo.choice import Choice, choose
 from demo.containers import Client, Received, make_nodes, show
 from demo.engines import Engines, open_engines
-from demo.screen import DemoError
+from demo.screen import DemoError, Screen
 from demo.summary import print_summary
+from kit.process import Completed
 from kit.product import DECORATOR, RUNTIME, Provision, failure_of, write_runtime_config
-
-if TYPE_CHECKING:
-    from demo.screen import Screen
-    from kit.process import Completed
 
 __all__ = ["Demo"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from demo.containers import Received
-    from demo.screen import Screen
+from demo.containers import Received
+from demo.screen import Screen
 
 __all__ = ["print_summary"]
 

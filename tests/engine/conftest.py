@@ -10,12 +10,15 @@ import json
 import re
 import shlex
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.bundles import overlaid
 from kit.cache import BUILDS, REPOSITORY, cached, key_of
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.foreign import program_root
 from kit.hosts import DISTRO, IMAGE, NEW_KERNEL, Containers, Host
@@ -25,12 +28,6 @@ from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 from kit.released import make_release, repository_of
 from kit.runfile import SMALL_MODULES, SMALL_SOURCES
 from kit.toolchains import load_toolchains
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 
 def _printed(source: str) -> str:

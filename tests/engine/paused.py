@@ -12,19 +12,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import provision.cli as entry
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
 from provision.agent import actions, prepare, removal, rollback
 from provision.build.image import DIGEST_LABEL, record_built
-from provision.build.workspace import default_cache
+from provision.build.request import DriverRequest
+from provision.build.workspace import Settings, default_cache
 from provision.documents import load_json
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
@@ -33,12 +35,6 @@ from provision.pin import PIN_LABEL
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from provision.build.request import DriverRequest
-    from provision.build.workspace import Settings
 
 DRIVER = "demo"
 VERSIONS = ("1.2", "2.0", "3.0")

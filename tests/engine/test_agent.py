@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
 from kit.process import run, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
+from kit.product import Provision
 
 pytestmark = pytest.mark.minutes(3)
 

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ import yaml
 from kit.agent_host import AgentHost
 from kit.arm64 import MACHINE
 from kit.containerd import Containerd
+from kit.engine import Engine
 from kit.files import remove_tree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.podman import Podman
@@ -22,11 +24,6 @@ from kit.process import run
 from kit.product import DECORATOR, Provision
 from kit.released import agent_image, bare
 from kit.signed_fleet import Fleet, signed_fleet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +13,10 @@ from kit.agent_host import AgentHost
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
+from kit.product import Provision
 from kit.registry import serving_registry
 from kit.signed_registry import NO_ENGINE, PIN, TAG, SignedRegistry, signed_registry
 from provision.registry import operator_tags
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.product import Provision
 
 
 @pytest.fixture

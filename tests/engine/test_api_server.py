@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from kit.api_server import ApiServer
+from kit.engine import Engine
 from kit.go_modules import go_module, go_programs
 from kit.host_tree import DRIVER, KERNEL, HostTree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.process import run, wait_for
 from kit.product import Provision
 from kit.signed_fleet import Fleet, signed_fleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 # Besides, the first time: the server is compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]

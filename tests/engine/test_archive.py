@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +14,7 @@ from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.kernels import kernels
 from kit.openpgp import key_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.product import Provision
+from kit.product import Provision
 
 
 @pytest.fixture

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.arm64 import MACHINE, run_foreign_programs
+from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
 from kit.product import Provision, base_archive
 from kit.toolchains import load_toolchains
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 

@@ -10,7 +10,8 @@ import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from provision.kmod.verify import verify_artifact
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEXT = "6.1.0-56-amd64"
 OLD, NEW, NEWEST = VERSIONS

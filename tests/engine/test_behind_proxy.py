@@ -10,28 +10,22 @@ import json
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.cache import cache_dir
 from kit.debian import mirror
-from kit.fileserver import guard, served
+from kit.engine import Engine
+from kit.fileserver import Guarded, guard, served
 from kit.git_server import commit_files, git_served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
 from kit.probe import can_mount, need, need_programs
-from kit.process import Daemon, run
+from kit.process import Completed, Daemon, run
 from kit.product import BUILD_NETWORK, Provision
 from kit.registry import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.fileserver import Guarded
-    from kit.process import Completed
 
 _STORE = "/etc/ssl/certs/ca-certificates.crt"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from kit.cache import REPOSITORY
+from kit.engine import Engine
+from kit.hosts import Host
+from kit.product import Provision
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.source_models import DebSource, DkmsSource
 from provision.distros import find_distro, source_names
 from provision.documents import load_toml
-
-if TYPE_CHECKING:
-    from kit.engine import Engine
-    from kit.hosts import Host
-    from kit.product import Provision
 
 pytestmark = pytest.mark.nightly
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.engine import Engine
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, Containers, Host
+from kit.product import Provision
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, make_nodes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Containers, Host
-    from kit.product import Provision
 
 pytestmark = pytest.mark.tier(1)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from kit.files import remove_tree
 from kit.pages import blocks
 from kit.probe import is_root, need, need_programs
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # With an empty cache, and NVIDIA's driver, `.ci/run` runs the demo each time.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from kit.cache import REPOSITORY
 from kit.cluster import NODE, Cluster, pod_of
 from kit.device_plugin import DevicePlugin
 from kit.driver_pod import MODPROBE, RMMOD
+from kit.engine import Engine
 from kit.files import write
 from kit.fileserver import served
 from kit.gpus import FACTS
@@ -29,12 +32,6 @@ from kit.product import DECORATOR, Provision
 from kit.registry import RegistryServer
 from kit.released import agent_image
 from kit.standins import ALLOWED, OPEN_NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 # Besides, the first time: Kubernetes and containerd are compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]

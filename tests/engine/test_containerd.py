@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.containerd import Containerd
 from kit.cri import Cri, CriError
-from kit.hosts import IMAGE
+from kit.engine import Engine
+from kit.hosts import IMAGE, Host
 from kit.pages import snippet
+from kit.process import Completed
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Host
-    from kit.process import Completed
 
 _PAGE = "how-to/configure-an-engine.md"
 _IMAGE = f"docker.io/library/{IMAGE}"

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.engine import Engine
 from kit.hosts import IMAGE, Host, load_base
 from kit.pages import snippet
-from kit.process import wait_for
+from kit.process import Completed, wait_for
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.process import Completed
 
 _PAGE = "how-to/configure-an-engine.md"
 _VENDOR = {

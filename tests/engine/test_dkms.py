@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.debian import apt_sources
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.hosts import DISTRO, IMAGE, NEW_KERNEL
 from kit.process import run
-from kit.product import BUILD_NETWORK, driver_modules
+from kit.product import BUILD_NETWORK, Provision, driver_modules
 from kit.upstream import write_tarball
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
 
 pytestmark = pytest.mark.minutes(3)
 

@@ -7,7 +7,8 @@ a second and needs no engine. `test_dkms.py` compiles real packages.
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from kit.cache import REPOSITORY
 from kit.files import write_all
 from kit.foreign import program_root
 from kit.probe import can_mount, need, need_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _KERNEL = "6.1.0-56-amd64"
 _SCRIPT = REPOSITORY / "templates/dkms/dkms.bash"

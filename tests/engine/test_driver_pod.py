@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.driver_pod import FILES, UNLOADED, documents, lay_out, loaded, startup_probe
+from kit.engine import Engine
 from kit.hosts import DISTRO, NEW_KERNEL
-from kit.process import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.process import Completed
-    from kit.product import Provision
+from kit.process import Completed, wait_for
+from kit.product import Provision
 
 pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(3)]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.files import write
-
-if TYPE_CHECKING:
-    from kit.hosts import Containers, Host
+from kit.hosts import Containers, Host
 
 _DEFAULTS: dict[str, Any] = {"version": "1", "log_level": "LOG_INFO"}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +19,6 @@ from kit.files import write
 from kit.pages import blocks
 from kit.probe import need_programs
 from kit.process import Completed, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _EXAMPLES = REPOSITORY / "docs/examples/fleet"
 _PAGE = REPOSITORY / "docs/how-to/build-for-a-fleet.md"

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.engine import Engine
 from kit.fileserver import guard
-from kit.git_server import commit_files, git_served
+from kit.git_server import Commit, commit_files, git_served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import BUILD_NETWORK, Provision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.git_server import Commit
 
 _VERSION = "1.2"
 # The module needs a header of the submodule, and the tool the branch that the build checked out.

@@ -7,9 +7,10 @@ first time. What a sandbox refuses, a row refuses.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from kit.gpu_host import GpuHost
 from kit.gpu_kit import make_kit
 from kit.gpus import plain_gpus
 from kit.probe import can_mount, find_program, need, need_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 pytestmark = pytest.mark.minutes(3)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
 import pytest
@@ -25,13 +27,8 @@ from kit.gpu_host import GpuHost
 from kit.gpus import plain_gpus
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.probe import can_mount, need, need_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.process import Completed
-    from kit.product import Provision
+from kit.process import Completed
+from kit.product import Provision
 
 # Besides, the first time: the validator is compiled.
 pytestmark = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,18 +16,12 @@ from kit.bundles import Bundle, overlaid
 from kit.cache import REPOSITORY
 from kit.hosts import IMAGE, Host
 from kit.installed import Installed
-from kit.podman import without_hybrid_cgroups
+from kit.podman import Podman, without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import write_runtime_config
 from kit.rootless import END, SUBORDINATE, USER, give_account, open_folder, run_rootless
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kit.podman import Podman
-    from kit.process import Completed
 
 _PRECREATE = "10-oci-decorator-precreate.json"
 _PRESTART = "20-oci-decorator-prestart.json"

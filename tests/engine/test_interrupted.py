@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.engine import Engine
 from kit.fileserver import served
-from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, Host, load_base
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start, wait_for
@@ -23,15 +26,7 @@ from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
 from provision.engine.docker_api import ContainerRequest, connect
-from provision.progress import Note, Output, Step, listening
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.hosts import Host
-    from provision.progress import Event
+from provision.progress import Event, Note, Output, Step, listening
 
 pytestmark = pytest.mark.minutes(2)
 

@@ -5,7 +5,8 @@ The lists and where they lead are of Jetson Linux R36, cut down; the libraries a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from kit.probe import need_programs
 from kit.process import run
 from kit.product import base_archive, write_runtime_config
 from kit.standins import make_library, stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 

@@ -8,31 +8,25 @@ minutes, so what needs it is a nightly test; unit/build/test_trees.py has the de
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from kit.base_image import have_base
 from kit.debian import mirror, security_mirror
+from kit.engine import Engine
 from kit.files import write, write_all
 from kit.fileserver import served
 from kit.gpt import partitioned_disk
-from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
+from kit.kernel_tree import BuiltKernel, built_kernels, kernel_source, make_compiler_image
 from kit.openpgp import key_of
 from kit.probe import need
 from kit.process import run
-from kit.product import BUILD_NETWORK
+from kit.product import BUILD_NETWORK, Provision, have_base
 from kit.two_part_driver import DUO, duo_catalogue
 from provision.host.boot import pack_from_slot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
-    from kit.kernel_tree import BuiltKernel
-    from kit.product import Provision
 
 pytestmark = pytest.mark.minutes(15)
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.process import start, wait_for
-from kit.product import BUILD_NETWORK
+from kit.product import BUILD_NETWORK, Provision
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("toolchains_again")]
 

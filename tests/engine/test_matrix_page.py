@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -14,10 +16,6 @@ from provision.build.output import SourceError
 from provision.files import templates_dir
 from provision.fleet import Cell, Column, Row
 from provision.fleet.results import MatrixReport, render_page, result_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ROWS = (Row("demo", "2.0", "open"), Row("demo", "1.2", "open"), Row("other", "7", "only"))
 COLUMNS = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -17,10 +19,6 @@ from kit.process import Daemon, run, wait_for
 from kit.registry import free_port
 from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import NEXT, everything
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Its package has 100 MB unpacked.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.fileserver import served
 from kit.git_server import commit_files
-from kit.hosts import DISTRO, OLD_KERNEL
+from kit.hosts import DISTRO, OLD_KERNEL, Containers, Host
 from kit.made_up import (
     MADE_UP,
     made_up_files,
@@ -20,15 +21,8 @@ from kit.made_up import (
 )
 from kit.probe import need_programs
 from kit.process import run
-from kit.product import BUILD_NETWORK
+from kit.product import BUILD_NETWORK, Provision
 from kit.signed_registry import NO_ENGINE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.hosts import Containers, Host
-    from kit.product import Provision
 
 _VERSION = "1.2"
 

@@ -8,25 +8,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.files import TRIXIE
 from kit.fileserver import served
 from kit.hosts import SMALL_DRIVER
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
-from kit.product import base_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
+from kit.product import Provision, base_archive
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

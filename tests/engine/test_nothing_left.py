@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.bundles import Bundle
-from kit.hosts import IMAGE, Host
+from kit.engine import Engine
+from kit.hosts import IMAGE, Containers, Host
 from kit.probe import can_mount, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kit.engine import Engine
-    from kit.hosts import Containers
 
 _LIBRARY = "/opt/gpu/lib/libgpu.so.1"
 _REPORT = f"set -- /dev/gpu0; {OPEN_NODES}; ldconfig -p | grep -o '/opt/.*'; cat /opt/gpu/version"

@@ -10,23 +10,18 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.driver_pod import NODE_FOLDERS, SEARCHED
-from kit.hosts import DISTRO, NEW_KERNEL, Host
+from kit.engine import Engine
+from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.nvidia_day import AMPERE, BLACKWELL, PASCAL
-from kit.product import driver_modules, write_runtime_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Containers
-    from kit.process import Completed
-    from kit.product import Provision
+from kit.process import Completed
+from kit.product import Provision, driver_modules, write_runtime_config
 
 pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(2)]
 

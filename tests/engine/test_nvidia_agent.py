@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.hosts import NEW_KERNEL, OLD_KERNEL
-from kit.product import driver_modules
-
-if TYPE_CHECKING:
-    from kit.product import Provision
+from kit.product import Provision, driver_modules
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from kit.cache import REPOSITORY
 from kit.containerd import Containerd
 from kit.cri import Cri
 from kit.docker_in_tree import DockerInTree
+from kit.engine import Engine
 from kit.files import write
 from kit.gpus import FACTS
 from kit.hosts import DISTRO, IMAGE
@@ -27,12 +29,6 @@ from kit.nvidia_host import LIBRARIES, LIBRARY_FOLDER, REPORT, NvidiaHost, nvidi
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.product import base_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from kit.engine import Engine
 
 pytestmark = pytest.mark.minutes(2)
 

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from kit.cluster import IMAGE, Cluster, pod_of
 from kit.driver_pod import documents, lay_out, loaded, stood_in
+from kit.engine import Engine
 from kit.hosts import DISTRO, NEW_KERNEL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
+from kit.product import Provision
 
 # Besides, the first time: Kubernetes and containerd are compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import requests
@@ -15,14 +17,9 @@ from kit.fileserver import Answering, serving
 from kit.foreign import foreign_program
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.openpgp import key_of
+from kit.product import Provision
 from provision.errors import WrongContentError
 from provision.fetch import verify_detached
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.product import Provision
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _INDEX = re.compile(r"/(?P<archive>debian|security)(?P<path>/dists/[^/]+/InRelease)")

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.debian import mirror
+from kit.engine import Engine
 from kit.files import remove_tree, write
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
@@ -33,11 +35,6 @@ from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
 from provision.errors import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kit.engine import Engine
 
 # Minutes: packages of four Pythons are downloaded, packed, and installed on three distros; and all
 # of it twice more for two architectures.

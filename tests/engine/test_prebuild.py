@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 from kit.agent_host import AgentHost
+from kit.engine import Engine
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.process import start, wait_for
+from kit.product import Provision
 from kit.registry import serving_registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("toolchains_again")]
 

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.apt_archive import AptArchive
 from kit.debian import apt_sources
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.openpgp import key_of
 from kit.product import Provision
 from kit.ubuntu import headers_of
-
-if TYPE_CHECKING:
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 

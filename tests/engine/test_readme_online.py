@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.engine import Engine
 from kit.files import BOOKWORM, TRIXIE
 from kit.hosts import NEW_KERNEL
 from kit.nvidia_day import (
@@ -27,15 +30,8 @@ from kit.nvidia_day import (
     plug_in,
     readme,
 )
-from kit.product import base_archive
+from kit.product import Provision, base_archive
 from kit.ubuntu import ubuntu_host
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.product import Provision
 
 pytestmark = [pytest.mark.minutes(6), pytest.mark.nightly]
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.files import write
 from kit.fileserver import served
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, Host
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import need_programs
+from kit.product import Provision
 from kit.registry import free_port, serving_registry
 from provision.registry.signatures import generate_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.hosts import Host
-    from kit.product import Provision
 
 
 @pytest.fixture(scope="module")

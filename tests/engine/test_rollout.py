@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.probe import need_programs
 from kit.registry import RegistryServer
 from kit.rollout import KERNELS, Rollout
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HOSTS = 40
 

@@ -11,14 +11,16 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit.base_image import have_base
 from kit.engine import Engine
 from kit.files import write
 from kit.fileserver import Mirror, guard, served
@@ -30,20 +32,14 @@ from kit.made_up import (
     write_made_up,
     write_made_up_in_git,
 )
+from kit.podman import Podman
 from kit.probe import need_programs
 from kit.process import run, start
-from kit.product import Provision
+from kit.product import Provision, have_base
 from kit.repackaged import signing_key
 from kit.rpm_distros import Repository, RpmDistro, leap_15, rocky_9, rocky_10
 from kit.rpm_sites import Site, koji_site, packaged_kernel, site_of
 from kit.upstream import write_tarball
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.podman import Podman
 
 pytestmark = pytest.mark.minutes(5)
 

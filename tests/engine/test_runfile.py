@@ -11,27 +11,24 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.fileserver import Mirror, served
 from kit.hosts import DISTRO, NEW_KERNEL
+from kit.podman import Podman
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision, driver_modules
 from kit.rpm_distros import RpmDistro, rocky_9
 from kit.rpm_sites import site_of
 from kit.runfile import debian_runfile, manifest, write_runfile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.podman import Podman
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

@@ -11,8 +11,8 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +21,6 @@ from kit.go_modules import go_module, go_programs
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, write_runtime_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MODULE = "github.com/opencontainers/runtime-tools"
 _VERSION = "v0.9.1-0.20221107090550-2e043c6bd626"

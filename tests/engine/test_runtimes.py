@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from kit.engine import Engine
 from kit.files import write
-from kit.hosts import IMAGE
+from kit.hosts import IMAGE, Host
 from kit.podman import without_hybrid_cgroups
 from kit.probe import can_run_crun, need, need_programs
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import RUNTIME, write_runtime_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Host
-    from kit.process import Completed
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.artifact import make_artifact
+from kit.engine import Engine
 from kit.foreign import kernels_sign_file
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
@@ -29,9 +30,6 @@ from provision.kmod.module_signatures import sign_modules, verify_signatures
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.registry.signatures import PIN_VARIABLE
-
-if TYPE_CHECKING:
-    from kit.engine import Engine
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO, *BUILD_NETWORK)
 _SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")

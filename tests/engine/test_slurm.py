@@ -7,29 +7,26 @@ the first GPU throughout: a job's numbers are not those that CUDA counts.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kit.bundles import Bundle
 from kit.cache import REPOSITORY
 from kit.docker_in_tree import DockerInTree
+from kit.engine import Engine
 from kit.gpus import plain_gpus
 from kit.hosts import DISTRO, IMAGE
 from kit.nvidia_host import LIBRARIES, LIBRARY_FOLDER, REPORT, NvidiaHost, nvidia_host, uuids
 from kit.pages import snippet
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
+from kit.process import Completed
 from kit.product import base_archive
 from kit.slurm import Slurm, add_programs
 from kit.standins import ALLOWED, DENIED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
-    from kit.process import Completed
 
 _PAGE = "how-to/hpc.md"
 _HOOK = REPOSITORY / "hooks/sarus/20-oci-decorator-prestart.json"

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
 
+from kit.engine import Engine
 from kit.foreign import foreign_program
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import Provision
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
 from provision.registry import OCI_MANIFEST
 from provision.registry.signatures import generate_key, load_keys, open_signer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
-    from kit.process import Completed
 
 _INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
 _PIN = "4711"

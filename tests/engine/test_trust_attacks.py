@@ -5,25 +5,21 @@ The image is pulled by a short name from what the engine takes for Docker Hub, o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.engine import Engine
-from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, Host
 from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.image import BuildLog, run_build, with_own_cache
 from provision.engine.docker_api import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.hosts import Host
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 

@@ -11,25 +11,20 @@ import os
 import shlex
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.files import write
 from kit.hosts import IMAGE, NEW_KERNEL, Host
 from kit.pages import snippet
-from kit.process import run
-from kit.product import DECORATOR, write_runtime_config
+from kit.process import Completed, run
+from kit.product import DECORATOR, Provision, write_runtime_config
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.process import Completed
-    from kit.product import Provision
 
 pytestmark = pytest.mark.xdist_group("nvidia")
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from kit.engine import Engine
 from kit.foreign import program_root
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.openpgp import key_of
 from kit.product import Provision
 from kit.ubuntu import KEYRING, UBUNTU, UbuntuHost, shared_headers, ubuntu_host, ubuntu_kernel
 from provision.distros import archive_of, find_distro
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 # One row of apt is enough by day: Debian's.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]

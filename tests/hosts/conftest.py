@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.debian import mirror, security_mirror
+from kit.engine import Engine
 from kit.probe import need_programs
 from kit.registry import serving_registry
 from kit.released import agent_image
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 # Where hosts see the folder with the socket of the engine that builds.
 ENGINE = "/srv/engine"

@@ -7,10 +7,11 @@ may not do (load modules, make network interfaces) is what a host without those 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import testinfra
 
@@ -18,14 +19,9 @@ from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
 from kit.files import remove_tree, write
 from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS, ssh_variables
-from kit.process import run, wait_for
+from kit.process import Completed, run, wait_for
 from kit.registry import free_port
 from kit.systemd import SHARED_NETWORK, SystemdContainer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kit.process import Completed
 
 __all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "SshHost"]
 

@@ -6,17 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION, OLDER_CORES, older_core
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import Provision
-
-if TYPE_CHECKING:
-    from kit.process import Completed
 
 _ANSIBLE = COLLECTION
 _PROGRAMS = Path(sys.executable).parent

@@ -5,20 +5,16 @@ The tests are steps of one scenario, in their order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hosts.conftest import podman_files, pushed
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.playbooks import REMOVE, SITE, Ansible, Played
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 # The agent's image is made.
 pytestmark = pytest.mark.nightly

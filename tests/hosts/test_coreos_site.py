@@ -7,21 +7,18 @@ scenario, in their order.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hosts.conftest import ENGINE, podman_files
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.hosts import DISTRO, NEW_KERNEL, SMALL_DRIVER
 from kit.playbooks import REMOVE, SITE, Ansible, Played
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 # The agent's image is made. With each change, tests/hosts/test_decisions.py has the paths.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]

@@ -10,7 +10,8 @@ import platform
 import struct
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +22,6 @@ from kit.files import write
 from kit.host_tree import HostTree
 from kit.playbooks import COLLECTION, Ansible
 from kit.product import Provision
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _OS_RELEASES = REPOSITORY / "tests/data/os-release"
 _WRITE = """\

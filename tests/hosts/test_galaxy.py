@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hosts.ssh_hosts import DEBIAN_12, SshHost
+from kit.engine import Engine
 from kit.playbooks import COLLECTION, Ansible, Played
 from kit.probe import need_programs
 from kit.process import run
 from kit.released import shipping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 # Minutes: a release is made.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from hosts.conftest import ENGINE, podman_files
-from kit.coreos import KERNEL, coreos_tree, ignite, validate
+from kit.coreos import KERNEL, Layout, coreos_tree, ignite, validate
+from kit.engine import Engine
 from kit.files import write
 from kit.probe import need_programs
 from kit.process import wait_for
 from kit.product import Provision
 from kit.systemd import SHARED_NETWORK, SystemdContainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.coreos import Layout
-    from kit.engine import Engine
 
 # The agent's image is made. tests/unit/export/test_sysext.py has the configurations.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]

@@ -8,14 +8,11 @@ import tarfile
 import tomllib
 import zipfile
 from email import message_from_string
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.cache import REPOSITORY, cached
 from kit.process import run
 from kit.product import copy_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TEXT = (REPOSITORY / "LICENSE").read_text()
 # https://www.apache.org/licenses/LICENSE-2.0.txt

@@ -10,25 +10,22 @@ import json
 import shutil
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hosts.conftest import CONTAINERD, DAEMON, ENGINE
 from hosts.ssh_hosts import DEBIAN_12, DEBIAN_13, KERNEL, SshHost
 from kit.cache import REPOSITORY, cache_dir
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.playbooks import Ansible, Played
 from kit.process import run
 from kit.product import DISTRO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(3)]
 

@@ -7,23 +7,20 @@ files of the versions are small ones in its layout.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
+from kit.engine import Engine
 from kit.nvidia_day import BLACKWELL, PASCAL, nvidia_day, plug_in
 from kit.playbooks import SITE, Ansible
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,19 +20,13 @@ from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
 from kit.debian import apt_sources
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
 from kit.nvidia_toolkit import TOOLKIT_PACKAGES, toolkit_archive
 from kit.pages import snippet
-from kit.playbooks import SITE, Ansible
+from kit.playbooks import SITE, Ansible, Played
 from kit.product import DECORATOR, DISTRO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.playbooks import Played
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 

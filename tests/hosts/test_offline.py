@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
+from kit.engine import Engine
 from kit.hosts import DISTRO, SMALL_DRIVER
 from kit.playbooks import REMOVE, SITE, Ansible
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import DECORATOR, Provision
 from kit.signed_registry import NO_ENGINE, PIN, TAG, signed_registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 _PROVISION = "/opt/provision/bin/provision"
 _TRUST = "/etc/provision/trust.d"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hosts.conftest import CONTAINERD, DAEMON, ENGINE
 from hosts.ssh_hosts import DEBIAN_12, DEBIAN_13, KERNEL, SshHost
+from kit.engine import Engine
 from kit.fileserver import served
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
-from kit.playbooks import SITE, Ansible
+from kit.playbooks import SITE, Ansible, Played
 from kit.product import DISTRO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
-    from kit.playbooks import Played
 
 pytestmark = [pytest.mark.tier(1), pytest.mark.minutes(2)]
 

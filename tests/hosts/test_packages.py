@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import Ansible
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PLAY = """\
 - hosts: all

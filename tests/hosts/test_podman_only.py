@@ -5,15 +5,12 @@ With Docker it is not: tests/hosts/test_one_host.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import Ansible
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PLAY = """\
 - hosts: all

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import REMOVE, SITE, Ansible
 from kit.probe import need_programs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.minutes(3)
 

@@ -6,17 +6,13 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import cached
 from kit.files import write
 from kit.playbooks import COLLECTION, OLDER_CORES, older_core
-from kit.process import run
-
-if TYPE_CHECKING:
-    from kit.process import Completed
+from kit.process import Completed, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 

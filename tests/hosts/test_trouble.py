@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.files import write_all
 from kit.playbooks import SITE, Ansible
 from kit.process import start, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = pytest.mark.minutes(1.5)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -13,10 +12,7 @@ import yaml
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION
 from kit.probe import need_vagrant
-from kit.process import run
-
-if TYPE_CHECKING:
-    from kit.process import Completed
+from kit.process import Completed, run
 
 # Each with the variables of the distro that the role would take.
 _HOSTS = {"debian12": "Debian", "debian13": "Debian", "ubuntu2404": "Debian", "alma9": "RedHat"}

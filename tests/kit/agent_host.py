@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.debian import mirror, security_mirror
 from kit.files import BOOKWORM, HostFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["AgentHost"]
-
 
 _KEYRING = Path("usr/share/keyrings/debian-archive-keyring.gpg")
 _CONFIG = """\

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import requests
 
@@ -17,11 +18,6 @@ from kit.go_modules import go_programs
 from kit.probe import need_programs
 from kit.process import Daemon, run
 from kit.registry import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["ApiServer", "kubernetes"]
 
 # That of tests/data/go/kubernetes.
 _VERSION = "1.37.2"

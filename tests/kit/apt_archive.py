@@ -20,8 +20,6 @@ from kit.openpgp import Key, key_of
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["AptArchive"]
-
 
 @dataclass
 class AptArchive:

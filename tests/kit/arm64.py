@@ -8,8 +8,6 @@ from pathlib import Path
 from kit.probe import need
 from kit.process import run
 
-__all__ = ["MACHINE", "run_foreign_programs"]
-
 MACHINE = "aarch64"
 _HANDLERS = Path("/proc/sys/fs/binfmt_misc")
 _NAME = f"provision-tests-{MACHINE}"

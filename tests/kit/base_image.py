@@ -9,28 +9,13 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kit.process import run
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.workspace import load_settings
 from provision.distros import find_distro
 from provision.errors import ProvisionError
 from provision.pin import DistroPin
-
-if TYPE_CHECKING:
-    from kit.product import Provision
-
-
-def have_base(
-    provision: Provision, distro: str, *, root: Path = Path("/"), machine: str = ""
-) -> dict[str, Any]:
-    """The document about a base image: `image`, `digest`, `made`; or `error`, with `exit_code`."""
-    argv: list[str | Path] = [sys.executable, "-m", "kit.base_image", distro, root, machine]
-    path = str(Path(__file__).parents[1])
-    done = run(argv, env={**provision.variables(), "PYTHONPATH": path}, timeout_s=1800)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def _base(distro: str, root: Path, machine: str) -> dict[str, Any]:

@@ -5,26 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.fileserver import served
 from kit.process import run
 from kit.upstream import releases_of, write_recipe, write_tarball
 from provision.kmod.loader import remove_host_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-__all__ = [
-    "BROKEN",
-    "alone",
-    "broken_catalogue",
-    "other_configuration",
-    "other_symbol",
-    "other_version",
-]
 
 BROKEN = "broken"
 _INITS = {

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from kit.probe import find_program, need_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["LEAST_CONTRAST", "chromium", "contrasts", "opened"]
 
 # https://www.w3.org/TR/WCAG22/#contrast-minimum
 LEAST_CONTRAST = 4.5

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kit.podman import without_hybrid_cgroups
 from kit.process import Completed, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-__all__ = ["Bundle", "overlaid"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,31 +12,15 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TextIO
+
+import pytest
 
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TextIO
-
-    import pytest
-
-__all__ = [
-    "BASES",
-    "BUILDS",
-    "REPOSITORY",
-    "cache_dir",
-    "cached",
-    "code_of",
-    "key_of",
-    "prune",
-    "shared_file",
-    "shared_folder",
-]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BUILD = REPOSITORY / "src/provision/build"

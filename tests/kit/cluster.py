@@ -19,11 +19,12 @@ import secrets
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import NOT_FOUND
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kit.api_server import ApiServer, kubernetes
 from kit.engine_tree import DEBIAN_12
@@ -34,11 +35,6 @@ from kit.podman import Podman
 from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
 from kit.released import bare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-__all__ = ["DEFAULT", "IMAGE", "NODE", "Cluster", "pod_of"]
 
 _NAME = "node"
 # Paths at the API server: the node, and the namespace of tests' own pods.

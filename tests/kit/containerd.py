@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.files import remove_tree
 from kit.probe import installed_program
 from kit.process import Completed, Daemon, end_tree_of, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = ["Containerd"]
 
 # Of Kubernetes' part: the pause image is one that is there already; lowering an OOM score needs
 # CAP_SYS_RESOURCE; and nothing outside the folder is read.

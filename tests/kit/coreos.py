@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kit.bundles import overlaid
 from kit.engine_tree import EngineTree
 from kit.files import write
 from kit.hosts import OLD_KERNEL
 from kit.immutable import read_only_usr
-from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.process import Completed
-
-__all__ = ["KERNEL", "Layout", "coreos_tree", "ignite", "validate"]
+from kit.process import Completed, run
 
 Layout = Literal["fcos", "flatcar"]
 

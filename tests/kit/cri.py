@@ -8,16 +8,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 
 from kit.go_modules import go_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Cri", "CriError", "messages_and_services"]
 
 _INTERFACE = (
     "k8s.io/cri-api",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from kit.cache import REPOSITORY
 from kit.standins import ALLOWED, DENIED
 
-__all__ = ["KEPT", "SCRIPT", "TAKEN_BACK", "parse"]
-
 SCRIPT = REPOSITORY / "tests/kit/daemon_reload.sh"
 
 # Nodes of a container → what opening them says; `kmsg` is one that opens.

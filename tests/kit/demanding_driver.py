@@ -8,17 +8,12 @@ hardware do.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.fileserver import served
 from kit.upstream import releases_of, write_recipe, write_tarball
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-__all__ = ["lab_catalogue"]
 
 _LAB = """\
 #include <linux/firmware.h>

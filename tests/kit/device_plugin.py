@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 
 from kit.cri import messages_and_services
 from kit.process import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-__all__ = ["DevicePlugin"]
 
 _INTERFACE = (
     "k8s.io/kubelet",

@@ -14,19 +14,15 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kit.engine_tree import DEBIAN_13
 from kit.files import remove_tree
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["DockerInTree"]
 
 # Its own root; the first words are the tree, the folder, and how many folders to bind.
 _ENTER = """\

@@ -8,33 +8,15 @@ kernel's own files: they change files that a test lays out as /proc and /sys hav
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from kit.cache import REPOSITORY
 from kit.files import write_all
 from kit.pages import blocks, table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-__all__ = [
-    "FILES",
-    "MODPROBE",
-    "NODES",
-    "NODE_FOLDERS",
-    "RMMOD",
-    "SEARCHED",
-    "TAGS",
-    "UNLOADED",
-    "documents",
-    "lay_out",
-    "loaded",
-    "startup_probe",
-    "stood_in",
-]
 
 _PAGE = (REPOSITORY / "docs/reference/gpu-operator.md").read_text()
 

@@ -14,20 +14,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kit.containerd import Containerd
 from kit.files import remove_tree, unmount_all
 from kit.probe import find_program, installed_program
 from kit.process import Completed, Daemon, run, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-__all__ = ["Engine", "answers"]
 
 
 @dataclass

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["BOOKWORM", "TRIXIE", "HostFiles", "remove_tree", "unmount_all", "write", "write_all"]
 
 # The os-release of Debian 12 and 13.
 BOOKWORM = 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n'

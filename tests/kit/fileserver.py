@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import shutil
 import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, ClassVar
+from typing import BinaryIO, ClassVar
 
 import trustme
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import BytesIO
-    from pathlib import Path
-    from typing import BinaryIO
-
-__all__ = ["Answering", "Guarded", "Mirror", "guard", "served", "serving"]
-
 
 # Seconds within which the server notices that it has to stop.
 _POLL = 0.01

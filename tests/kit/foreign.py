@@ -10,8 +10,6 @@ from kit.files import write
 from kit.process import run
 from kit.repackaged import download
 
-__all__ = ["emulator", "foreign_program", "kernels_sign_file", "program_root"]
-
 
 def program_root(
     suite: str, package: str, *, alone: bool = False, components: str = "main"

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import base64
 import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from kit.files import write_all
-from kit.fileserver import Answering, serving
+from kit.fileserver import Answering, Guarded, serving
 from kit.process import run, run_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from kit.fileserver import Guarded
-
-__all__ = ["Commit", "commit_files", "git_served"]
 
 _WHO = {
     "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",

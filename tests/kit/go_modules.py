@@ -9,18 +9,14 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.files import remove_tree
 from kit.probe import need_programs
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["go_module", "go_programs"]
 
 # Two compilers at a time: those of Kubernetes take a gigabyte each.
 _ENVIRONMENT = {"GOFLAGS": "-mod=mod -p=2", "GOTOOLCHAIN": "local"}

@@ -10,20 +10,16 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.files import write, write_all
 from kit.gpu_kit import debian_root
 from kit.gpus import FACTS, VERSION, add_gpus, make_cuda, make_nvml, nodes_of, nvidia_smi, report
 from kit.process import Completed, run
 from kit.standins import make_library, make_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = ["GpuHost"]
 
 # https://docs.kernel.org/PCI/sysfs-pci.html: what programs read of a GPU there.
 _PCI = {

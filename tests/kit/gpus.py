@@ -13,18 +13,6 @@ from kit.go_modules import go_module
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = [
-    "FACTS",
-    "VERSION",
-    "add_gpus",
-    "make_cuda",
-    "make_nvml",
-    "nodes_of",
-    "nvidia_smi",
-    "plain_gpus",
-    "report",
-]
-
 _GO_NVML = ("v0.12.4-1", "h1:WKUvqshhWSNTfm47ETRhv0A0zJyr1ncCuHiXwoTrBEc=")
 
 _SOURCE = Path(__file__).with_name("nvml") / "nvml.c"

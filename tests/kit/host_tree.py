@@ -11,8 +11,9 @@ import hashlib
 import shutil
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.artifact import (
     KERNEL,
@@ -28,15 +29,11 @@ from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from kit.upstream import demo_recipe
 from provision.manifest import Check, HostNeeds, PciMatch
+from provision.pin import Pin
 from provision.registry import Reference
 from provision.registry.find import facts_of
 from provision.registry.repositories import writable_layout
 from provision.registry.signatures import sign
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from provision.pin import Pin
 
 __all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from kit.engine import Engine
 from kit.kernels import kernels
+from kit.podman import Podman
+from kit.process import Completed
 from kit.product import DISTRO, IMAGE, load_base
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.podman import Podman
-    from kit.process import Completed
 
 __all__ = [
     "DISTRO",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["kernel_image", "read_only_usr", "recorded_updater"]
-
 _READ_ONLY = """\
 [Unit]
 DefaultDependencies=no

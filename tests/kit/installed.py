@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from kit.cache import REPOSITORY
 from kit.product import DECORATOR
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-__all__ = ["Installed"]
 
 # Layers on top of /etc and /usr, in a mount namespace that ends with the command.
 _ENTER = """\

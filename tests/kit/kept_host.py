@@ -16,8 +16,6 @@ from kit.host_tree import KERNEL, NEXT, HostTree
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
 
-__all__ = ["have_kept_host"]
-
 _FOLDER = REPOSITORY / "tests/data/kept-hosts"
 # All but what `HostTree` makes anew, and what names the folder that it was in.
 _KEPT = ("etc", "lib", "proc/modules", "proc/sys", "srv", "sys", "usr", "var")

@@ -17,17 +17,12 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.cache import REPOSITORY, cache_dir, cached
 from kit.debian import mirror
+from kit.engine import Engine
 from kit.files import remove_tree
 from kit.process import run
-
-if TYPE_CHECKING:
-    from kit.engine import Engine
-
-__all__ = ["BuiltKernel", "built_kernels", "kernel_source", "make_compiler_image"]
 
 _PACKAGE = "linux-source-6.1"
 _CONFIG = REPOSITORY / "tests/data/kernel/small.config"

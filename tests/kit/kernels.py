@@ -10,17 +10,12 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from kit.cache import cache_dir
 from kit.process import CommandFailedError
 from kit.product import DISTRO, Provision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-__all__ = ["PINNED", "choose", "kernels", "replaced"]
 
 # pci_resize_resource() takes three arguments in the first, and four in the second
 # (reference in driver_images/nvidia/driver.toml).

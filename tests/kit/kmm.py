@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["PULL", "SHARED", "Node", "kmm_node"]
-
 SHARED = "/tmp"  # noqa: S108 - where KMM's pods mount what they share
 # Its pull pod.
 PULL = ("/bin/sh", "-c", "exit 0")

@@ -6,17 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.probe import find_program, is_root, need
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["UID", "as_user", "attacking", "public_folder"]
 
 # Debian's nobody: it owns nothing.
 UID = 65534

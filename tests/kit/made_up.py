@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
+from kit.git_server import Commit
 from kit.upstream import releases_of, write_recipe, write_tarball
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from kit.git_server import Commit
-
-__all__ = [
-    "BROKEN_LINE",
-    "MADE_UP",
-    "MADE_UP_VERSION",
-    "made_up_files",
-    "made_up_source",
-    "write_made_up",
-    "write_made_up_in_git",
-]
 
 MADE_UP = "hello"
 # For tests that take only one version.

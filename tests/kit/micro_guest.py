@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kit.cache import cache_dir
+from kit.engine import Engine
 from kit.guest.qemu import accelerator
 from kit.probe import installed_program
 from kit.process import run
 from provision.build.workspace import load_settings
 from provision.kmod.guest import Initramfs, Ran, run_guest
 from provision.kmod.guest_packages import BootFiles, boot_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from kit.engine import Engine
-    from provision.pin import Pin
-
-__all__ = ["Step", "add_programs", "kernel_of", "run_steps"]
+from provision.pin import Pin
 
 _STEP = re.compile(r"@@ (?P<name>.*)")
 _STATUS = re.compile(r"@= (?P<status>\d+)")

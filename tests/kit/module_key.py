@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.probe import need_programs
 from kit.process import run
 from provision.config import SigningConfig
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["module_key"]
 
 
 def module_key(root: Path, name: str = "mine") -> SigningConfig:

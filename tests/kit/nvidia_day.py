@@ -9,29 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.cache import REPOSITORY
 from kit.files import write
 from kit.fileserver import Mirror
 from kit.runfile import small_runfile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = [
-    "AMPERE",
-    "BLACKWELL",
-    "PASCAL",
-    "NvidiaDay",
-    "nvidia_day",
-    "of_pages",
-    "plug_in",
-    "readme",
-]
 
 _ANSWERS = REPOSITORY / "tests/data/releases/2026-11"
 _TAGS = "NVIDIA/open-gpu-kernel-modules.git"

@@ -10,29 +10,16 @@ import json
 import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kit.files import write
 from kit.gpus import FACTS, make_nvml, nodes_of, nvidia_smi
 from kit.hosts import Host
+from kit.podman import Podman
 from kit.process import run
 from kit.product import DECORATOR, write_runtime_config
 from kit.standins import stand_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.podman import Podman
-
-__all__ = [
-    "LIBRARIES",
-    "LIBRARY_FOLDER",
-    "REPORT",
-    "NvidiaHost",
-    "add_driver",
-    "nvidia_host",
-    "uuids",
-]
 
 LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
 # What a container with all of it lists.

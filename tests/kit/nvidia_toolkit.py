@@ -16,8 +16,6 @@ from kit.go_modules import go_module, go_programs
 from kit.probe import need_programs
 from kit.process import run
 
-__all__ = ["TOOLKIT_PACKAGES", "toolkit_archive", "toolkit_programs"]
-
 _MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
 _SUM = ("v1.20.2", "h1:ndvx+2v4c8HmRf8A5aONf1+sE32jNDZ7qnIaBEAN5i8=")
 _NAMES = (

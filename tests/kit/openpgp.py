@@ -5,19 +5,14 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.probe import need_programs
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["Key", "gnupg_home", "key_of", "new_home"]
 
 
 @dataclass(frozen=True, slots=True)

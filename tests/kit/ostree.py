@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.cache import REPOSITORY
 from kit.probe import need, need_programs
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-__all__ = ["RECORDED", "Sysroot"]
 
 RECORDED = REPOSITORY / "tests/data/updaters/rpm-ostree_staged.json"
 _OS = "fedora-coreos"

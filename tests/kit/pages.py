@@ -10,27 +10,12 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from kit.cache import REPOSITORY
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = [
-    "anchors",
-    "blocks",
-    "foreign",
-    "links",
-    "pages",
-    "problems",
-    "snippet",
-    "stage",
-    "table",
-]
 
 # What `make` makes, and what is not of this repository.
 _LEFT_OUT = {

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import yaml
 
 from kit.cache import REPOSITORY, cache_dir, cached
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = [
-    "COLLECTION",
-    "OLDER_CORES",
-    "REMOVE",
-    "SITE",
-    "SSH_OPTIONS",
-    "Ansible",
-    "Played",
-    "Reachable",
-    "older_core",
-    "ssh_variables",
-]
 
 COLLECTION = REPOSITORY / "ansible/ansible_collections/oci_decorator/drivers"
 SITE = REPOSITORY / "site.yml"

@@ -17,19 +17,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.files import remove_tree
 from kit.probe import has_hybrid_cgroups
 from kit.process import Completed, Daemon, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-__all__ = ["Podman", "without_hybrid_cgroups"]
 
 # JSON's strings and lists of strings are TOML's too.
 _CONFIG = """\

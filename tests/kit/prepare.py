@@ -6,7 +6,7 @@ Nothing fails here: a test that needs what could not be made says why.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from kit.cache import prune
 from kit.engine import Engine
@@ -15,9 +15,6 @@ from kit.probe import is_root
 from kit.process import CommandFailedError
 from kit.product import load_base
 from kit.toolchains import load_toolchains
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _toolchains() -> None:

@@ -15,19 +15,6 @@ import pytest
 
 from kit.process import run
 
-__all__ = [
-    "can_mount",
-    "can_run_crun",
-    "find_program",
-    "has_hybrid_cgroups",
-    "in_ci",
-    "installed_program",
-    "is_root",
-    "need",
-    "need_programs",
-    "need_vagrant",
-]
-
 # Where Debian keeps programs of the admin; a user's PATH may lack them.
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 

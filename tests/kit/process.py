@@ -7,26 +7,11 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-__all__ = [
-    "CommandFailedError",
-    "Completed",
-    "Daemon",
-    "end_tree_of",
-    "is_running",
-    "run",
-    "run_bytes",
-    "run_here",
-    "start",
-    "wait_for",
-]
+from typing import Self, TypeVar
 
 _Found = TypeVar("_Found")
 

@@ -5,36 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kit.base_image import have_base
 from kit.cache import BASES, REPOSITORY, cache_dir, cached, key_of
+from kit.engine import Engine
 from kit.process import CommandFailedError, Completed, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kit.engine import Engine
-
-__all__ = [
-    "BUILD_NETWORK",
-    "DECORATOR",
-    "DISTRO",
-    "IMAGE",
-    "RUNTIME",
-    "SOURCE",
-    "Provision",
-    "base_archive",
-    "copy_source",
-    "driver_modules",
-    "error_text",
-    "failure_of",
-    "load_base",
-    "make_wheel",
-    "write_runtime_config",
-]
 
 DECORATOR = REPOSITORY / "build/oci-decorator"
 RUNTIME = REPOSITORY / "build/oci-decorator-runtime"
@@ -156,6 +134,18 @@ def make_wheel(folder: Path) -> Path:
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source])
     (made,) = folder.glob("*.whl")
     return made
+
+
+def have_base(
+    provision: Provision, distro: str, *, root: Path = Path("/"), machine: str = ""
+) -> Document:
+    """The document about a base image: `image`, `digest`, `made`; or `error`, with `exit_code`."""
+    argv: list[str | Path] = [sys.executable, "-m", "kit.base_image", distro, root, machine]
+    done = run(
+        argv, env={**provision.variables(), "PYTHONPATH": str(REPOSITORY / "tests")}, timeout_s=1800
+    )
+    document: Document = json.loads(done.stdout)
+    return document
 
 
 def base_archive(engine: Engine, distro: str, *, machine: str = "x86_64") -> Path:

@@ -6,19 +6,13 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from kit.fileserver import Guarded
 from kit.process import Daemon
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.fileserver import Guarded
-
-__all__ = ["LOGIN", "RegistryServer", "free_port", "serving_registry"]
 
 _CONFIG = """\
 version: 0.1

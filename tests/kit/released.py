@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from kit.arm64 import run_foreign_programs
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
+from kit.engine import Engine
 from kit.files import remove_tree
 from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
@@ -21,23 +22,6 @@ from kit.product import DECORATOR, DISTRO, IMAGE, base_archive
 from shipping import image
 from shipping.release import make_debian
 from shipping.source import read_source
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kit.engine import Engine
-
-__all__ = [
-    "EARLIER",
-    "agent_image",
-    "bare",
-    "compiled_modules",
-    "earlier",
-    "make_debian_packages",
-    "make_release",
-    "repository_of",
-    "shipping",
-]
 
 EARLIER = "0.0.9"
 

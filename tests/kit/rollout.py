@@ -16,16 +16,18 @@ import os
 import random
 import tarfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from kit.files import BOOKWORM, HostFiles, write_all
 from kit.media import image_of
+from kit.registry import RegistryServer, Sent
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
 from provision.agent.prepare import preparations
@@ -35,13 +37,6 @@ from provision.registry import parse_reference
 from provision.registry.find import facts_of, tag_of
 from provision.registry.repositories import Registry
 from provision.registry.signatures import generate_key, open_private_key, sign, signature_tag
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kit.registry import RegistryServer, Sent
-
-__all__ = ["AGENT", "Figures", "Rollout"]
 
 # What hosts and the builder call themselves.
 AGENT = "skopeo/"

@@ -18,21 +18,15 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.foreign import program_root
+from kit.installed import Installed
 from kit.podman import without_hybrid_cgroups
 from kit.process import Completed, run, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kit.installed import Installed
-
-__all__ = ["END", "SUBORDINATE", "USER", "give_account", "open_folder", "run_rootless"]
 
 # Of no account, and so without any right that a group or an account would bring.
 USER = 61234

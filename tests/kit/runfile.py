@@ -11,26 +11,13 @@ import json
 import lzma
 import shutil
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from kit.cache import cached
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from kit.product import Provision
-
-__all__ = [
-    "SMALL_MODULES",
-    "SMALL_SOURCES",
-    "debian_runfile",
-    "manifest",
-    "small_runfile",
-    "write_runfile",
-]
+from kit.product import Provision
 
 _HEAD = """\
 #! /bin/sh

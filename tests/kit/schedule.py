@@ -11,29 +11,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kit.cache import cache_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-__all__ = [
-    "NIGHT",
-    "Scheduling",
-    "minutes_of",
-    "name_of",
-    "put_in_order",
-    "record",
-    "recorded_seconds",
-    "scope_of",
-    "share",
-    "tier_of",
-    "time_left_for",
-]
 
 # The tier of what is long or rare.
 NIGHT = 3

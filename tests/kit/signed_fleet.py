@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kit.agent_host import AgentHost
+from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-
-__all__ = ["PASSWORD", "TARGET", "Fleet", "signed_fleet"]
 
 TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 PASSWORD = "of a test"  # noqa: S105 - of no one

@@ -5,10 +5,10 @@ The image's module is made up, and is never loaded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.agent_host import AgentHost
 from kit.artifact import make_artifact, make_pin
@@ -23,11 +23,6 @@ from provision.pin import PIN_LABEL
 from provision.registry import parse_reference
 from provision.registry.find import registry_of, tag_of
 from provision.registry.repositories import copy, writable_layout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["NO_ENGINE", "PIN", "TAG", "SignedRegistry", "signed_registry"]
 
 # An address at which no engine is: what is run here needs none.
 NO_ENGINE = Provision("unix:///nonexistent/docker.sock")

@@ -10,24 +10,18 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.cache import cached
+from kit.docker_in_tree import DockerInTree
 from kit.probe import need
-from kit.process import Daemon, run
+from kit.process import Completed, Daemon, run
 from kit.registry import free_port
 from kit.repackaged import download
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kit.docker_in_tree import DockerInTree
-    from kit.process import Completed
-
-__all__ = ["Slurm", "add_programs"]
 
 _PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge"]
 # No limit of ours is handed on: to raise one needs CAP_SYS_RESOURCE.

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.files import write
+from kit.hosts import Host
 from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kit.hosts import Host
-
-__all__ = ["ALLOWED", "DENIED", "OPEN_NODES", "make_library", "make_nodes", "stand_in"]
 
 ALLOWED = "No such device or address"
 DENIED = "Operation not permitted"

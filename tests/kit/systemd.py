@@ -14,18 +14,13 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
 from kit.files import remove_tree
 from kit.podman import Podman
-from kit.process import run, wait_for
-
-if TYPE_CHECKING:
-    from kit.process import Completed
-
-__all__ = ["SHARED_NETWORK", "SystemdContainer"]
+from kit.process import Completed, run, wait_for
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.files import write
 from kit.process import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PARTS = (
     *("test", "test-all", "demo", "demo test WORLD=debian:13"),

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from demo.choice import Choice, choose, usable_kernels
+from demo.engines import Engines
 from demo.screen import DemoError, Screen
 from demo.steps import Demo
 from kit.product import Provision
 from provision.store.availability import KernelOffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from demo.engines import Engines
 
 _DRIVER = "no-such-driver"
 _CHOICE = Choice(_DRIVER, "debian:12", "6.1.0-1-amd64", "")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from kit.cache import REPOSITORY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FILES = {
     str(path.relative_to(REPOSITORY)): path.read_text()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 import time
-from typing import TYPE_CHECKING
+
+import pytest
 
 from kit.cache import REPOSITORY
 from kit.files import write
@@ -20,9 +21,6 @@ from kit.schedule import (
     tier_of,
     time_left_for,
 )
-
-if TYPE_CHECKING:
-    import pytest
 
 pytest_plugins = ["pytester"]
 

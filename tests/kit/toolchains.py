@@ -8,20 +8,14 @@ as if this engine had made them. A build that needs other packages makes its own
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.cache import BUILDS, cache_dir, cached, key_of
+from kit.engine import Engine
 from kit.kernels import kernels
 from kit.process import CommandFailedError, run
 from kit.product import DISTRO, IMAGE, Provision
 from provision.build.image import with_own_cache
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-
-__all__ = ["load_toolchains"]
 
 _DRIVER = "v4l2loopback"
 _BASES = {"x86_64": IMAGE, "aarch64": "arm64v8/debian:bookworm"}

@@ -6,28 +6,12 @@ where they differ, as a GPU's user space does. The library lies in a folder that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.fileserver import served
 from kit.upstream import releases_of, write_recipe, write_tarball
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = [
-    "DUO",
-    "DUO_BROKEN",
-    "DUO_CHECK",
-    "DUO_FAILS_HERE",
-    "DUO_FLAG",
-    "DUO_LIBRARY",
-    "DUO_REFUSED",
-    "DUO_VERSIONS",
-    "duo_catalogue",
-    "repair_duo",
-]
 
 DUO = "duo"
 DUO_FLAG = "OCI_DUO"

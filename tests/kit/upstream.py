@@ -5,13 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-__all__ = ["demo_recipe", "releases_of", "write_recipe", "write_tarball"]
+from collections.abc import Mapping
+from pathlib import Path
 
 # What all recipes begin with.
 _RECIPE = """\

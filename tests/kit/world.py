@@ -22,21 +22,17 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.debian import apt_sources, mirror
 from kit.files import remove_tree
 from kit.probe import is_root
 from kit.process import run, run_here
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = ["World"]
 
 # Releases by the names that they have in provision; the archive's own names for later ones.
 _SUITES = {"debian:12": "bookworm", "debian:13": "trixie", "debian:testing": "testing"}

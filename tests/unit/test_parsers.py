@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -47,10 +46,6 @@ from unit.distros.test_apt import LISTING
 from unit.fake_archive import answer, stanza
 from unit.recipes import RECIPE
 from unit.sources.libraries import library
-
-if TYPE_CHECKING:
-    from provision.documents import Frozen
-
 
 Parser = Callable[[bytes], object]
 _FLEET = b"""\

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.guest.disk import DISK_BYTES
+from kit.guest.guest import Base
 from kit.guest.recipe import WORLD_MAC
 from kit.guest.tree import VENV
 from kit.process import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.guest.base import Base
 
 __all__ = ["make_box"]
 

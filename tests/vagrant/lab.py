@@ -10,19 +10,15 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.cache import REPOSITORY
 from kit.files import remove_tree
-from kit.process import Daemon, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kit.process import Completed
+from kit.process import Completed, Daemon, run
 
 __all__ = ["HOST", "Lab"]
 

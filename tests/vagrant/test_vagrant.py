@@ -5,13 +5,15 @@ The tests are steps of one scenario, in their order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
 from kit.cache import cache_dir
+from kit.engine import Engine
 from kit.guest import DEBIAN_12, IMAGE
 from kit.guest.base import base_of
 from kit.guest.tree import IMAGE_FILE
@@ -19,12 +21,6 @@ from kit.hosts import SMALL_DRIVER
 from kit.probe import need_vagrant
 from vagrant.box import make_box
 from vagrant.lab import HOST, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
 

@@ -5,15 +5,18 @@ Guests of EL have a mirror too, and two drivers of which one is broken for the n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.cache import cache_dir, shared_file
 from kit.demanding_driver import lab_catalogue
 from kit.el_kernels import ElHost, el_host
+from kit.engine import Engine
 from kit.fileserver import served
-from kit.guest import DEBIAN_12, guest_of
+from kit.guest import DEBIAN_12, Guest, Recipe, guest_of
 from kit.guest.product import pack_product
 from kit.hosts import NEW_KERNEL, SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
@@ -23,13 +26,6 @@ from kit.two_part_driver import DUO, DUO_CHECK, duo_catalogue
 from screencast import Recording
 from vm.managed import CONFLICT, LIST_OURS, METRICS, ManagedGuest, put_packages
 from vm.next_kernel import next_kernel_catalogue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest, Recipe
 
 # What QEMU's user network calls this machine's loopback address:
 # https://www.qemu.org/docs/master/system/devices/net.html#using-the-user-mode-network-stack

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kit.guest import IMAGE
-from kit.process import wait_for
+from kit.guest import IMAGE, Guest, Recipe
+from kit.process import Completed, wait_for
 from kit.released import compiled_modules
 from kit.two_part_driver import DUO
 from screencast import Recording
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from kit.guest import Guest, Recipe
-    from kit.process import Completed
 
 __all__ = [
     "APT",

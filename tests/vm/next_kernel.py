@@ -6,18 +6,14 @@ hosts of each kind have to say and do then is the same; how a kernel comes and g
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.fileserver import served
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from vm.managed import ManagedGuest
+from vm.managed import ManagedGuest
 
 __all__ = [
     "COMPILER_SAYS",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.agent_host import AgentHost
+from kit.guest import Guest
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.process import run
-from kit.product import BUILD_NETWORK
+from kit.product import BUILD_NETWORK, Provision
 from provision.store.layout import Layout
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.guest import Guest
-    from kit.product import Provision
 
 __all__ = ["Store"]
 

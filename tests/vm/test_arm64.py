@@ -6,11 +6,12 @@ What it installs is cross-compiled, and its modules are built on this machine by
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from kit.arm64 import run_foreign_programs
+from kit.engine import Engine
 from kit.guest import DEBIAN_12_ARM64, IMAGE, guest_of
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, SMALL_DRIVER
@@ -19,11 +20,6 @@ from kit.product import base_archive
 from kit.released import make_debian_packages
 from kit.toolchains import load_toolchains
 from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, put_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(18)]
 

@@ -6,10 +6,12 @@ version before is in use, and the check of the new one does what a file of the g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from kit.engine import Engine
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.product import Provision
@@ -17,11 +19,6 @@ from kit.released import make_debian_packages
 from kit.two_part_driver import DUO, DUO_CHECK, DUO_FAILS_HERE, DUO_VERSIONS, duo_catalogue
 from provision.errors import ExitCode
 from vm.managed import APT, APT_WITHIN_S, ManagedGuest, put_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(18)]
 

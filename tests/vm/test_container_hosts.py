@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.guest import IMAGE
+from kit.guest import IMAGE, Guest
 from vm.managed import OPEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.guest import Guest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

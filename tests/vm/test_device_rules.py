@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.cache import cached
 from kit.daemon_reload import KEPT, SCRIPT, parse
-from kit.guest import DEBIAN_13, guest_of
+from kit.guest import DEBIAN_13, Guest, guest_of
 from kit.probe import need
 from kit.process import run
 from kit.product import DECORATOR
 from kit.repackaged import download
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.guest import Guest
 
 # No other test that isn't nightly uses this guest, which takes minutes to make.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(5)]

@@ -8,11 +8,14 @@ build for the new kernel at first. The tests are steps of one scenario, in their
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from kit.guest import EL_10, guest_of
+from kit.el_kernels import ElHost
+from kit.engine import Engine
+from kit.guest import EL_10, Recipe, guest_of
 from kit.made_up import MADE_UP
 from kit.two_part_driver import DUO
 from vm.conftest import HOST
@@ -27,14 +30,6 @@ from vm.next_kernel import (
     check_way_back,
     heal,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.el_kernels import ElHost
-    from kit.engine import Engine
-    from kit.guest import Recipe
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(10)]
 

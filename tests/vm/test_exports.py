@@ -7,24 +7,19 @@ pod mounts: the shared folder as /tmp, and the host's /lib/modules, for what is 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.demanding_driver import lab_catalogue
-from kit.guest import DEBIAN_12, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.kmm import PULL, SHARED, kmm_node
+from kit.kmm import PULL, SHARED, Node, kmm_node
 from kit.probe import need_programs
 from kit.product import BUILD_NETWORK, Provision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
-    from kit.kmm import Node
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(5)]
 

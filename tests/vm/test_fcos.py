@@ -9,14 +9,17 @@ tests are steps of one scenario, in their order.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
+from kit.el_kernels import ElHost
+from kit.engine import Engine
 from kit.foreign import foreign_program, program_root
-from kit.guest import EL_10, guest_of
+from kit.guest import EL_10, Guest, Recipe, guest_of
 from kit.immutable import read_only_usr, recorded_updater
 from kit.made_up import MADE_UP
 from kit.ostree import Sysroot
@@ -32,14 +35,6 @@ from vm.next_kernel import (
     check_way_back,
     heal,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.el_kernels import ElHost
-    from kit.engine import Engine
-    from kit.guest import Guest, Recipe
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(10)]
 

@@ -8,15 +8,17 @@ drivers does not build for it at first. The tests are steps of one scenario, in 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.guest import DEBIAN_12, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.immutable import read_only_usr, recorded_updater
-from kit.kernel_tree import built_kernels, make_compiler_image
+from kit.kernel_tree import BuiltKernel, built_kernels, make_compiler_image
 from kit.made_up import MADE_UP
 from kit.process import run
 from kit.two_part_driver import DUO
@@ -32,14 +34,6 @@ from vm.next_kernel import (
     heal,
     next_kernel_catalogue,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
-    from kit.kernel_tree import BuiltKernel
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(8)]
 

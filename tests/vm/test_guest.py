@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kit.fileserver import served
-from kit.guest import DEBIAN_12, guest_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.guest import Guest
+from kit.guest import DEBIAN_12, Guest, guest_of
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

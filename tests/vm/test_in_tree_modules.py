@@ -7,7 +7,8 @@ uses as onload uses sfc's. The tests are steps of one scenario, in their order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from kit.hosts import OLD_KERNEL
 from kit.upstream import releases_of, write_recipe, write_tarball
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(6)]
 

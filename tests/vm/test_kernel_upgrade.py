@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -32,9 +32,6 @@ from vm.managed import (
     ManagedGuest,
     slots_of,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
 

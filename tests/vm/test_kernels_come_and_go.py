@@ -8,21 +8,17 @@ tests are steps of one scenario, in their order.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit.guest import DEBIAN_12, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.hosts import OLD_KERNEL
 from kit.two_part_driver import DUO
 from vm.managed import APT, ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(9)]
 

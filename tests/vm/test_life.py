@@ -9,8 +9,8 @@ kernel has a guest of its own: test_kernel_upgrade.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,9 +29,6 @@ from vm.managed import (
     OPEN,
     ManagedGuest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
 

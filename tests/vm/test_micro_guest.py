@@ -6,23 +6,20 @@ The guest has no disk, no network and no systemd, so one boot takes seconds.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.engine import Engine
 from kit.hosts import SMALL_DRIVER
 from kit.micro_guest import Step, add_programs, kernel_of, run_steps
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import BUILD_NETWORK, DECORATOR, RUNTIME, Provision
+from provision.kmod.guest import Initramfs
 from provision.kmod.trial import add_artifact
 from provision.manifest import load_manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from provision.kmod.guest import Initramfs
 
 pytestmark = pytest.mark.tier(1)
 

@@ -6,21 +6,17 @@ steps of one scenario, in their order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from kit.engine import Engine
 from kit.guest import DEBIAN_12, guest_of
 from kit.process import wait_for
 from kit.two_part_driver import DUO, DUO_BROKEN
 from vm.managed import ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(8)]
 

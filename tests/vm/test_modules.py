@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.demanding_driver import lab_catalogue
-from kit.guest import DEBIAN_12, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
 from kit.product import Provision
 from vm.stored import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 

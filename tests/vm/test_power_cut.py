@@ -11,25 +11,20 @@ from __future__ import annotations
 import subprocess
 import time
 from bisect import bisect_left
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from kit.engine import Engine
 from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.guest.base import base_of
 from kit.guest.tree import VENV
 from kit.two_part_driver import DUO
 from vm.managed import Applied, ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 

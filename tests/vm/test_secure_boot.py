@@ -1,26 +1,24 @@
 """A kernel under Secure Boot judges our signatures: its key is in the firmware's list.
 
 Not as after `mokutil --import`, which takes shim and a person at the firmware's screen; the
-kernel puts keys of both lists into keyrings that it trusts for modules.
+kernel puts keys of both lists into keyrings that it trusts for modules. The key, and the variables
+that list it, come with Debian's `ovmf` for tests: its README.Debian.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kit.engine import Engine
 from kit.files import write
-from kit.guest import DEBIAN_12, guest_of
-from kit.guest.secure_boot import (
-    CERTIFICATE,
-    KEY,
-    PASSPHRASE,
-    SecureBoot,
-    need_secure_boot,
-)
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import Provision
 from provision.config import SigningConfig
@@ -29,15 +27,14 @@ from provision.kmod.module_signatures import sign_modules
 from provision.manifest import MANIFEST, Manifest
 from vm.stored import Store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
-
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
+_KEY = Path("/usr/share/ovmf/PkKek-1-snakeoil.key")
+_CERTIFICATE = _KEY.with_suffix(".pem")
+_PASSPHRASE = "snakeoil"  # noqa: S105 - its README.Debian has it
+_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd")
+_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd")
+_COMMAND_LINE = "root=/dev/vda1 ro console=ttyS0 net.ifnames=0 mitigations=off"
 _MODULE = f"lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
 _ACCEPTED = ("sha256", "sha384", "sha512")
 # What insmod says, and what the kernel logs: kernel/module/signing.c.
@@ -52,18 +49,41 @@ _REFUSED = {
 @pytest.fixture(scope="module")
 def store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The small driver, signed with the key that the firmware trusts; it has a passphrase."""
-    need_secure_boot()
+    need(_VARIABLES.exists(), str(_VARIABLES), ".ci/setup test")
+    need_programs("sbsign")
     folder = tmp_path_factory.mktemp("secure-boot")
     store = Store(Provision(engine.host), folder / "root")
-    store.host.write("etc/keys/key", KEY.read_text())
-    store.host.write("etc/keys/certificate", CERTIFICATE.read_text())
-    store.host.write("etc/keys/pin", f"{PASSPHRASE}\n")
+    store.host.write("etc/keys/key", _KEY.read_text())
+    store.host.write("etc/keys/certificate", _CERTIFICATE.read_text())
+    store.host.write("etc/keys/pin", f"{_PASSPHRASE}\n")
     store.host.configure(
         '[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/certificate"\n'
         'pin_file = "/etc/keys/pin"\n'
     )
     store.install(SMALL_DRIVER)
     return store
+
+
+def _firmware(guest: Guest, folder: Path) -> list[str]:
+    """Sign the running kernel of a guest, and return what QEMU starts it by from now on.
+
+    The firmware wants SMM, which keeps its variables from us.
+    """
+    release = guest.kernel()
+    kernel, key = folder / "vmlinuz", folder / "key"
+    guest.get(f"/boot/vmlinuz-{release}", kernel)
+    guest.get(f"/boot/initrd.img-{release}", folder / "initrd")
+    run(["openssl", "pkey", "-in", _KEY, "-passin", f"pass:{_PASSPHRASE}", "-out", key])
+    run(["sbsign", "--key", key, "--cert", _CERTIFICATE, "--output", kernel, kernel])
+    shutil.copy(_VARIABLES, folder / "variables")
+    flash = "if=pflash,format=raw,unit"
+    return [
+        *("-machine", "q35,smm=on"),
+        *("-global", "driver=cfi.pflash01,property=secure,value=on"),
+        *("-drive", f"{flash}=0,readonly=on,file={_CODE}"),
+        *("-drive", f"{flash}=1,file={folder}/variables"),
+        *("-kernel", str(kernel), "-initrd", f"{folder}/initrd", "-append", _COMMAND_LINE),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +97,7 @@ def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unknown"]
     run(["openssl", "req", "-x509", *words, "-keyout", folder / "key", "-out", folder / "pem"])
     trusted = SigningConfig(
-        key=str(KEY), certificate=str(CERTIFICATE), pin_file=f"{store.root}/etc/keys/pin"
+        key=str(_KEY), certificate=str(_CERTIFICATE), pin_file=f"{store.root}/etc/keys/pin"
     )
     unknown = SigningConfig(key=f"{folder}/key", certificate=f"{folder}/pem")
     configs = {kind: trusted.model_copy(update={"hash": kind}) for kind in _ACCEPTED}
@@ -113,7 +133,7 @@ def guest(
         guest("mkdir /root/modules")
         for path in modules.glob("*.ko"):
             guest.put(path, f"/root/modules/{path.name}")
-        guest.firmware = SecureBoot.of(guest, tmp_path_factory.mktemp("firmware"))
+        guest.firmware = _firmware(guest, tmp_path_factory.mktemp("firmware"))
         guest.reboot()
         guest("modprobe videodev")
         yield guest

@@ -6,21 +6,16 @@ No container is privileged and none has `label=disable`; seccomp's default profi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from kit.guest import DEBIAN_13, IMAGE, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_13, IMAGE, Guest, Recipe, guest_of
 from kit.product import base_archive
 from kit.two_part_driver import DUO, DUO_FLAG, DUO_LIBRARY, DUO_VERSIONS
 from vm.managed import ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest, Recipe
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 

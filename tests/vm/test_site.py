@@ -6,24 +6,20 @@ The tests are steps of one scenario, in their order.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.guest import DEBIAN_12, IMAGE, Guest, guest_of
 from kit.hosts import SMALL_DRIVER
 from kit.playbooks import SITE, Ansible, Played
 from kit.probe import need
 from kit.product import DECORATOR
 from kit.two_part_driver import DUO, DUO_FLAG
 from vm.managed import OPEN_DEVICE, RUN, ManagedGuest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.guest import Guest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(7)]
 

@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,6 +26,7 @@ from kit.broken_driver import (
     other_version,
 )
 from kit.cache import REPOSITORY
+from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.probe import need_programs
 from kit.process import run, wait_for
@@ -35,11 +37,6 @@ from provision.kmod.guest import Initramfs, run_guest
 from provision.kmod.guest_packages import boot_files
 from provision.manifest import Manifest
 from vm.stored import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kit.engine import Engine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kit.guest import DEBIAN_12, guest_of
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.guest.tree import VENV
 from kit.hosts import SMALL_DRIVER
 from kit.process import wait_for
 from kit.product import Provision
 from vm.stored import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.guest import Guest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kit.guest.base import Base
-from kit.guest.guest import Guest
+from kit.guest.guest import Base, Guest
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1], "disk.qcow2").is_file():

@@ -6,24 +6,18 @@ Going on from a snapshot takes seconds, where a boot takes minutes.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.cache import cached
 from kit.files import remove_tree
-from kit.guest.disk import EFI, make_disk
+from kit.guest.disk import make_disk
 from kit.guest.el import ElRecipe, make_el_tree
-from kit.guest.guest import SNAPSHOT, Guest
+from kit.guest.guest import SNAPSHOT, Base, Guest
 from kit.guest.qemu import machine_id
+from kit.guest.recipe import Recipe
 from kit.guest.tree import IMAGE_FILE, make_tree
 from kit.probe import need_programs
 from kit.process import run
-
-if TYPE_CHECKING:
-    from kit.guest.recipe import Recipe
-
-__all__ = ["IMAGE", "Base", "base_of", "guest_of"]
 
 # The name of the container image in the guest's engines.
 IMAGE = "localhost/small:1"
@@ -36,30 +30,6 @@ docker run --rm {IMAGE} true
 podman run --rm --network none {IMAGE} true
 sync
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What guests of one recipe share."""
-
-    # An entry of the cache.
-    folder: Path
-
-    @property
-    def disk(self) -> Path:
-        """The disk, qcow2."""
-        return self.folder / "disk.qcow2"
-
-    @property
-    def efi(self) -> Path | None:
-        """What an arm64 machine starts from; None: the disk has a boot sector."""
-        path = self.folder / EFI
-        return path if path.exists() else None
-
-    @property
-    def key(self) -> Path:
-        """The private key that root's shell opens to."""
-        return self.folder / "key"
 
 
 def base_of(recipe: Recipe) -> Base:

@@ -7,32 +7,49 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from kit.files import remove_tree
+from kit.guest.disk import EFI
 from kit.guest.qemu import Qemu
 from kit.guest.shell import NotReachableError, Shell
 from kit.playbooks import ssh_variables
-from kit.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.guest.base import Base
-    from kit.guest.secure_boot import SecureBoot
-    from kit.process import Completed
-
-__all__ = ["BOOT_WITHIN_S", "SNAPSHOT", "Guest"]
+from kit.process import Completed, run
 
 SNAPSHOT = "booted"
 # In emulation, with other tests at work on the same processors.
 BOOT_WITHIN_S = 420
 _SHOWN_LINES = 40
 _WATCH_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What guests of one recipe share."""
+
+    # An entry of the cache.
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        """The disk, qcow2."""
+        return self.folder / "disk.qcow2"
+
+    @property
+    def efi(self) -> Path | None:
+        """What an arm64 machine starts from; None: the disk has a boot sector."""
+        path = self.folder / EFI
+        return path if path.exists() else None
+
+    @property
+    def key(self) -> Path:
+        """The private key that root's shell opens to."""
+        return self.folder / "key"
 
 
 @dataclass
@@ -45,8 +62,8 @@ class Guest:
     snapshot: Path | None = None
     # Its name in an Ansible inventory.
     name: str = "guest"
-    # What it starts with from now on; None: a BIOS.
-    firmware: SecureBoot | None = None
+    # QEMU's arguments for another firmware than a BIOS, from the next start on.
+    firmware: Sequence[str] = ()
     _shell: Shell | None = field(default=None, init=False)
     _machine: Qemu | None = field(default=None, init=False)
     _network: bool = field(default=True, init=False)
@@ -104,13 +121,12 @@ class Guest:
         self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S, port: int = 0
     ) -> None:
         """Switch it on, with its sshd behind `port` or any, and wait until its shell answers."""
-        firmware = self.firmware.arguments() if self.firmware else ()
         self._machine = Qemu.start(
             self.folder,
             self.disk,
             snapshot=snapshot,
             port=port,
-            firmware=firmware,
+            firmware=self.firmware,
             efi=self.base.efi,
         )
         self._machine.set_network(on=self._network)

@@ -5,16 +5,11 @@ In emulation most of an installation is decompressing, and writing modules of ab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.cache import cached
 from kit.process import run
 from kit.repackaged import download
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["kernel_package"]
 
 _ABSENT = {
     "drivers": (

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.files import write
+from kit.guest.recipe import Recipe
 from kit.guest.tree import RUNTIME, VENV
 from kit.process import run
 from kit.product import DECORATOR
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kit.guest.recipe import Recipe
-
-__all__ = ["pack_product"]
 
 _PROGRAM = f"""\
 #!{VENV}/bin/python

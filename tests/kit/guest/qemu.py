@@ -10,18 +10,13 @@ import json
 import os
 import re
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.guest.recipe import CONTROL_MAC, WORLD_MAC
 from kit.process import Daemon, run, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = ["Monitor", "Qemu", "accelerator", "machine_id"]
 
 # One: emulated, a second one doubles what everything costs this machine (locks, and interrupts
 # between the two), and tests run beside each other anyway.

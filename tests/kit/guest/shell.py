@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kit.process import CommandFailedError, Completed, Daemon, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-__all__ = ["NotReachableError", "Shell"]
 
 _USER = "root@guest"
 # ssh's own status when it, and not the command, failed.

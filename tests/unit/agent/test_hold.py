@@ -7,8 +7,8 @@ GRUB's environment is edited by the real grub-editenv; what update-grub makes of
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,15 +21,10 @@ from provision.agent.hold import settle
 from provision.agent.model import Desired
 from provision.agent.removal import uninstall
 from provision.agent.run import plan_host
-from provision.agent.status import MOTD, metrics_text
+from provision.agent.status import MOTD, HoldStatus, metrics_text
 from provision.errors import ExitCode, ProvisionError
 from provision.store.layout import switching
 from unit.agent.host import Host
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from provision.agent.status import HoldStatus
 
 THIRD = "6.1.0-60-amd64"
 _ID = "0b3c7e0e-0000-4000-8000-000000000000"

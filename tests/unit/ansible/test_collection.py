@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import jinja2
 import pytest
@@ -27,11 +29,6 @@ from hypothesis import strategies as st
 from kit.cache import REPOSITORY
 from kit.playbooks import COLLECTION
 from unit.secret_forms import IN_SETTINGS, PUBLIC
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
 
 _ANSIBLE = COLLECTION
 _ROLES = sorted((_ANSIBLE / "roles").iterdir())

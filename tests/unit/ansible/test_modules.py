@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -16,9 +17,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_file
 
 from provision.config import Config, RepositoryConfig
 from provision.documents import load_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MODULES = "ansible_collections.oci_decorator.drivers.plugins.modules"
 

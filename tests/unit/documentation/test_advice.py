@@ -7,17 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
 from provision.cli import COMMANDS
 from unit.documentation.commands import refusal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _SOURCES = REPOSITORY / "src/provision"
 # In quotes a command is named. What is to be run has none, and reaches to the end of its part of

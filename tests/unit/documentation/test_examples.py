@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +18,6 @@ from kit.pages import blocks, pages
 from kit.process import run
 from provision.config import Config
 from unit.documentation.commands import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # What was decided stays as it was written; all other pages are what users type from.
 _PAGES = [page for page in pages() if "docs/decisions" not in str(page)]

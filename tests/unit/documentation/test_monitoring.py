@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -12,9 +13,6 @@ import yaml
 from kit.cache import REPOSITORY
 from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import everything
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FOLDER = REPOSITORY / "docs/examples/monitoring"
 _HOW_TO = REPOSITORY / "docs/how-to/see-a-fleet.md"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
 from kit.cache import REPOSITORY
 from kit.pages import anchors, foreign, pages, problems, stage
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _PAGES = pages()
 

@@ -6,16 +6,14 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.files import write
 from kit.gpus import FACTS, add_gpus, make_nvml, nvidia_smi
 from provision.host.devices import Smi, nvidia_facts, record_facts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # NVIDIA's header is of a Go module, and the program of Debian's.
 pytestmark = pytest.mark.tier(2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from provision.errors import NotFoundError
 from provision.kmod.guest import NotTriedError, Ran, run_guest
 from provision.kmod.trial import judge
 from provision.manifest import HostNeeds, Manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _INSERT = "modprobe: ERROR: could not insert '{}': {}"
 _FAILED = "demo: {} could not be loaded: journalctl -k shows the kernel's reason"

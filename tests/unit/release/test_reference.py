@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, Field
@@ -13,9 +13,6 @@ from provision.cli import COMMANDS
 from provision.errors import NotFoundError
 from reference import completion, fields, manual, pages
 from reference.commands import decorator, everything, provision
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _EPOCH = 1_700_000_000
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -51,9 +51,6 @@ from provision.sources.candidates import packages_of
 from provision.sources.upstream import kept, known_branches, outdated_tables
 from unit.engine.fake_engine import using
 from unit.fake_archive import BASE_IMAGE, AptEngine, stanza, write_apt_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A GeForce GTX 780.
 KEPLER = "1004"

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +14,6 @@ from provision.errors import UsageError
 from provision.store.layout import Layout
 from provision.store.obtain import label_entry
 from provision.store.units import require_label, require_visible
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 PROGRAM = "/opt/provision/bin/provision"
 LONG = f"/root/{'x' * 200}/bin/python3"
