@@ -14,6 +14,7 @@ from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
+    Any,
     ClassVar,
     Literal,
     TypeVar,
@@ -73,6 +74,20 @@ def like(pattern: str, example: str, *, max_length: int | None = None) -> String
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value as JSON has it: a named tuple or a model as an object."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        named = getattr(value, "_fields", None)
+        inner = map(plain, value)
+        return list(inner) if named is None else dict(zip(named, inner, strict=True))
+    dump = getattr(value, "model_dump", None)
+    return str(value) if dump is None else dump(mode="json")
 
 
 def default(model: type[ModelT]) -> ModelT:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from mmap import mmap
-from typing import IO
+from typing import IO, NamedTuple
 
 # Bytes of a file that identify its class and machine: e_ident, e_type and e_machine.
 HEAD_SIZE = 20
@@ -29,16 +28,14 @@ _MAX_ENTRIES = 4096
 _MAX_TEXT = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Elf:
+class Elf(NamedTuple):
     """The class and the name of a program or library."""
 
     bits: int
     soname: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Offsets and formats of an ELF class; formats as in ``struct``."""
 
     table: tuple[int, str]
@@ -47,8 +44,7 @@ class _Layout:
     dynamic: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     kind: int
     offset: int
     address: int

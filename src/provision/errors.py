@@ -14,9 +14,8 @@ import errno
 import re
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 # What is shown of a secret, and the secret. The first form that fits at a place counts. Parts that
 # other forms could begin in have a limit: a program may print a line of any length.
@@ -220,8 +219,7 @@ class UnfitError(ProvisionError):
     """A module does not fit the running kernel: no other moment, key or setting would help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """One mistake of a configuration file."""
 
     # Where in the file, as dotted keys (``flavours.open.build.command``); empty for the whole file.
@@ -253,7 +251,7 @@ class ConfigError(ProvisionError):
 
     def members(self) -> dict[str, object]:
         """Return the file and each mistake."""
-        return {"file": self.file, "mistakes": [asdict(mistake) for mistake in self.mistakes]}
+        return {"file": self.file, "mistakes": [mistake._asdict() for mistake in self.mistakes]}
 
 
 class UnexpectedError(ProvisionError):

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A remark worth a line: a decision, a wait, a result."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The next of several steps begins; ``number`` counts from one."""
 
     number: int
@@ -28,15 +26,13 @@ class Step:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A line that a program of the current step printed."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """Bytes moved so far; ``total`` is None while it is not known."""
 
     what: str

@@ -22,9 +22,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from provision.errors import NotFoundError, ProvisionError, redact
 
@@ -72,8 +71,7 @@ class TimeLimitError(ProvisionError):
     """A program did not finish in time, and was killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """A finished program: its argument list, exit status and output as text."""
 
     argv: tuple[str, ...]

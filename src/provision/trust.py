@@ -19,9 +19,9 @@ import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.errors import ConfigError, Mistake
 
@@ -42,8 +42,7 @@ _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLI
 Look = Callable[[Path, os.stat_result], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Distrust:
+class Distrust(NamedTuple):
     """A folder, link or file that a user other than root may change."""
 
     path: Path

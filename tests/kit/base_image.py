@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def _base(distro: str, root: Path, machine: str) -> dict[str, Any]:
     if name == "flatcar":
         pin = DistroPin(id=name, version=version, codename=name)
         request = base_request(settings, pin, reference=f"flatcar-developer:{version}")
-        request = replace(request, can_be_made=True, is_published=False)
+        request = request._replace(can_be_made=True, is_published=False)
     else:
         request = base_request(settings, find_distro(distro))
     was_there = settings.engine().image(request.name) is not None

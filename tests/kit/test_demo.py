@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import cast
 
@@ -59,7 +58,7 @@ def test_a_kernel_is_chosen_on_which_the_distros_own_version_works() -> None:
         KernelOffer("6.1.0-2-amd64", "works", "535.261.03"),
         KernelOffer("6.1.0-1-amd64", "fails", None, "it crashes"),
     ]
-    rows = [asdict(offer) for offer in offers]
+    rows = [offer._asdict() for offer in offers]
     assert usable_kernels(Provision(), "nvidia", rows) == ["6.1.0-2-amd64"]
     # Another than Debian's serves where Debian has none.
     assert usable_kernels(Provision(), "nvidia", rows[:2]) == ["6.12.1-amd64"]

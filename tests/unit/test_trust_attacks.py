@@ -87,7 +87,7 @@ def test_an_image_that_only_says_that_it_was_built_here_is_not_found(
     assert find_built(engine, PIN, settings.state) is None
     record_built(settings.state, "sha256:ours", PIN.image)
     assert find_built(engine, PIN, settings.state) is None
-    engine.have(replace(engine.images[PIN.image], id="sha256:ours", tags=("elsewhere:1",)))
+    engine.have(engine.images[PIN.image]._replace(id="sha256:ours", tags=("elsewhere:1",)))
     ours = find_built(engine, PIN, settings.state)
     assert ours is not None
     assert ours.id == "sha256:ours"
@@ -135,7 +135,7 @@ def test_with_consent_such_an_image_counts_as_unsigned(
     )
     # The same Pin, built here: it takes the place of the other.
     engine.have(
-        replace(engine.images[PIN.image], id="sha256:ours"), engine.contents["sha256:theirs"]
+        engine.images[PIN.image]._replace(id="sha256:ours"), engine.contents["sha256:theirs"]
     )
     record_built(settings.state, "sha256:ours", PIN.image)
     done = store_image(using(settings, engine), PIN.image, DEFAULT)

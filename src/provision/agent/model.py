@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.catalogue.suitability import Card
 from provision.config import Config, DriverConfig
-from provision.documents import Frozen
+from provision.documents import Frozen, default
 from provision.errors import ProvisionError
 from provision.host.boot import IF_IT_COMES_BACK
 from provision.host.kernels import Kernels
@@ -24,11 +23,10 @@ Loaded = Literal["yes", "no", "partly", "other"]
 UNAVAILABLE = frozenset({"missing", "no-artifact", "no-card"})
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
+class Desired(NamedTuple):
     """What a host should have, as its provision.toml says."""
 
-    config: Config = field(default_factory=Config)
+    config: Config = default(Config)
     # Whether provision.toml has content; without, no driver is taken out of use, because a crash or
     # an editor may have emptied it.
     is_configured: bool = True
@@ -41,14 +39,13 @@ class Desired:
         return self.config.drivers
 
 
-@dataclass(frozen=True, slots=True)
-class KernelArtifact:
+class KernelArtifact(NamedTuple):
     """The artifact of a driver for one kernel, in the store and in the agent's state."""
 
     # Fingerprint of the inputs that would decide its artifact now.
     inputs: str
     # What the agent remembers of it.
-    known: KernelState = field(default_factory=KernelState)
+    known: KernelState = default(KernelState)
     # Short digest of the artifact that the kernel uses; None: it has none.
     digest: str | None = None
     # Whether that artifact is in the store and undamaged.
@@ -107,8 +104,7 @@ class KernelArtifact:
         return self.is_whole and self.known.inputs == self.inputs and self.distrust is None
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedDriver:
+class ObservedDriver(NamedTuple):
     """The observed state of a driver."""
 
     name: str
@@ -166,8 +162,7 @@ class Hold(Frozen):
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unnamed:
+class Unnamed(NamedTuple):
     """An artifact that a kernel uses, of a driver that provision.toml does not name."""
 
     driver: str
@@ -178,8 +173,7 @@ class Unnamed:
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """The observed state of a host."""
 
     kernels: Kernels
@@ -188,7 +182,7 @@ class Observed:
     # The desired drivers, and those that an apply has installed, by name.
     drivers: Mapping[str, ObservedDriver]
     # Whether its boot loader's default is held.
-    hold: Hold = field(default_factory=Hold)
+    hold: Hold = default(Hold)
     # What 'provision install' put there, or a driver on its way out.
     unnamed: tuple[Unnamed, ...] = ()
 
@@ -209,8 +203,7 @@ _WORDS: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One action of a plan."""
 
     # ``prepare`` an artifact (find, pull or build it, and put it into the store), ``try`` it in a
@@ -233,8 +226,7 @@ class Action:
         return f"{text}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(NamedTuple):
     """An action that is needed but not possible now."""
 
     driver: str
@@ -245,8 +237,7 @@ class Blocked:
     details: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(NamedTuple):
     """The mode of a run."""
 
     # Whether artifacts may be made; not at boot, where there may be no network.
@@ -266,28 +257,25 @@ class Mode:
         return self.retry or release in self.extra_kernels
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Actions in their order, and blocked ones; both are empty if the host is as desired."""
 
     actions: tuple[Action, ...] = ()
     blocked: tuple[Blocked, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The context of a run."""
 
     root: Path
     desired: Desired
-    mode: Mode = field(default_factory=Mode)
+    mode: Mode = Mode()
     catalogues: Sequence[Path] = ()
     # Mount point of a /usr that boots next.
     usr: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The outcome of an action."""
 
     action: Action

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
@@ -94,8 +93,7 @@ def observe(
         unknown = recipe if isinstance(recipe, ProvisionError) else None
         known = None if isinstance(recipe, ProvisionError) else recipe
         lacks_card = known is not None and bool(known.hardware.pci) and not cards
-        drivers[name] = replace(
-            driver,
+        drivers[name] = driver._replace(
             other=other_installation(root, name, known, stored_manifest(layout.current)),
             unknown=unknown,
             lacks_card=lacks_card,

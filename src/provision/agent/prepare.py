@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -76,8 +76,7 @@ def settings_of(run: Run) -> Settings:
     return replace(load_settings(run.root, config=config, catalogues=run.catalogues), usr=run.usr)
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Where the artifact of a driver for a kernel would come from."""
 
     driver: str
@@ -154,8 +153,7 @@ def _with_branch(settings: Settings, found: Forecast) -> Forecast:
     branch = branches.of(found.version)
     ended = ended_branch(found.driver, found.version, branches, today())
     notices = (_left_out(settings, recipe), ended, *outdated_tables(recipe, today()))
-    return replace(
-        found,
+    return found._replace(
         branch=branch.described if branch.maturity is not None else None,
         notices=tuple(filter(None, notices)),
     )
@@ -178,8 +176,7 @@ class _Tried(NamedTuple):
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(NamedTuple):
     """The preparation of an artifact, in place of the one that was observed."""
 
     settings: Settings

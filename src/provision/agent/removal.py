@@ -7,13 +7,12 @@ provision.toml, or the copy of a file that was replaced on request.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
+from typing import NamedTuple
 
 from provision.agent.desired import KEPT
 from provision.agent.hold import RECORD as HOLD
@@ -35,6 +34,7 @@ from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings, default_cache, load_settings
 from provision.config import PATH as CONFIG
 from provision.config import Config, load
+from provision.documents import default
 from provision.engine.docker_api import Image
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, remove_lock, remove_tree
@@ -65,8 +65,7 @@ from provision.store.state import (
 from provision.store.units import KERNEL_HOOKS, UNITS_STORE, change_units, plan_units
 
 
-@dataclass(frozen=True, slots=True)
-class Stock:
+class Stock(NamedTuple):
     """The artifacts of a driver in a store."""
 
     # Release of the kernel of each artifact, by short digest, the newest first; None: its manifest
@@ -74,11 +73,10 @@ class Stock:
     entries: Mapping[str, str | None]
     links: Mapping[str, str]
     current: str | None = None
-    state: DriverState = field(default_factory=DriverState)
+    state: DriverState = default(DriverState)
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(NamedTuple):
     """An artifact that was removed, or would be."""
 
     driver: str
@@ -90,8 +88,7 @@ class Removed:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """What a collection removed, or would remove."""
 
     artifacts: list[Removed]
@@ -170,7 +167,7 @@ def remove_unneeded(root: Path, desired: Desired, *, dry_run: bool = False) -> l
                 _forget(layout, kernels, {one.digest for one in found})
                 for one in found:
                     report(Note(f"remove {layout.entry(one.digest)}: {one.reason}"))
-                    removed.append(replace(one, size=remove(layout, one.digest)))
+                    removed.append(one._replace(size=remove(layout, one.digest)))
     return removed
 
 
@@ -186,7 +183,7 @@ def _kernels(root: Path) -> Kernels:
     if is_calm(root):
         return kernels
     # A kernel that is half unpacked will be complete soon.
-    return replace(kernels, others=(*kernels.others, *kernels.incomplete))
+    return kernels._replace(others=(*kernels.others, *kernels.incomplete))
 
 
 def _stored(root: Path) -> list[Layout]:
@@ -385,8 +382,7 @@ _SPECIFICATIONS = PurePosixPath("run/cdi")
 _REPORTED = (PurePosixPath("etc/provision"), STORE)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """What was removed, or would be, and what stays."""
 
     # In the order of their removal; a folder after what is in it.
@@ -416,7 +412,7 @@ def uninstall(
         return planned
     specifications = _remove_specifications(root)
     if not planned.paths and not planned.images:
-        return dataclasses.replace(planned, paths=specifications)
+        return planned._replace(paths=specifications)
     for layout in _layouts(root):
         refuse_newer(layout)
     # Units first: none starts on what follows.

@@ -14,10 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.agent.actions import Actions, Preparations
 from provision.agent.desired import last_desired, load_desired
@@ -67,8 +67,7 @@ from provision.store.state import (
 _PUBLISH_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The result of a run: its outcomes, and the host's status after it."""
 
     outcomes: tuple[Outcome, ...]
@@ -224,7 +223,7 @@ class _Apply:
             self.observed = None
             if run.mode.may_prepare:
                 # Before a build, during which the host may be rebooted, and after it.
-                observed = replace(observed, hold=settle(run.root, run.desired, observed))
+                observed = observed._replace(hold=settle(run.root, run.desired, observed))
             tried = frozenset(self.tried)
             planned = plan(run.desired, observed, run.mode, tried=tried)
             if not planned.actions:
@@ -350,9 +349,9 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
             continue
         field = "failure" if kind == "prepare" else "load_failure"
         known = known.model_copy(update={field: outcome.failure})
-        artifacts = {**artifacts, release: replace(artifact, known=known)}
-        drivers[name] = replace(drivers[name], artifacts=artifacts)
-    return replace(observed, drivers=drivers)
+        artifacts = {**artifacts, release: artifact._replace(known=known)}
+        drivers[name] = drivers[name]._replace(artifacts=artifacts)
+    return observed._replace(drivers=drivers)
 
 
 def _remember_found(root: Path, observed: Observed) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from provision.agent.model import (
     UNAVAILABLE,
@@ -21,6 +20,7 @@ from provision.agent.model import (
     Unnamed,
 )
 from provision.config import Config, KubernetesConfig
+from provision.documents import plain
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
@@ -64,8 +64,7 @@ NAME_A_DRIVER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactStatus:
+class ArtifactStatus(NamedTuple):
     """The status of a driver for one kernel."""
 
     release: str
@@ -96,8 +95,7 @@ class ArtifactStatus:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DriverStatus:
+class DriverStatus(NamedTuple):
     """The status of a driver."""
 
     name: str
@@ -122,8 +120,7 @@ class DriverStatus:
     other: OtherInstallation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldStatus:
+class HoldStatus(NamedTuple):
     """That the boot loader's default is held, by ``[policy] hold_kernels``."""
 
     # The default, and the kernel that lacks a driver; None: nothing is held.
@@ -140,8 +137,7 @@ class HoldStatus:
         return f"{self.kernel} boots next: {self.instead_of} lacks a driver (provision status)"
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """The status of a host."""
 
     # Unix time of the observation.
@@ -197,7 +193,7 @@ class Status:
 
     def document(self) -> dict[str, Any]:
         """Return the content of ``status.json``, as in ``docs/reference/status.schema.json``."""
-        document = asdict(replace(self, error=None))
+        document = plain(self._replace(error=None))
         if self.error is not None:
             error = self.error.document()
             members = ("message", "resolution", "details", "exit_code")
@@ -206,7 +202,7 @@ class Status:
             for artifact in driver["kernels"]:
                 if (failure := artifact["failure"]) is not None:
                     # Keys of a newer provision are not part of this format.
-                    artifact["failure"] = failure.model_dump(include=set(Failure.model_fields))
+                    artifact["failure"] = {name: failure[name] for name in Failure.model_fields}
         return {"schema": SCHEMA, **document}
 
 

@@ -14,9 +14,9 @@ import platform
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -39,8 +39,7 @@ from provision.run import run, stream
 _OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
 
 
-@dataclass(frozen=True, slots=True)
-class BaseRequest:
+class BaseRequest(NamedTuple):
     """The base image that is asked for."""
 
     distro: DistroPin

@@ -12,9 +12,9 @@ import shlex
 import tarfile
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.build.dockerfile import fill_shipped
 from provision.build.request import choose_distro
@@ -46,8 +46,7 @@ UNKNOWN_LICENCE = "NOASSERTION"
 _NO_SOURCE = ArchiveSource(url="https://vendor.example/source.tar.gz", sha256="0" * 64)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a source with a dkms.conf comes from."""
 
     name: str
@@ -61,8 +60,7 @@ class Origin:
     submodules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A recipe, and what its author has to add."""
 
     name: str

@@ -10,10 +10,9 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.fields import CONTROL
@@ -120,8 +119,7 @@ def _printable(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Templates:
+class Templates(NamedTuple):
     """The files from which the Dockerfiles of one distro family are rendered."""
 
     dockerfile: str
@@ -330,17 +328,16 @@ _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin
 _USER_SPACE = "/opt/driver"
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedContext:
+class RenderedContext(NamedTuple):
     """A build context."""
 
     # Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile names the
     # interpreter of those that run.
     files: Mapping[str, bytes]
     # Files that are too large to be rendered: sha256 by relative path.
-    downloads: Mapping[str, str] = field(default_factory=dict)
+    downloads: Mapping[str, str] = {}
     # Files that are parts of a .run: the part by relative path.
-    parts: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = {}
     # Commits whose objects lie below ``git/``.
     commits: tuple[GitCommit, ...] = ()
 

@@ -15,9 +15,8 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -178,8 +177,7 @@ def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
 DIGEST_LABEL = "provision.pin.digest"
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(NamedTuple):
     """An artifact image that exists now."""
 
     image: str
@@ -192,7 +190,7 @@ class Built:
     # The modules that differ from those of the replaced image, one line each.
     differing: tuple[str, ...] = ()
     # What only exports need and could not be made, with the reasons.
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = {}
 
     def phases(self) -> dict[str, float]:
         """Return seconds by part of the work, and ``total``; empty for an image that existed.
@@ -410,7 +408,7 @@ def build_image(
                 f" provision's export of {name} does."
             )
         )
-    built = replace(built, left_out=left_out)
+    built = built._replace(left_out=left_out)
     if not (before and built.built):
         return built
     differing = differences(before, module_sums(manifest))
@@ -424,7 +422,7 @@ def build_image(
                 " the recipe's command."
             )
         )
-    return replace(built, differing=differing)
+    return built._replace(differing=differing)
 
 
 _FOLDER = "built"

@@ -7,11 +7,12 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from provision.documents import Frozen
 from provision.errors import ExitCode, ProvisionError, redact
 from provision.explain import Kind, explain, last_line
 from provision.pin import Pin
@@ -249,8 +250,7 @@ _LINES_BEFORE, _LINES_AFTER = 5, 25
 _INSTRUCTION_WIDTH = 160
 
 
-@dataclass(frozen=True, slots=True)
-class SourceError:
+class SourceError(Frozen):
     """An error that the compiler reports."""
 
     file: str
@@ -309,7 +309,7 @@ class BuildError(ProvisionError):
         """Return the instruction that failed, the compiler's errors, its output, and the layers."""
         return {
             "instruction": self.step.instruction if self.step else None,
-            "source_errors": [asdict(error) for error in self.source_errors],
+            "source_errors": [error.model_dump(mode="json") for error in self.source_errors],
             "excerpt": [redact(line[:_LINE_WIDTH]) for line in self._excerpt()],
             "log": str(self.log) if self.log else None,
             "layers": layers_of(self.steps),
@@ -377,7 +377,8 @@ def source_errors(lines: Sequence[str]) -> list[SourceError]:
         if match := _COMPILER.match(line):
             following = lines[index + 1 : index + 1 + _EXCERPT_LINES]
             excerpt = tuple(takewhile(_EXCERPT.match, following))
-            errors.append(SourceError(match["file"], int(match["line"]), match["text"], excerpt))
+            number, text = int(match["line"]), match["text"]
+            errors.append(SourceError(file=match["file"], line=number, text=text, excerpt=excerpt))
         elif match := _MODPOST.match(line):
-            errors.append(SourceError(match["file"], None, match["text"]))
+            errors.append(SourceError(file=match["file"], line=None, text=match["text"]))
     return errors

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -33,8 +34,7 @@ _FLATCAR_TREE = "/usr/lib/modules/{kernel}/build"
 _COS_TOOLCHAIN = "debian:12"
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRequest:
+class VersionRequest(NamedTuple):
     """The version of a driver that is asked for."""
 
     # A version; or a branch (``535``, ``0.12``), which stands for its newest version; or a kind of
@@ -198,8 +198,7 @@ def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> Distr
     return choose_distro(settings, packaged_distro(settings, name, kernel))
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChoice:
+class TreeChoice(NamedTuple):
     """The tree in which modules for a kernel are built."""
 
     distro: DistroPin

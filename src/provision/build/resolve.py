@@ -11,9 +11,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
@@ -82,14 +82,13 @@ from provision.pin import (
 from provision.sources.candidates import PinnedVersion
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A Pin with everything that its build needs."""
 
     pin: Pin
     entry: Entry
     # Addresses of the packages of the Pin, by sha256.
-    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    urls: Mapping[str, tuple[str, ...]] = {}
 
 
 def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
@@ -193,7 +192,7 @@ def _tree_toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
     has_file = tree.pin.compiler is not None
     compiler = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
     packages = (*compiler.packages, *build_packages(tree.pin.kind, config))
-    return replace(compiler, packages=packages)
+    return compiler._replace(packages=packages)
 
 
 def _refuse_packages(recipe: Recipe, distro: DistroPin) -> None:
@@ -224,7 +223,7 @@ def _complete_image(
         )
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
-        asked = replace(asked, can_be_made=True, is_published=False)
+        asked = asked._replace(can_be_made=True, is_published=False)
     return ensure_distro_base(settings, asked)
 
 

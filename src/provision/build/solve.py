@@ -14,9 +14,8 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from provision import distros
 from provision.build.base_image import (
@@ -73,8 +72,7 @@ from provision.sources.candidates import components_of, packages_of
 _LIMIT = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SolveRequest:
+class SolveRequest(NamedTuple):
     """The packages that a solver is to find."""
 
     distro: Distro
@@ -345,7 +343,7 @@ class Solver:
         )
         script = self._family.solve(request.supply, specs, config)
         more = {**self._archived, **request.authorities()}
-        return replace(script, files={**script.files, **more})
+        return script._replace(files={**script.files, **more})
 
     def _closed(
         self, container: Container, output: bytes, spec: Spec | None, text: str
@@ -534,7 +532,7 @@ def packages_request(
         repositories=repositories_of(distro, settings.config.distro(distro.id), settings.root),
         toolchain=Toolchain(cc_version_text=None, packages=()),
     )
-    return replace(request, tools=packages)
+    return request._replace(tools=packages)
 
 
 # Seconds for which an answer counts.
@@ -580,7 +578,7 @@ class SolvingSession:
             needed = [part for recipe in recipes for part in required_components(recipe, distro)]
             read = tuple(dict.fromkeys([*archive_of(distro).enabled, *needed]))
             self._readable = tuple(
-                replace(suite, components=suite.components or read) for suite in self._repositories
+                suite._replace(components=suite.components or read) for suite in self._repositories
             )
             names = distros.source_names(distro)
             self.archive = Archive(
@@ -661,7 +659,7 @@ class SolvingSession:
             self._started.enter_context(self._store.solving(request.key))
             self._container = self._started.enter_context(solver.start())
         files = {**script.files, **request.authorities()}
-        return solver.run(self._container, replace(script, files=files))
+        return solver.run(self._container, script._replace(files=files))
 
 
 def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ import hashlib
 import shutil
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -147,8 +146,7 @@ _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """A kernel tree whose files are there."""
 
     pin: TreePin
@@ -266,8 +264,7 @@ def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> P
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
+class _Origin(NamedTuple):
     """The origin that provision.toml names of a tree; puts its tar file into the store."""
 
     settings: Settings
@@ -356,8 +353,7 @@ _BTF = "CONFIG_DEBUG_INFO_BTF"
 _BTF_PACKAGE = "dwarves"
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
+class Toolchain(NamedTuple):
     """What compiles in a tree."""
 
     # What the kernel's configuration says of the compiler that built it; None: the compiler is no

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
@@ -141,7 +140,7 @@ def choose_version(
         try:
             pinned = pin_sources(recipe.name, version, offered[version], context)
         except UnpublishedError as error:
-            context = replace(context, without=context.without | {version})
+            context = context._replace(without=context.without | {version})
             others = list(candidates(recipe, flavour, context))
             if request.exact == version or not request.accepted(others):
                 raise UnpublishedError(
@@ -166,7 +165,7 @@ def _reasons(
     accepted: Iterable[str],
 ) -> Iterator[str]:
     """Yield what a person should know of the version that was chosen, before anything is built."""
-    of_any_card = replace(request, cards=()).accepted(offered)
+    of_any_card = request._replace(cards=()).accepted(offered)
     for card in request.cards:
         if card.unknown_to is not None:
             yield f"{card.wanted}: whether {version} drives it, its own list decides"
@@ -200,7 +199,7 @@ def _no_version(
     offered: list[str],
 ) -> NotFoundError:
     name = request.name
-    if replace(request, cards=()).accepted(offered):
+    if request._replace(cards=()).accepted(offered):
         return no_common_driver(recipe, request.cards)
     if not offered and (name is None or context.archive is None):
         return _nothing_offered(recipe, flavour, context)
@@ -301,7 +300,7 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Ver
     followed = branches.followed(version, today()) if version is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
     asked = request.version_request(followed, ended)
-    return replace(asked, published=published) if takes_any else asked
+    return asked._replace(published=published) if takes_any else asked
 
 
 def _say_troubles(readings: Iterable[UpstreamResult]) -> None:
@@ -374,4 +373,4 @@ def version_context(
         commit_at=partial(commit_at, PackageStore(settings.state)),
         published=version.published,
     )
-    return replace(version, cards=cards_for(settings, request)), context
+    return version._replace(cards=cards_for(settings, request)), context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.catalogue.fields import version_matches
 from provision.catalogue.recipe import Recipe, Variant
@@ -28,8 +28,7 @@ RECIPE = "driver.toml"
 PATCHES = "patches"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A driver of the catalogue."""
 
     folder: Path

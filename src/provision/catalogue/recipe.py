@@ -8,9 +8,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -56,8 +55,7 @@ class Flavour(Frozen):
 Known = Literal["works", "untried", "fails"]
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What a recipe knows of a version of its driver on a kernel."""
 
     known: Known
@@ -72,8 +70,7 @@ SourceT_co = TypeVar("SourceT_co", covariant=True)
 _RUNFILE_FOLDERS = ("kernel", "kernel-open")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant(Generic[SourceT_co]):
+class Variant(NamedTuple, Generic[SourceT_co]):
     """A flavour built from one of a recipe's sources."""
 
     source: SourceT_co

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from provision.catalogue.fields import CHANNELS, CardGeneration, version_matches
 from provision.catalogue.recipe import Known, Recipe
@@ -27,8 +26,7 @@ AUTO = "auto"
 _GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub", "xen-pciback", "pciback"})
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(NamedTuple):
     """A device of a host that a driver is for."""
 
     device: PciDevice

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,10 @@ from provision.cli.output import (
     advice,
     coloured,
     emit,
-    plain,
     progress,
     table,
 )
+from provision.documents import plain
 from provision.errors import ExitCode, NotFoundError, choices
 from provision.host.kernels import kernels_of_usr, wait_for_kernel
 from provision.store.state import IN_USE
@@ -206,7 +205,7 @@ def plan_command(
         code = code or ExitCode.NOT_FOUND
     emit(
         {
-            "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
+            "actions": [{**action._asdict(), "what": str(action)} for action in planned.actions],
             "blocked": planned.blocked,
             "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
             "kernels": status.kernels,
@@ -422,7 +421,7 @@ def _result(result: Result, code: int) -> dict[str, Any]:
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
-        **asdict(outcome.action),
+        **outcome.action._asdict(),
         "result": outcome.result,
         "seconds": round(outcome.seconds, 3),
         "error": None if outcome.error is None else outcome.error.document(),

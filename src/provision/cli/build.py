@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -458,5 +457,5 @@ def _artifact(
         if report.manifest and not is_path and entry == layout.linked(layout.current):
             lost = host_files(layout, report.manifest).lost
             found = (Finding(str(path), "missing", "is missing or empty") for path in lost)
-            report = changed(report, findings=(*report.findings, *found))
+            report = report._replace(findings=(*report.findings, *found))
         yield entry, report

@@ -16,13 +16,12 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields as fields_of
-from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from provision.documents import plain
 from provision.errors import ExitCode, ProvisionError, redact
 from provision.progress import (
     Event,
@@ -89,7 +88,7 @@ def emit(result: object, *views: View, code: int = ExitCode.DONE, is_input: bool
     """Print the result of a command, and set the exit code of this process.
 
     Args:
-        result: A mapping, a dataclass or a model.
+        result: A mapping, a named tuple or a model.
         views: Lines for people, each made of the document of the result.
         code: What the process ends with; the document has it as ``exit_code``.
         is_input: Whether another program is to read it with its secrets, such as Kubernetes.
@@ -135,20 +134,6 @@ def of_pin(pin: Pin) -> dict[str, Any]:
         "kernel": pin.kernel.release,
         "digest": pin.digest,
     }
-
-
-def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
-    """Return a value as JSON has it."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields_of(value)}
-    dump = getattr(value, "model_dump", None)
-    return str(value) if dump is None else dump(mode="json")
 
 
 def _without_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -401,9 +386,9 @@ def _redacted(show: Listener) -> Listener:
     def showing(event: Event) -> None:
         match event:
             case Transfer(what):
-                show(replace(event, what=redact(what)))
+                show(event._replace(what=redact(what)))
             case Note(said) | Step(text=said) | Output(said):
-                show(replace(event, text=redact(said)))
+                show(event._replace(text=redact(said)))
 
     return showing
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,7 @@ def push(
             source = EngineImage(settings.engine(), found.id, pin, signer)
             pushed, signed = publish(settings, source, name)
     emit(
-        {**asdict(pushed), "signed": signed},
+        {**pushed._asdict(), "signed": signed},
         f"{pushed.reference}@{pushed.digest}",
         lambda one: signed_lines(one["signed"]) if one["signed"] else (),
     )
@@ -232,7 +231,7 @@ def _tagged(settings: Settings, client: Repository, driver: str) -> Iterator[dic
     for tag in client.tags():
         if read := read_tag(tag, flavours):
             reference = str(client.reference.with_tag(tag))
-            yield {**asdict(read), "reference": reference, **dict.fromkeys(unknown)}
+            yield {**read._asdict(), "reference": reference, **dict.fromkeys(unknown)}
 
 
 def _verified(

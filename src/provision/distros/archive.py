@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from provision.distros.family import Repository
 from provision.errors import ProvisionError
@@ -99,8 +99,7 @@ _SIZE = re.compile(r"[0-9]{1,15}")
 _BACKPORTS = "-backports"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivePackage:
+class ArchivePackage(NamedTuple):
     """A version of a package that an archive has."""
 
     name: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from provision.distros.distro import Distro, HeaderRule, Release
@@ -27,8 +26,7 @@ AUTHORITIES = "authorities.crt"
 NOTE = "provision: "
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """A package to install, as the distro's solver takes it."""
 
     # ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``; a package's
@@ -38,8 +36,7 @@ class Spec:
     major: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderQuery:
+class HeaderQuery(NamedTuple):
     """Where the headers of a kernel are, and the kernel."""
 
     flavour: str
@@ -52,8 +49,7 @@ class HeaderQuery:
     repository: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(NamedTuple):
     """A repository that is used instead of those that the base image names."""
 
     # One word; the suite, for the family of apt.
@@ -61,7 +57,7 @@ class Repository:
     # Its addresses: mirrors of one content.
     urls: tuple[str, ...]
     # The keys that its packages are signed with, in ASCII armour, by file name.
-    keys: Mapping[str, bytes] = field(default_factory=dict)
+    keys: Mapping[str, bytes] = {}
     # Of a suite, for the family of apt; empty: those that are always read.
     components: tuple[str, ...] = ()
     # Whether its index counts although its time of validity is over.
@@ -81,8 +77,7 @@ class Supply(NamedTuple):
     repositories: tuple[Repository, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """What to run in a container of the base image.
 
     It leaves its listing in ``closure`` below ``WORK``, packages in ``packages``, and a copy of the
@@ -91,11 +86,10 @@ class Script:
 
     # For ``sh``, with ``set -eu``; it prints what goes on.
     text: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(NamedTuple):
     """A package of a closure, as a solver found it."""
 
     pinned: ClosurePackage
@@ -107,8 +101,7 @@ class Package:
 _LINES = 25
 
 
-@dataclass(frozen=True, slots=True)
-class SolverFailure:
+class SolverFailure(NamedTuple):
     """A script that failed."""
 
     status: int

@@ -16,8 +16,8 @@ import configparser
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig, DistroConfig
@@ -41,8 +41,7 @@ _ARMOR = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _MOVING = ("oldoldstable", "oldstable", "stable", "testing")
 
 
-@dataclass(frozen=True, slots=True)
-class AptSource:
+class AptSource(NamedTuple):
     """A suite that apt takes packages from."""
 
     uri: str
@@ -310,7 +309,7 @@ def _of_apt(
         )
     backports = f"{release}-backports"
     if config.backports and not any(source.suite == backports for source in own):
-        own.append(replace(at_release, suite=backports))
+        own.append(at_release._replace(suite=backports))
     return own
 
 
@@ -323,7 +322,7 @@ def _derived(sources: Iterable[AptSource], pin: DistroPin) -> list[AptSource]:
         suites[name] = (pin.codename, f"{pin.codename}-updates")
         suites[f"{name}-security"] = (f"{pin.codename}-security",)
     return [
-        replace(source, suite=suite) for source in sources for suite in suites.get(source.suite, ())
+        source._replace(suite=suite) for source in sources for suite in suites.get(source.suite, ())
     ]
 
 

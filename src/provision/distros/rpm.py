@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from provision.distros.family import (
     WORK,
@@ -147,8 +146,7 @@ def _version(epoch: str, version: str, release: str) -> str:
     return edition if epoch in {"(none)", "0"} else f"{epoch}:{edition}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Origins:
+class _Origins(NamedTuple):
     """What a listing says besides the packages; places and addresses by the file's name."""
 
     installed: frozenset[str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.catalogue.suitability import Card, advice, cards_of
 from provision.doctor.observation import (
@@ -238,8 +238,7 @@ def _is_file(root: Path, name: str) -> bool:
     return link.is_symlink() and in_root(root, FIRMWARE_FOLDER / name).is_file()
 
 
-@dataclass(frozen=True, slots=True)
-class _Complaint:
+class _Complaint(NamedTuple):
     pattern: re.Pattern[str]
     cause: str
     cure: str

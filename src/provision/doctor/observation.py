@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.agent.desired import load_desired
 from provision.agent.model import ObservedDriver, plan
@@ -27,12 +26,9 @@ from provision.store.layout import Layout
 State = Literal["ok", "warn", "fail", "unknown", "not-applicable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A problem, a possible problem, or something that could not be examined."""
 
-    # The name of its check.
-    check: str = field(default="", kw_only=True)
     # ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
     # ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is why;
     # ``not-applicable``: the host has nothing that the check looks at.
@@ -42,10 +38,11 @@ class Finding:
     cure: str | None = None
     # None: it concerns the host.
     driver: str | None = None
+    # The name of its check.
+    check: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(NamedTuple):
     """A driver that a host has or should have."""
 
     name: str
@@ -65,8 +62,7 @@ class Driver:
         return Finding("warn", seen, cause, cure, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """A host, as checks see it."""
 
     root: Path
@@ -95,8 +91,7 @@ class Observation:
 Subject = Callable[[Observation], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """A check of a host.
 
     Args:
@@ -114,7 +109,7 @@ class Check:
         """Return what it finds, or else whether it has looked."""
         if not self.subject(host):
             return [Finding("not-applicable", "there is nothing to look at", check=self.name)]
-        found = [replace(one, check=self.name) for one in self.find(host)]
+        found = [one._replace(check=self.name) for one in self.find(host)]
         return found or [Finding("ok", self.holds, check=self.name)]
 
 
@@ -157,7 +152,7 @@ def observe(root: Path = Path("/")) -> Observation:
     # What is installed is examined too, whether or not provision.toml names it.
     names = sorted(applied_drivers(root) | set(config.drivers))
     drivers = {name: config.drivers.get(name, DriverConfig()) for name in names}
-    desired = replace(desired, config=config.model_copy(update={"drivers": drivers}))
+    desired = desired._replace(config=config.model_copy(update={"drivers": drivers}))
     observed = observe_drivers(root, desired, compare_modules=True)
     planned = plan(desired, observed)
     recipes = [entry.recipe for entry in Catalogue(desired.catalogue).entries()[0]]

@@ -13,11 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from docker import APIClient
@@ -76,15 +75,14 @@ class EngineLostError(ProvisionError):
     is_outside = True
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """An image that the engine has."""
 
     id: str
     tags: tuple[str, ...] = ()
     # ``name@sha256:…`` references; only images from a registry have any.
     digests: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     size: int = 0
     architecture: str = ""
 
@@ -385,8 +383,7 @@ _MAX_LINE = 64 << 10
 _FRAME_HEADER = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRequest:
+class ContainerRequest(NamedTuple):
     """The settings of a container to start."""
 
     image_id: str
@@ -395,16 +392,15 @@ class ContainerRequest:
     owner: str
     network: str | None = None
     # Paths of the host that are mounted read-only, by path in the container.
-    binds: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    binds: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
     # Seconds after which it ends, whatever runs in it.
     limit: float = 3600.0
     # Whether it has no capabilities, and can't get any.
     is_powerless: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """A finished script: its exit status, and the last lines that it printed."""
 
     status: int

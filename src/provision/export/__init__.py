@@ -6,8 +6,8 @@ They come from a registry, an engine, or the host's own store.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.build.image import is_built_here, pin_label, require_built_here
 from provision.build.request import DriverRequest
@@ -29,8 +29,7 @@ from provision.store.layout import Layout
 from provision.store.obtain import look_for, unpack_pulled, verify_and_sign
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactSource:
+class ArtifactSource(NamedTuple):
     """The places that artifacts are taken from."""
 
     settings: Settings
@@ -133,8 +132,7 @@ class ArtifactSource:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The selected images of a repository."""
 
     # A version, or the beginning of one; None: the newest.

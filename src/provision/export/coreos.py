@@ -16,9 +16,8 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from provision.build.dockerfile import fill_shipped, shell_word
@@ -56,8 +55,7 @@ _SHIPPED = "/usr/"
 _BY_DIGEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:\[\]-]*@sha256:[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The options of a configuration."""
 
     config: Path
@@ -67,7 +65,7 @@ class Options:
     # Files that provision.toml names and that come from elsewhere.
     expect: tuple[str, ...] = ()
     # Public keys by file name.
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = {}
 
 
 def configuration(options: Options) -> dict[str, Any]:
@@ -174,8 +172,7 @@ _SQUASHFS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
+class Hosts(NamedTuple):
     """The systems that an extension merges with."""
 
     # ``ID`` of os-release; ``_any``: every system, since the unit checks the kernel.
@@ -184,8 +181,7 @@ class Hosts:
     version_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(NamedTuple):
     """An unpacked artifact and its manifest."""
 
     folder: Path

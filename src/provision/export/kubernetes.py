@@ -14,10 +14,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -139,16 +138,15 @@ _CAPABILITIES = (
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """The agent's options in a cluster."""
 
     image: str
     config: str
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = {}
     namespace: str = "provision"
     # Labels of the nodes that run it, besides the system.
-    selector: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = {}
     # In its namespace: the kubelet pulls its image with it, and the agent the drivers.
     pull_secret: str | None = None
     # Seconds between two looks at a node.
@@ -344,12 +342,11 @@ def _container(agent: Agent) -> Document:
 _KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
 
 
-@dataclass(frozen=True, slots=True)
-class PodOptions:
+class PodOptions(NamedTuple):
     """The options of a driver pod in a cluster."""
 
     namespace: str = "provision"
-    selector: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = {}
     pull_secret: str | None = None
 
 
@@ -490,13 +487,12 @@ _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
 
 
-@dataclass(frozen=True, slots=True)
-class KmmOptions:
+class KmmOptions(NamedTuple):
     """The options of a driver in a cluster."""
 
     namespace: str = "default"
     # Labels of the nodes that get it, besides system and architecture.
-    selector: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = {}
     pull_secret: str | None = None
     # The cluster's secrets that KMM signs modules with; None: they are signed or need not be.
     sign_key: str | None = None
@@ -545,7 +541,7 @@ def kmm_files(
     files = {"module.yaml": [module]}
     if agent is not None:
         beside = beside_kmm(agent, keys, repository, manifest.pin.driver, options.namespace)
-        files["agent.yaml"] = documents(replace(beside, pull_secret=options.pull_secret))
+        files["agent.yaml"] = documents(beside._replace(pull_secret=options.pull_secret))
     return files
 
 

@@ -10,11 +10,10 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -46,8 +45,7 @@ CardId = Annotated[str, like(r"^[0-9a-f]{4}:[0-9a-f]{4}$", "10de:2330")]
 DistroName = Annotated[str, like(r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$", "debian:12")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Row:
+class Row(NamedTuple):
     """A driver in one version and flavour."""
 
     driver: str
@@ -58,8 +56,7 @@ class Row:
         return f"{self.driver} {self.version} ({self.flavour})"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Column:
+class Column(NamedTuple):
     """A kernel of a distro, which is named as ``debian:12``."""
 
     distro: str
@@ -69,8 +66,7 @@ class Column:
         return f"{self.distro} {self.kernel}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cell:
+class Cell(NamedTuple):
     """One build of the matrix."""
 
     row: Row
@@ -86,11 +82,10 @@ class Cell:
 
     def members(self) -> dict[str, Any]:
         """Return driver, version, flavour, distro and kernel by these names."""
-        return asdict(self.row) | asdict(self.column)
+        return self.row._asdict() | self.column._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """A cell of a plan, and why it is not built."""
 
     cell: Cell
@@ -190,8 +185,7 @@ def _texts(table: Mapping[str, Any], key: str) -> Iterator[tuple[int, str]]:
             yield at, one
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """The versions of a driver in one flavour for a distro."""
 
     driver: str
@@ -205,16 +199,15 @@ class Offer:
     recipe: Recipe | None = None
     refusal: str | None = None
     # The versions that a kind of branch (``lts``) stands for, by its name.
-    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[str, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Offers:
+class Offers(NamedTuple):
     """The versions and kernels that can be chosen."""
 
     offers: tuple[Offer, ...]
     # By distro, the newest first; None where they can't be listed and have to be named.
-    kernels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[str, ...] | None] = {}
 
 
 def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:

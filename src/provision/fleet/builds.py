@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from provision.build.image import (
     TOOLCHAIN_KERNEL_LABEL,
@@ -66,8 +66,7 @@ _WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 Trouble = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRegistry:
+class FleetRegistry(NamedTuple):
     """The registry of a fleet."""
 
     settings: Settings
@@ -160,8 +159,7 @@ def run_build(words: Sequence[str], stdin: bytes | None = None) -> Mapping[str, 
     return document
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """The options of a run."""
 
     jobs: int = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from provision.build.base_image import base_request, ensure_distro_base
@@ -211,7 +210,7 @@ def _versions(
     kinds: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
     for name, followed in requested.items():
-        there = replace(context, published=followed.published)
+        there = context._replace(published=followed.published)
         by_source: dict[str, list[str]] = {}
         for version, variant in candidates(recipe, flavour, there).items():
             if not cards or any(card.takes_version(version) for card in cards):
@@ -235,7 +234,7 @@ def _versions(
             more.append(found)
         elif is_whole(name) and unlisted(recipe, flavour, name, context):
             more.append(name)
-    taken = candidates(recipe, flavour, replace(context, published=tuple(more)))
+    taken = candidates(recipe, flavour, context._replace(published=tuple(more)))
     return tuple(taken), kinds
 
 

@@ -12,10 +12,9 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -219,8 +218,7 @@ LOOKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixReport:
+class MatrixReport(NamedTuple):
     """A matrix as a grid."""
 
     rows: tuple[Row, ...]

@@ -14,8 +14,8 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
+from typing import NamedTuple
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, text_in_root
@@ -56,8 +56,7 @@ _ABSENT = "absent"
 Ask = Callable[[Sequence[str]], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class BootKernels:
+class BootKernels(NamedTuple):
     """Kernels that may be booted, and what is not known about them, for people."""
 
     releases: tuple[str, ...] = ()

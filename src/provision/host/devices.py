@@ -18,9 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 from pydantic import ConfigDict, Field, StringConstraints
@@ -171,8 +170,7 @@ _BRANDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Smi:
+class Smi(NamedTuple):
     """A driver's nvidia-smi, and ``libnvidia-ml.so.1``, which it loads by its name.
 
     NVIDIA's library may hang or crash, which ends this program only.
@@ -342,8 +340,7 @@ _NODE = re.compile(r"^DeviceFileMinor:[ \t]*(\d+)[ \t]*$", re.MULTILINE | re.ASC
 _UUID = re.compile(r"GPU-[0-9a-f-]{36}")
 
 
-@dataclass(frozen=True, slots=True)
-class Information:
+class Information(NamedTuple):
     """The facts of a GPU in /proc; None for unknown ones."""
 
     pci: str | None
@@ -515,8 +512,7 @@ _RENDER = re.compile(r"renderD([0-9]+)", re.ASCII)
 _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class DrmVendor:
+class DrmVendor(NamedTuple):
     """A vendor of GPUs that the kernel's DRM drivers serve."""
 
     pci: str
@@ -633,8 +629,7 @@ def recorded(root: Path) -> list[str]:
     return [path.stem for path in glob_in_root(root, f"{FOLDER}/*.json")]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """The result of collecting the facts of a vendor's devices."""
 
     vendor: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from os.path import lexists
 from pathlib import Path
+from typing import NamedTuple
 
 from distro import LinuxDistribution
 
@@ -45,8 +45,7 @@ def pci_order(address: str) -> tuple[int, ...]:
     return tuple(int(part, 16) for part in re.split("[:.]", address))
 
 
-@dataclass(frozen=True, slots=True)
-class PciDevice:
+class PciDevice(NamedTuple):
     """A PCI device; ids are hexadecimal, as ``lspci -n`` prints them."""
 
     address: str
@@ -74,7 +73,7 @@ def pci_devices(root: Path) -> tuple[PciDevice, ...]:
     found = (_device(in_root(root, f"sys/bus/pci/devices/{name}"), name) for name in addresses)
     names = _pci_names(root)
     return tuple(
-        replace(device, name=_pci_name(names, device)) for device in found if device is not None
+        device._replace(name=_pci_name(names, device)) for device in found if device is not None
     )
 
 
@@ -138,8 +137,7 @@ _ATTRIBUTES = 4
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """An engine that is installed or answers."""
 
     name: str
@@ -272,8 +270,7 @@ def selinux(root: Path) -> str:
     return match[1] if match and not is_running else "disabled"
 
 
-@dataclass(frozen=True, slots=True)
-class Distro:
+class Distro(NamedTuple):
     """A distribution, as its os-release describes it."""
 
     id: str
@@ -288,8 +285,7 @@ class Distro:
     build_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """The facts of a host."""
 
     distro: Distro

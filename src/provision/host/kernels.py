@@ -12,8 +12,8 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ProvisionError
@@ -147,8 +147,7 @@ _FOLDERS = ("usr/lib/modules", "lib/modules")
 _ASK_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
+class Kernels(NamedTuple):
     """The kernels of a host, by release."""
 
     running: str | None

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
@@ -211,8 +210,7 @@ class Initramfs:
         self._stream.write(bytes(-self._stream.tell() % 4))
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """What became of a guest."""
 
     # ``ended``: its script did; ``crashed``: the kernel reset the machine; ``limit``: neither in
@@ -256,8 +254,7 @@ def _machine(architecture: str) -> _Machine:
     return machine
 
 
-@dataclass(frozen=True, slots=True)
-class _Here:
+class _Here(NamedTuple):
     kernel: IO[bytes]
     initramfs: IO[bytes]
     console: IO[bytes]

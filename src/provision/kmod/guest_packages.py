@@ -20,10 +20,9 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO
+from typing import IO, NamedTuple
 
 from provision import distros
 from provision.build.base_image import ensure_base
@@ -61,8 +60,7 @@ _LOCK = "boot-files"
 _LIMIT_S = 900.0
 
 
-@dataclass(frozen=True, slots=True)
-class BootFiles:
+class BootFiles(NamedTuple):
     """A kernel with its programs: an archive of ``templates/guest/collect.sh``."""
 
     archive: IO[bytes]
@@ -201,7 +199,7 @@ def distro_packages(settings: Settings, pin: Pin, names: Sequence[str]) -> dict[
 
 def _solved(settings: Settings, pin: Pin, names: Sequence[str], *, kernel: str = "") -> Closure:
     asked = packages_request(settings, pin.distro, pin.base, tuple(names))
-    request = replace(asked, kernel=kernel, architecture=pin.kernel.architecture)
+    request = asked._replace(kernel=kernel, architecture=pin.kernel.architecture)
     return solve(settings.engine, request, PackageStore(settings.state))
 
 
@@ -313,8 +311,7 @@ def qemu_in_container(
         yield _InContainer(container)
 
 
-@dataclass(frozen=True, slots=True)
-class _InContainer:
+class _InContainer(NamedTuple):
     container: Container
 
     @property

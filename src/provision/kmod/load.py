@@ -11,9 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import NamedTuple, Self
 
 from provision.config import Config
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, choices
@@ -154,7 +153,7 @@ class ModuleInUseError(InUseError):
 
     def members(self) -> dict[str, object]:
         """Return each user, for the error's JSON document."""
-        return {"users": [asdict(user) for user in self.users]}
+        return {"users": [user._asdict() for user in self.users]}
 
 
 def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> tuple[str, ...]:
@@ -497,8 +496,7 @@ def _programs(entry: Path, manifest: Manifest) -> tuple[Smi, ...]:
     return (Smi(in_root(folder, paths[PROGRAM]), in_root(folder, paths[LIBRARY])),)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
+class LoadResult(NamedTuple):
     """The modules of a driver that were or would be loaded or unloaded."""
 
     manifest: Manifest

@@ -15,11 +15,10 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.elf import elf_section
 from provision.errors import ProvisionError
@@ -33,8 +32,7 @@ _PERMANENT = "[permanent]"
 _IS_UP = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModule:
+class LoadedModule(NamedTuple):
     """A module that the kernel has loaded."""
 
     # With ``_``, as the kernel writes it.
@@ -53,8 +51,7 @@ class LoadedModule:
     is_permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(NamedTuple):
     """Someone who keeps a module from being unloaded."""
 
     module: str
@@ -255,8 +252,7 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, str]]:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """A signature at the end of a module."""
 
     # Number of bytes before it; these are signed.

@@ -14,12 +14,12 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.build.workspace import Settings
+from provision.documents import plain
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.explain import fill, last_line
 from provision.files import glob_in_root, in_root, templates_dir
@@ -71,8 +71,7 @@ _OTHER_VERSION = (
 _DENIED = re.compile(r"(?:module_blacklist|modprobe\.blacklist)=.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What the kernel did with a module."""
 
     module: str
@@ -95,8 +94,7 @@ class Outcome:
         return self.state == "crashed" or (self.state == "refused" and not self.optional)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """The result of a trial."""
 
     kernel: str
@@ -131,7 +129,7 @@ class TrialFailedError(ProvisionError):
 
     def members(self) -> dict[str, object]:
         """Return the whole result."""
-        return {"boot": asdict(self.trial)}
+        return {"boot": plain(self.trial)}
 
 
 def require_loading(
@@ -321,12 +319,12 @@ def judge(
             outcome = _refused(name, names, others or said, log)
         if outcome.state != "loaded" and not (optional and outcome.state == "refused"):
             stop = stop or name
-        outcomes[name] = replace(outcome, optional=optional)
+        outcomes[name] = outcome._replace(optional=optional)
     if status == ExitCode.DONE and ran.end != "ended":
         # The last that was loaded is the first to go.
         last = next(one for one in reversed(outcomes.values()) if one.state == "loaded")
         crashed = _crashed(last.module, names, ran, _after(ran.console, "unload"))
-        outcomes[last.module] = replace(crashed, reason=f"when it was unloaded: {crashed.reason}")
+        outcomes[last.module] = crashed._replace(reason=f"when it was unloaded: {crashed.reason}")
     return Trial(
         kernel=kernel,
         accelerator=ran.accelerator,

@@ -12,8 +12,8 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.documents import load_if_readable
 from provision.errors import ConfigError, NotFoundError, ProvisionError
@@ -26,8 +26,7 @@ from provision.store.entries import current_entry, entries
 from provision.store.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that is wrong with an artifact."""
 
     # The file, relative to the artifact.
@@ -42,8 +41,7 @@ class Finding:
         return f"{self.path}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The result of a verification."""
 
     # The artifact's manifest; None if it is missing or can't be read.
@@ -77,7 +75,7 @@ class DamagedError(ProvisionError):
 
     def members(self) -> dict[str, object]:
         """Return each finding."""
-        return {"findings": [asdict(finding) for finding in self.findings]}
+        return {"findings": [finding._asdict() for finding in self.findings]}
 
 
 # The folder in which hosts find the modules of an artifact that also has a module for KMM.

@@ -15,9 +15,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -50,8 +49,7 @@ _TAG_OF_HOSTS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """An image in a registry, or in a folder."""
 
     # ``host[:port]``, or ``oci:FOLDER``.
@@ -89,11 +87,11 @@ class Reference:
 
     def with_tag(self, tag: str) -> Reference:
         """Return the image of another tag in the same repository."""
-        return replace(self, tag=tag, digest=None)
+        return self._replace(tag=tag, digest=None)
 
     def with_digest(self, digest: str) -> Reference:
         """Return the same image by its digest."""
-        return replace(self, digest=digest)
+        return self._replace(digest=digest)
 
 
 def parse_reference(text: str) -> Reference:
@@ -153,8 +151,7 @@ def check_push_name(text: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HostTag:
+class HostTag(NamedTuple):
     """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
 
     Where they were read from a tag, they are escaped: ``6.12.48_deb13-amd64`` and ``debian13``.
@@ -268,8 +265,7 @@ _MOST_MANIFESTS = 1024
 _NOT_OURS = "This is no artifact image that provision built: don't use it."
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """A manifest: its bytes, and the digest of these bytes."""
 
     data: bytes

@@ -17,9 +17,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
@@ -133,8 +132,7 @@ def damaged(details: str) -> ProvisionError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactImage:
+class ArtifactImage(NamedTuple):
     """An artifact image of a repository, of which only manifest and configuration were read."""
 
     client: Repository
@@ -148,7 +146,7 @@ class ArtifactImage:
     verified: VerifiedSignature | None = None
     # The version that was asked for. Naming a version or branch is trust to it: the image is
     # compared only with earlier ones that would have satisfied the same request.
-    request: VersionRequest = field(default_factory=VersionRequest)
+    request: VersionRequest = VersionRequest()
 
     @property
     def facts(self) -> SignedFacts | None:
@@ -297,8 +295,7 @@ class MissingArtifactError(NotFoundError):
     reason = "no-artifact"
 
 
-@dataclass(frozen=True, slots=True)
-class TrustOverride:
+class TrustOverride(NamedTuple):
     """Exceptions from provision.toml that a caller allows."""
 
     # A public key, or a folder of them, that counts; None: those of provision.toml.
@@ -420,8 +417,7 @@ def examine(
     return image
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactQuery:
+class ArtifactQuery(NamedTuple):
     """A query to registries and the store for an artifact."""
 
     driver: str
@@ -445,8 +441,7 @@ class ArtifactQuery:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
+class SearchOptions(NamedTuple):
     """Options of a search in registries."""
 
     trust: TrustOverride
@@ -470,7 +465,7 @@ def find_in_registries(
     def version(client: Repository, version: str) -> ArtifactImage:
         named = client.at(client.reference.with_tag(sought.tag(version).text))
         found = examine(settings, named, sought.facts(), lookup.trust, driver=sought.driver)
-        return replace(found, request=sought.version)
+        return found._replace(request=sought.version)
 
     def look(client: Repository) -> ArtifactImage:
         # With as few requests as possible.
@@ -530,13 +525,13 @@ def find_pin_in_registries(
     settings: Settings, pin: Pin, lookup: SearchOptions
 ) -> ArtifactImage | None:
     """Return the image of a Pin by the Pin's own tag."""
-    signed_facts = asdict(facts_of(pin, 0))
+    signed_facts = facts_of(pin, 0)._asdict()
     del signed_facts["serial"]
 
     def look(client: Repository) -> ArtifactImage:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
         found = examine(settings, named, signed_facts, lookup.trust, driver=pin.driver.name)
-        return replace(found, request=VersionRequest(pin.driver.version))
+        return found._replace(request=VersionRequest(pin.driver.version))
 
     return _first(settings, pin.driver.name, lookup, look)
 

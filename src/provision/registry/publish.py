@@ -10,8 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.image import require_built_here
@@ -65,8 +64,7 @@ class PinTagConflictError(ProvisionError):
     """A registry has another image of the same Pin, and the tag of a Pin is never moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineImage:
+class EngineImage(NamedTuple):
     """An artifact image of an engine, on its way to a registry or folder."""
 
     engine: Engine
@@ -76,16 +74,14 @@ class EngineImage:
     signer: Signer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(NamedTuple):
     """An image in a registry: its name there and the registry's digest of it."""
 
     reference: str
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignedImage:
+class SignedImage(NamedTuple):
     """An image that was signed."""
 
     # Its name, with the digest that was signed.
@@ -364,7 +360,7 @@ def retag_existing(
 def _is_trusted(
     settings: Settings, client: Writable, pin: Pin, digest: str, signer: Signer
 ) -> bool:
-    wanted = asdict(facts_of(pin, 0))
+    wanted = facts_of(pin, 0)._asdict()
     del wanted["serial"]
     try:
         keys = _keys(settings, client, pin.driver.name, signer)

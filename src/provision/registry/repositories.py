@@ -23,9 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, Self, cast
+from typing import IO, NamedTuple, Protocol, Self, cast
 
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, WrongContentError
@@ -152,8 +151,7 @@ def refused(name: Path, why: str) -> ProvisionError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLayout:
+class ImageLayout(NamedTuple):
     """The images of an OCI image layout: a ``Writable``; what is written is in a folder of ours."""
 
     folder: Path
@@ -173,7 +171,7 @@ class ImageLayout:
 
     def at(self, reference: Reference) -> Self:
         """Return the same layout for another of its images."""
-        return replace(self, reference=reference)
+        return self._replace(reference=reference)
 
     def manifest(self, name: str) -> Content:
         """Return a manifest by tag or digest."""
@@ -339,8 +337,7 @@ _TRACE = re.compile(r"^(runtime stack|goroutine \d+)", re.MULTILINE)
 _TAG = "image"
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
+class Registry(NamedTuple):
     """A repository of a registry, read and written by skopeo: a ``Writable``.
 
     What its methods raise: NotFoundError, WrongContentError (another content than its digest says),
@@ -379,7 +376,7 @@ class Registry:
 
     def at(self, reference: Reference) -> Self:
         """Return the same repository for another of its images."""
-        return replace(self, reference=reference)
+        return self._replace(reference=reference)
 
     def manifest(self, name: str) -> Content:
         """Return a manifest by tag or digest."""

@@ -18,9 +18,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as pem
@@ -79,8 +79,7 @@ Signer = Callable[[bytes], bytes]
 Password = Callable[[], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(NamedTuple):
     """A key that may sign."""
 
     name: str
@@ -306,8 +305,7 @@ def of_private_key(name: str, key: ec.EllipticCurvePrivateKey) -> PublicKey:
     return PublicKey(name, public, fingerprint(text) or "")
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
+class SigningKey(NamedTuple):
     """What ``openssl`` is given to sign with a key."""
 
     # Its arguments; nothing in them is secret.
@@ -409,8 +407,7 @@ _DO_NOT_USE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SignedFacts:
+class SignedFacts(NamedTuple):
     """The facts of an artifact in a signature, besides the digest of its image."""
 
     # The Pin's digest.
@@ -428,8 +425,7 @@ class SignedFacts:
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedSignature:
+class VerifiedSignature(NamedTuple):
     """A verified signature."""
 
     # Name and fingerprint of the key that made it.
@@ -526,7 +522,7 @@ def _facts(optional: object) -> SignedFacts | None:
     """
     if not isinstance(optional, Mapping):
         return None
-    texts = {name: optional.get(name) for name in SignedFacts.__slots__ if name != "serial"}
+    texts = {name: optional.get(name) for name in SignedFacts._fields if name != "serial"}
     serial: Any = optional.get("serial")
     if isinstance(serial, str) and serial.isascii() and serial.isdigit() and len(serial) < 16:  # noqa: PLR2004 - digits that a JSON number has without loss
         serial = int(serial)
@@ -582,7 +578,7 @@ def payload_of(digest: str, facts: SignedFacts, name: str) -> bytes:
             "image": {"docker-manifest-digest": digest},
             "type": _TYPE,
         },
-        "optional": asdict(facts),
+        "optional": facts._asdict(),
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.source_models import (
@@ -61,8 +61,7 @@ def no_published_sum(url: str, sums: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SourceContext:
+class SourceContext(NamedTuple):
     """The context in which a distro's driver sources are looked up."""
 
     distro: str
@@ -79,15 +78,14 @@ class SourceContext:
     without: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedVersion:
+class PinnedVersion(NamedTuple):
     """A version of a driver, with its sources as a Pin has them."""
 
     version: str
     # Of the recipe, from which it is built.
     variant: Variant[RecipeSource]
     sources: tuple[Source, ...]
-    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    urls: Mapping[str, tuple[str, ...]] = {}
     # Packages that its build needs besides those of every build, by Debian's names, and those with
     # the libraries that programs of packages start with.
     needs: tuple[str, ...] = ()

@@ -28,9 +28,8 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from provision.elf import Elf, read_elf
 from provision.errors import ProvisionError
@@ -52,8 +51,7 @@ _MAX_MEMBERS = 200_000
 _MOST_LINKS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a file."""
 
     offset: int
@@ -157,8 +155,7 @@ def _too_large(name: str, limit: int) -> ProvisionError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """The files and links of an open archive."""
 
     tar: tarfile.TarFile
@@ -457,8 +454,7 @@ _BY_CATEGORY: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A line of the list."""
 
     name: str
@@ -659,8 +655,7 @@ _FOLDERS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A file or link of user space: path in the .run, and path in a container."""
 
     # Path in the .run; of a link: None.

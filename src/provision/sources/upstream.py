@@ -16,10 +16,9 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter
@@ -201,8 +200,7 @@ class Answer(Frozen):
     releases: tuple[Release, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamResult:
+class UpstreamResult(NamedTuple):
     """The present or kept answer of a source."""
 
     source: UpstreamSource
@@ -315,8 +313,7 @@ def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
     return git_tags(done.stdout, url=url, pattern=source.pattern)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """A branch."""
 
     name: str
@@ -343,8 +340,7 @@ class Branch:
         return self.last_day is not None and self.last_day < today
 
 
-@dataclass(frozen=True, slots=True)
-class Branches:
+class Branches(NamedTuple):
     """The branches of a driver, the newest first."""
 
     upstream: Upstream
@@ -417,8 +413,7 @@ def today() -> date:
     return datetime.now(tz=UTC).date()
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """Something that people should know of a version or a recipe, and what to do."""
 
     message: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pydantic import ConfigDict, Field
@@ -129,8 +129,7 @@ class KnownSums(Frozen):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
 
-@dataclass(frozen=True, slots=True)
-class SumRecord:
+class SumRecord(NamedTuple):
     """The vendors' checksums of files, as this machine first read them."""
 
     folder: Path

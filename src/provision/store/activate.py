@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, is_writable, switch_symlink
@@ -336,8 +336,7 @@ def _texts(layout: Layout, manifest: Manifest, own: Sequence[str]) -> dict[Path,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class HostFiles:
+class HostFiles(NamedTuple):
     """What became of the files of an entry in use outside of the store."""
 
     # Missing or emptied: an activation writes them again.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.build.request import (
     DriverRequest,
@@ -42,8 +42,7 @@ from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """A version in the store, for a kernel."""
 
     kernel: str
@@ -51,8 +50,7 @@ class Installed:
     is_running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
+class Concern(NamedTuple):
     """A finding of ``versions --check``."""
 
     # ``newer``: a newer version than the installed one is offered for the setting; ``ended``: the
@@ -62,8 +60,7 @@ class Concern:
     resolution: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Offers:
+class Offers(NamedTuple):
     """The versions of a driver."""
 
     driver: str
@@ -145,7 +142,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     name = asked_for.version_name
     kinds = branches.followed(name, today()) if name is not None else None
     ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    version = replace(asked_for.version_request(kinds, ended), cards=cards)
+    version = asked_for.version_request(kinds, ended)._replace(cards=cards)
     untried = settings.config.policy.untried
     suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel or "", untried)
     return Offers(
@@ -168,7 +165,7 @@ def _offered(
 ) -> tuple[list[str], ProvisionError | None]:
     try:
         with SolvingSession(settings, distro, (recipe,)) as session:
-            context = replace(context, archive=session.archive)
+            context = context._replace(archive=session.archive)
             return list(candidates(recipe, flavour, context)), None
     except ProvisionError as error:
         return [], error
@@ -184,8 +181,7 @@ def _installed(settings: Settings, driver: str, running: str | None) -> tuple[In
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelOffer:
+class KernelOffer(NamedTuple):
     """A packaged kernel, and what a driver is on it."""
 
     release: str

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.catalogue import Recipe
 from provision.catalogue.fields import Installed
@@ -38,8 +38,7 @@ _DPKG = "var/lib/dpkg"
 RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 
 
-@dataclass(frozen=True, slots=True)
-class OtherInstallation:
+class OtherInstallation(NamedTuple):
     """Another installation of a driver."""
 
     driver: str

@@ -21,8 +21,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provision.errors import InUseError
 from provision.files import LONGEST_WAIT_S, in_root, lock
@@ -50,8 +50,7 @@ ENGINES = tuple(
 DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The paths of a driver."""
 
     root: Path

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -19,8 +18,7 @@ from provision.files import in_root, sync_directory, write_atomic
 from provision.pin import Sha256
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One change of a host."""
 
     # ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a file,
@@ -70,8 +68,7 @@ class Record(Frozen):
     mounted: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedFiles:
+class ManagedFiles(NamedTuple):
     """The managed files of a driver or of the units, with their record on disk."""
 
     root: Path

@@ -23,9 +23,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.build.image import (
     build_image,
@@ -90,8 +89,7 @@ _FOLDER = "opt"
 ENGINE = "engine:"
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A whole artifact in the store."""
 
     manifest: Manifest
@@ -99,7 +97,7 @@ class Stored:
     # ``store`` if it was there.
     origin: Origin
     # By part of the work; ``total`` among them, and ``build`` if it was built.
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = {}
     # Bytes of layers that were downloaded.
     received: int = 0
 
@@ -246,7 +244,7 @@ def _push(settings: Settings, image: EngineImage) -> None:
         return
     try:
         if settings.config.registry.sign_key is not None:
-            image = replace(image, signer=configured_signer(settings))
+            image = image._replace(signer=configured_signer(settings))
         _pushed, signed = publish(settings, image, reference)
         if signed is not None:
             report(Note(f"Signed {signed.reference}"))
@@ -576,7 +574,7 @@ def _suitable_image(
 
 def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
     """Return options with which an image that is older than what the host had is refused."""
-    return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.trust))
+    return lookup._replace(accept=lambda trusted: check_age(settings, trusted, lookup.trust))
 
 
 def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
@@ -600,7 +598,7 @@ def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
 
     return ArtifactQuery(
         driver=request.driver,
-        version=replace(_version_request(settings, recipe, request, distro), cards=cards),
+        version=_version_request(settings, recipe, request, distro)._replace(cards=cards),
         flavour=flavour,
         kernel=kernel,
         distro=name,
@@ -627,7 +625,7 @@ def _version_request(
     ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
     asked = request.version_request(branches.followed(name, today()), ended)
     is_open = name == DEFAULT_VERSION and asked.branches is not None
-    return replace(asked, known=frozenset(one.name for one in branches.all)) if is_open else asked
+    return asked._replace(known=frozenset(one.name for one in branches.all)) if is_open else asked
 
 
 _LONGEST = 1 << 20

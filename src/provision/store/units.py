@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -71,8 +71,7 @@ _FOREIGN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFile:
+class UnitFile(NamedTuple):
     """A unit or a hook: its path on the host, its text, and its permission bits."""
 
     path: PurePosixPath
@@ -80,8 +79,7 @@ class UnitFile:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnitSettings:
+class UnitSettings(NamedTuple):
     """The values that the units of a host are rendered from."""
 
     # Absolute path of ``provision`` on the host.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from provision.agent.model import (
     Action,
@@ -55,12 +55,12 @@ class Simulation:
             assert action.driver not in self.desired.drivers
             assert self.observed.drivers[action.driver].loaded == "no"
             left = {n: d for n, d in self.observed.drivers.items() if n != action.driver}
-            self.observed = replace(self.observed, drivers=left)
+            self.observed = self.observed._replace(drivers=left)
             return
         driver = self.observed.drivers[action.driver]
         changed = doing[action.kind](action, driver)
         drivers = {**self.observed.drivers, action.driver: changed}
-        self.observed = replace(self.observed, drivers=drivers)
+        self.observed = self.observed._replace(drivers=drivers)
 
     def _prepare(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
         artifact = driver.artifacts[action.kernel]
@@ -68,8 +68,7 @@ class Simulation:
             failure = Failure(
                 reason="compile", message="it does not compile", inputs=artifact.inputs, time=0
             )
-            changed = replace(
-                artifact,
+            changed = artifact._replace(
                 known=artifact.known.model_copy(update={"failure": failure, "rejected": ()}),
                 in_backoff=True,
             )
@@ -84,25 +83,25 @@ class Simulation:
         )
         driver = _with(driver, action.kernel, changed)
         is_new = action.kernel == self.observed.kernels.running and digest != artifact.digest
-        return replace(driver, loaded="other") if is_new and driver.loaded != "no" else driver
+        return driver._replace(loaded="other") if is_new and driver.loaded != "no" else driver
 
     def _unload(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
         del action
         assert self.observed.is_live
         assert not driver.users, "a module in use was unloaded"
         assert self.desired.config.policy.unload != "never"
-        return replace(driver, loaded="no")
+        return driver._replace(loaded="no")
 
     def _activate(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
         artifact = driver.artifacts[action.kernel]
         assert artifact.is_whole, "a damaged artifact was put to use"
         assert driver.loaded != "other", "user space would not match the loaded modules"
-        return replace(driver, current=artifact.digest, is_active=True)
+        return driver._replace(current=artifact.digest, is_active=True)
 
     def _load(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
         assert driver.current == driver.artifacts[action.kernel].digest
         assert driver.loaded in {"no", "partly"}
-        return replace(driver, loaded="yes")
+        return driver._replace(loaded="yes")
 
 
 def unmet(desired: Desired, observed: Observed) -> set[Target]:
@@ -127,4 +126,4 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
 
 
 def _with(driver: ObservedDriver, release: str, artifact: KernelArtifact) -> ObservedDriver:
-    return replace(driver, artifacts={**driver.artifacts, release: artifact})
+    return driver._replace(artifacts={**driver.artifacts, release: artifact})

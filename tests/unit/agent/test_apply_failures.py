@@ -85,7 +85,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(host: Host, gon
 def _compile_error() -> BuildError:
     return BuildError(
         "it does not compile",
-        source_errors=[SourceError("demo.c", 1, "no")],
+        source_errors=[SourceError(file="demo.c", line=1, text="no")],
         log=Path("/var/cache/provision/logs/demo.log"),
         resolution="patch it",
         details="demo.c:1: error: no",

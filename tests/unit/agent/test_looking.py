@@ -7,7 +7,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def _config(driver: str = "demo", more: str = "", **setting: object) -> Config:
 
 
 def _inputs(root: Path, desired: Desired, config: Config | None = None) -> str:
-    desired = replace(desired, config=config or desired.config)
+    desired = desired._replace(config=config or desired.config)
     (driver,) = desired.drivers
     return read_inputs(root, desired).of(driver, KERNEL)
 
@@ -306,17 +305,17 @@ def _status(following: KernelArtifact = WHOLE, **changes: Any) -> Status:  # noq
         serves=True,
     )
     kernels = Kernels(RUNNING, (NEXT,), (NEXT, RUNNING))
-    observed = Observed(kernels, is_live=True, drivers={"demo": replace(driver, **changes)})
+    observed = Observed(kernels, is_live=True, drivers={"demo": driver._replace(**changes)})
     return status_of(WANTED, observed, plan(WANTED, observed), time=2000)
 
 
 def _known(artifact: KernelArtifact, **changes: Any) -> KernelArtifact:  # noqa: ANN401 - any field
-    return replace(artifact, known=artifact.known.model_copy(update=changes))
+    return artifact._replace(known=artifact.known.model_copy(update=changes))
 
 
 def _failed() -> Status:
     return _status(
-        _known(replace(WHOLE, digest=None, is_whole=False, in_backoff=True), failure=BROKEN)
+        _known(WHOLE._replace(digest=None, is_whole=False, in_backoff=True), failure=BROKEN)
     )
 
 
@@ -392,16 +391,16 @@ def test_labels_are_an_admins_and_a_gate_is_there_until_the_driver_works() -> No
     # The one works, and the other is not on this host.
     assert "nvidia.com/gpu.deploy.operands" not in text
     assert "example.org/nic=false\n" in text
-    failed = replace(everything(), drivers=())
+    failed = everything()._replace(drivers=())
     assert "nvidia.com/gpu.deploy.operands=false\n" in node_features(failed, ours)
 
 
 def test_values_are_those_that_kubernetes_takes() -> None:
     # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
     status = everything()
-    kernels = replace(status.kernels, running="6.12.48+deb13-amd64")
-    driver = replace(status.drivers[0], name="d" * 90, version="~2:1.0+" + "x" * 90)
-    text = node_features(replace(status, kernels=kernels, drivers=(driver,)), KubernetesConfig())
+    kernels = status.kernels._replace(running="6.12.48+deb13-amd64")
+    driver = status.drivers[0]._replace(name="d" * 90, version="~2:1.0+" + "x" * 90)
+    text = node_features(status._replace(kernels=kernels, drivers=(driver,)), KubernetesConfig())
     for line in text.splitlines()[1:]:
         label, value = line.split("=")
         assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", label.split("/")[1])
@@ -418,7 +417,7 @@ def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None
 def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
     unknown = BROKEN.model_copy(update={"of a newer version": 1})
-    newer = _known(replace(WHOLE, digest=None, is_whole=False, in_backoff=True), failure=unknown)
+    newer = _known(WHOLE._replace(digest=None, is_whole=False, in_backoff=True), failure=unknown)
     trouble = ProvisionError("it failed", resolution="do this")
     noted = _status(notes=("'state.json' was set aside",))
     for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 from hypothesis import given
@@ -60,7 +59,7 @@ def _kinds(observed: Observed) -> list[str]:
 def test_what_serves_comes_before_every_build() -> None:
     observed = _observed(loaded="no")
     other = ObservedDriver("other", {RUNNING: EMPTY, NEXT: EMPTY})
-    observed = replace(observed, drivers={"other": other, **observed.drivers})
+    observed = observed._replace(drivers={"other": other, **observed.drivers})
     desired = Desired(Config(drivers={"other": DriverConfig(), "demo": DriverConfig()}))
     first = plan(desired, observed).actions[0]
     assert (first.kind, first.driver) == ("load", "demo")
@@ -90,7 +89,7 @@ _failures = st.one_of(
     ),
 )
 _artifacts = st.builds(
-    KernelArtifact,
+    lambda **given: KernelArtifact(**given),  # noqa: PLW0108 - hypothesis draws all fields of a tuple
     inputs=st.just("inputs"),
     known=st.builds(
         KernelState,
@@ -102,7 +101,7 @@ _artifacts = st.builds(
     is_whole=st.booleans(),
     version=st.sampled_from([None, "1", "1.2"]),
     in_backoff=st.booleans(),
-).map(lambda artifact: artifact if artifact.digest else replace(artifact, is_whole=False))
+).map(lambda artifact: artifact if artifact.digest else artifact._replace(is_whole=False))
 
 
 @st.composite
@@ -130,7 +129,7 @@ def _hosts(draw: st.DrawFn) -> Observed:
 
 
 _wishes = st.builds(
-    Desired,
+    lambda config, *, is_configured: Desired(config, is_configured),
     st.builds(
         Config,
         drivers=st.dictionaries(

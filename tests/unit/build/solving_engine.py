@@ -6,7 +6,6 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -95,7 +94,7 @@ def request(root: Path, distro: str = "rocky:9", **changes: object) -> SolveRequ
         tools=("gcc", "make"),
         root=root,
     )
-    return replace(wish, **cast("Any", changes))
+    return wish._replace(**cast("Any", changes))
 
 
 def never() -> Engine:

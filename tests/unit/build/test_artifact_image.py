@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -181,7 +180,7 @@ def test_a_toolchain_that_only_says_that_it_was_built_here_is_not_used(
     engine: FakeEngine, make: Build, toolchain: Image
 ) -> None:
     engine.images.pop(toolchain.id)
-    engine.have(replace(toolchain, id="sha256:theirs"))
+    engine.have(toolchain._replace(id="sha256:theirs"))
     make()
     assert engine.calls[0] == f"build {_BASE.id}"
     assert "build sha256:theirs" not in engine.calls
@@ -260,7 +259,7 @@ def test_an_image_that_was_built_here_is_not_built_again(
     *,
     is_built: bool,
 ) -> None:
-    _have_built(engine, tmp_path, replace(_result(PIN), tags=tags))
+    _have_built(engine, tmp_path, _result(PIN)._replace(tags=tags))
     assert make().built is is_built
     assert calls in (None, engine.calls)
 
@@ -309,7 +308,7 @@ def test_a_build_that_loses_layers_again_and_again_says_nothing_of_its_driver(
 
 
 def test_rebuild_builds_what_exists(engine: FakeEngine, make: Build) -> None:
-    engine.have(replace(_result(PIN), id="sha256:9", tags=(PIN.image, "other:1")))
+    engine.have(_result(PIN)._replace(id="sha256:9", tags=(PIN.image, "other:1")))
     assert make(rebuild=True).built
     assert not any("sha256:9" in call for call in engine.calls)
 
@@ -363,7 +362,7 @@ def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
-        _have_built(engine, tmp_path, replace(_result(PIN), tags=(PIN.image,)))
+        _have_built(engine, tmp_path, _result(PIN)._replace(tags=(PIN.image,)))
     thread.join(10)
     assert engine.calls == []
     assert len(results) == 1

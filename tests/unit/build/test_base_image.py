@@ -33,7 +33,7 @@ _REGISTRY = "sha256:" + "b" * 64
 _DEBIAN = find_distro("debian:12")
 _REQUEST = BaseRequest(_DEBIAN, "x86_64")
 _LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
-_PULLED = dataclasses.replace(_LOCAL, digests=(f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}"))
+_PULLED = _LOCAL._replace(digests=(f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}"))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_without_an_engine_nothing_is_said_of_images(tmp_path: Path, events: lis
         ([_PULLED], None, BasePin(image="debian:bookworm", digest=_REGISTRY)),
         ([_LOCAL], None, BasePin(image="debian:bookworm", digest=_ID)),
         *(
-            ([dataclasses.replace(_LOCAL, tags=(reference,))], reference, UsageError)
+            ([_LOCAL._replace(tags=(reference,))], reference, UsageError)
             for name in ("Debian:12", "debian 12", "-x", "a\nb")
             for reference in (name, f"{name}@{_REGISTRY}")
         ),
@@ -68,7 +68,7 @@ def test_without_an_engine_nothing_is_said_of_images(tmp_path: Path, events: lis
             ([], f"debian@{digest}", UsageError)
             for digest in ("sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, "")
         ),
-        ([dataclasses.replace(_LOCAL, architecture="arm64")], None, ProvisionError),
+        ([_LOCAL._replace(architecture="arm64")], None, ProvisionError),
     ],
 )
 def test_a_base_image_is_found_by_name_or_digest(
@@ -79,7 +79,7 @@ def test_a_base_image_is_found_by_name_or_digest(
 ) -> None:
     for image in there:
         engine.have(image)
-    request = dataclasses.replace(_REQUEST, reference=reference)
+    request = _REQUEST._replace(reference=reference)
     if isinstance(expected, BasePin):
         assert (named_base(request) or find_base(engine, request)) == expected
     else:
@@ -91,7 +91,7 @@ def test_a_base_image_is_found_by_name_or_digest(
 def test_a_machine_that_no_image_is_for_is_named(engine: FakeEngine) -> None:
     for _ in range(2):
         with pytest.raises(NotFoundError):
-            find_base(engine, dataclasses.replace(_REQUEST, architecture="armv7l"))
+            find_base(engine, _REQUEST._replace(architecture="armv7l"))
         # Neither where it is there already.
         engine.have(_LOCAL)
 
@@ -161,7 +161,7 @@ def _made(engine: FakeEngine, root: Path, mirror: str, **more: Any) -> BasePin: 
     toml = f'[distros.debian.archive]\nmirror = "{mirror}"\nkeyring = "/keys.gpg"\n'
     write(root / "etc/provision/provision.toml", toml)
     settings = dataclasses.replace(load_settings(root), state=root / "state")
-    request = dataclasses.replace(_REQUEST, is_published=False, **more)
+    request = _REQUEST._replace(is_published=False, **more)
     return ensure_distro_base(using(settings, engine), request)
 
 

@@ -123,7 +123,7 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
 
 def test_a_base_image_is_named_by_its_digest(settings: Settings) -> None:
     named = f"debian:bookworm@sha256:{'0' * 64}"
-    engine = AptEngine(samples(), replace(BASE_IMAGE, id=f"sha256:{'0' * 64}"))
+    engine = AptEngine(samples(), BASE_IMAGE._replace(id=f"sha256:{'0' * 64}"))
     pin = resolve_pin(using(settings, engine), replace(REQUEST, base=named)).pin
     assert f"{pin.base.image}@{pin.base.digest}" == named
 

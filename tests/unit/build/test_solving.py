@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +266,7 @@ def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
 
 def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
     plain = Repository("own", ("http://m",))
-    snapshot, signed = replace(plain, is_snapshot=True), replace(plain, is_signed=True)
+    snapshot, signed = plain._replace(is_snapshot=True), plain._replace(is_signed=True)
     keys = {request(tmp_path, repositories=(one,)).key for one in (plain, snapshot, signed)}
     assert len(keys) == 3
     before = request(tmp_path, "rhel:9").key

@@ -239,7 +239,7 @@ def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_containe
         _in_developer(settings, engine)
     # No registry has it: who gave it that name there is unknown.
     assert not [call for call in engine.calls if call.startswith("pull")]
-    engine.have(replace(BASE_IMAGE, tags=("flatcar-developer:4081.2.0", "mine:1")))
+    engine.have(BASE_IMAGE._replace(tags=("flatcar-developer:4081.2.0", "mine:1")))
     assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
     assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
 
@@ -264,7 +264,7 @@ def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None
     path = root / "etc/provision/provision.toml"
     path.write_text(tree)
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    engine = AptEngine(_TEXTS, replace(BASE_IMAGE, tags=("mine:1", "debian:bookworm")))
+    engine = AptEngine(_TEXTS, BASE_IMAGE._replace(tags=("mine:1", "debian:bookworm")))
     wanted = DriverRequest("onload", kernel="6.6.74-vendor")
     with pytest.raises(NotFoundError) as caught:
         resolve_pin(using(load_settings(root), engine), wanted)
@@ -304,7 +304,7 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     shared, _own = render_context(again).split()
     store = PackageStore(settings.state)
     # The packages are made up.
-    shared = replace(shared, downloads={"kernel/tree.tar": shared.downloads["kernel/tree.tar"]})
+    shared = shared._replace(downloads={"kernel/tree.tar": shared.downloads["kernel/tree.tar"]})
     tree = store.path(shared.downloads["kernel/tree.tar"])
     assert context_files(store, again.pin, again.urls, shared) == {"kernel/tree.tar": tree}
     for damage in (partial(tree.write_bytes, b"another source"), tree.unlink):
@@ -332,7 +332,7 @@ def test_one_process_at_a_time_downloads_a_developer_container(settings: Setting
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
-        engine.have(replace(BASE_IMAGE, tags=(wanted.name,)))
+        engine.have(BASE_IMAGE._replace(tags=(wanted.name,)))
     thread.join(10)
     assert found == [BasePin(image=wanted.name, digest=BASE_IMAGE.id)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -63,7 +63,7 @@ class DoctorHost(HostTree):
         """What provision.toml asks for, and the driver."""
         desired = load_desired(self.root)
         drivers = {DRIVER: DriverConfig(), **desired.drivers}
-        return replace(desired, config=desired.config.model_copy(update={"drivers": drivers}))
+        return desired._replace(config=desired.config.model_copy(update={"drivers": drivers}))
 
     @property
     def entry(self) -> Path:
@@ -121,5 +121,5 @@ class DoctorHost(HostTree):
 
     def results(self, check: str) -> list[Finding]:
         """What one check says."""
-        scene = replace(observe(self.root), environment=self.variables)
+        scene = observe(self.root)._replace(environment=self.variables)
         return [result for result in diagnose(scene) if result.check == check]

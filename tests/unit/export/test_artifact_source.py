@@ -98,7 +98,7 @@ def test_all_kernels_of_the_newest_version(
     )
     newest = [(tag.version, tag.kernel) for tag in images(source, ANY)]
     assert newest == [("1.10", KERNEL), ("1.10", _OTHER)]
-    old = images(source, replace(ANY, version="1.2"))
+    old = images(source, ANY._replace(version="1.2"))
     assert [(tag.version, tag.kernel) for tag in old] == [("1.2", KERNEL)]
 
 
@@ -111,10 +111,10 @@ def test_a_kernel_without_an_image_is_named(
 ) -> None:
     tags(registry, tmp_path, ("1.2", "open", KERNEL, "debian:12"))
     with pytest.raises(NotFoundError) as raised:
-        images(source, replace(ANY, kernels=(KERNEL, _OTHER)))
+        images(source, ANY._replace(kernels=(KERNEL, _OTHER)))
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     with pytest.raises(NotFoundError):
-        images(source, replace(ANY, version="3"))
+        images(source, ANY._replace(version="3"))
 
 
 def test_a_kernel_whose_tag_is_escaped_is_found_and_named_as_nodes_do(
@@ -123,7 +123,7 @@ def test_a_kernel_whose_tag_is_escaped_is_found_and_named_as_nodes_do(
     kernel = "6.12.48+deb13-amd64"
     have(registry, tmp_path, make_pin(kernel=kernel), signed=False)
     for named in ((), (kernel,)):
-        files = kmm_files(source, "demo", replace(ANY, kernels=named), KmmOptions())
+        files = kmm_files(source, "demo", ANY._replace(kernels=named), KmmOptions())
         module: Any = files["module.yaml"][0]
         (mapping,) = module["spec"]["moduleLoader"]["container"]["kernelMappings"]
         assert mapping == {
@@ -139,7 +139,7 @@ def test_one_module_serves_one_distro(
     tags(registry, tmp_path, *names)
     with pytest.raises(UsageError):
         images(source, ANY)
-    (tag,) = images(source, replace(ANY, distro="ubuntu:24.04"))
+    (tag,) = images(source, ANY._replace(distro="ubuntu:24.04"))
     assert tag.distro == "ubuntu24.04"
 
 
@@ -199,7 +199,7 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
     dra = versions and DraDriver(pods="*", name="gpu.demo", versions=versions, reason="old")
     entry = SimpleNamespace(recipe=SimpleNamespace(**{**vars(_RECIPE), "dra": dra}))
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
-    source = replace(source, settings=replace(source.settings, catalogue=catalogue))
+    source = source._replace(settings=replace(source.settings, catalogue=catalogue))
     said: list[object] = []
     with listening(said.append):
         if export == "kmm":
@@ -212,7 +212,7 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
 
 def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Path) -> None:
     config = source.settings.config.model_copy(update={"policy": PolicyConfig(build="always")})
-    source = replace(source, settings=replace(source.settings, config=config))
+    source = source._replace(settings=replace(source.settings, config=config))
     layout = Layout(source.settings.root, "demo")
     entry = layout.entry(make_pin().short_digest)
     made = make_artifact(entry)
@@ -235,7 +235,7 @@ def test_what_one_command_allowed_is_not_exported_from_the_store(
     """No registry has it any more, and other hosts trust what is exported here."""
     policy, trust = PolicyConfig(build="always"), TrustConfig()
     config = source.settings.config.model_copy(update={"policy": policy, "trust": trust})
-    source = replace(source, settings=replace(source.settings, config=config))
+    source = source._replace(settings=replace(source.settings, config=config))
     layout = Layout(source.settings.root, "demo")
     entry = layout.entry(make_pin().short_digest)
     made = make_artifact(entry)
@@ -245,14 +245,14 @@ def test_what_one_command_allowed_is_not_exported_from_the_store(
     with pytest.raises(NotFoundError):
         source.artifact(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    allowed = replace(source, trust=TrustOverride(insecure=True))
+    allowed = source._replace(trust=TrustOverride(insecure=True))
     assert allowed.artifact(request, tmp_path / "out") == made
     # Who let it into this store is nothing to other hosts.
     assert not (tmp_path / "out" / ADMISSION).exists()
 
 
 def test_without_a_registry_a_cluster_has_nothing_to_pull(source: ArtifactSource) -> None:
-    source = replace(source, settings=replace(source.settings, config=Config()))
+    source = source._replace(settings=replace(source.settings, config=Config()))
     with pytest.raises(UsageError):
         source.repository("demo", None)
     assert str(source.repository("demo", "other.example/x").with_tag("")) == "other.example/x/demo"

@@ -59,7 +59,9 @@ def compile_error() -> BuildError:
             StepRecord(2, "RUN unpack", layer="unpacked"),
             step,
         ],
-        source_errors=[SourceError("/source/a.c", 7, "no member named 'x'", (" 7 | x",))],
+        source_errors=[
+            SourceError(file="/source/a.c", line=7, text="no member named 'x'", excerpt=(" 7 | x",))
+        ],
         log=Path("/var/cache/provision/logs/demo-1.log"),
         resolution="patch it",
         details="a.c:7: error: no",
@@ -257,7 +259,7 @@ def test_a_kernel_that_the_driver_itself_excludes_is_not_supported(lab: Lab) -> 
 def test_what_is_not_supported_is_said_and_not_built_and_a_forced_build_says_more(
     lab: Lab,
 ) -> None:
-    refused = [replace(one, refusal="too new", resolution="force it") for one in cells()]
+    refused = [one._replace(refusal="too new", resolution="force it") for one in cells()]
     lab.run(refused)
     assert lab.builds == []
     assert (lab.result().state, lab.result().resolution) == ("not-supported", "force it")

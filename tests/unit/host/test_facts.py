@@ -3,7 +3,6 @@
 import json
 import os
 import struct
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from kit.files import HostFiles
 from provision.distros.archive import version_key
+from provision.documents import plain
 from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order
@@ -65,7 +65,7 @@ def test_an_empty_host_has_facts_all_the_same(tree: HostFiles) -> None:
 
 def test_facts_are_json(tree: HostFiles) -> None:
     tree.write("usr/bin/podman")
-    facts = json.loads(json.dumps(asdict(read_facts(tree.root))))
+    facts = json.loads(json.dumps(plain(read_facts(tree.root))))
     assert list(facts) == [
         "distro",
         "kernel",

@@ -82,7 +82,7 @@ def test_the_newest_version_is_taken_or_one_of_a_branch(
         registry.have_manifest({}, tag)
 
     def taken(wanted: str | None, prefer: str | None = None) -> str:
-        sought = replace(SOUGHT, version=VersionRequest(wanted, prefer=prefer))
+        sought = SOUGHT._replace(version=VersionRequest(wanted, prefer=prefer))
         return found(settings, registry, sought).pin.driver.version
 
     assert taken(None) == "2.0~rc1"
@@ -99,7 +99,7 @@ def test_a_name_that_is_known_needs_no_list(
 ) -> None:
     have(registry, tmp_path)
     registry.asked.clear()
-    found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
+    found(settings, registry, SOUGHT._replace(version=VersionRequest("1.2")))
     # Manifest, signatures, payload and configuration.
     assert [one.split()[0] for one in registry.asked] == ["manifest", "manifest", "fetch", "config"]
 
@@ -107,10 +107,10 @@ def test_a_name_that_is_known_needs_no_list(
 @pytest.mark.parametrize(
     "sought",
     [
-        replace(SOUGHT, kernel="6.1.0-1-amd64"),
-        replace(SOUGHT, flavour="closed"),
-        replace(SOUGHT, distro="debian:13"),
-        replace(SOUGHT, version=VersionRequest("1.3")),
+        SOUGHT._replace(kernel="6.1.0-1-amd64"),
+        SOUGHT._replace(flavour="closed"),
+        SOUGHT._replace(distro="debian:13"),
+        SOUGHT._replace(version=VersionRequest("1.3")),
     ],
 )
 def test_a_tag_that_leads_to_another_image_is_refused(
@@ -181,7 +181,7 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
 
     registry.hosts.add("m.example")
     host = with_mirrors(settings, "m.example/d")
-    assert find_in_registries(host, SOUGHT, replace(options(registry), accept=accept))
+    assert find_in_registries(host, SOUGHT, options(registry)._replace(accept=accept))
     assert registries == ["m.example", "registry.example"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -367,5 +366,5 @@ def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> No
     reference = f"{ADDRESS}/demo:1.2-open-{KERNEL}.debian12"
     assert host_reference(settings, pin) == reference
     assert SOUGHT.tag("1.2").text == tag_of(pin).text
-    assert {**SOUGHT.facts(), "version": "1.2"}.items() <= asdict(facts_of(pin, 0)).items()
+    assert {**SOUGHT.facts(), "version": "1.2"}.items() <= facts_of(pin, 0)._asdict().items()
     assert host_reference(configured(tmp_path, None, RegistryConfig()), pin) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +48,10 @@ def test_one_of_several_keys_suffices(
 
 def test_a_second_signature_leaves_the_first(registry: MemoryRegistry, tmp_path: Path) -> None:
     digest = digest_of(registry.manifests["1"])
-    registry.sign(digest, replace(FACTS, serial=SERIAL + 5), OTHER)
-    registry.sign(digest, replace(FACTS, serial=SERIAL + 9), KEY)
-    assert pull(registry, tmp_path / "a", KEY).facts == replace(FACTS, serial=SERIAL + 9)
-    assert pull(registry, tmp_path / "b", OTHER).facts == replace(FACTS, serial=SERIAL + 5)
+    registry.sign(digest, FACTS._replace(serial=SERIAL + 5), OTHER)
+    registry.sign(digest, FACTS._replace(serial=SERIAL + 9), KEY)
+    assert pull(registry, tmp_path / "a", KEY).facts == FACTS._replace(serial=SERIAL + 9)
+    assert pull(registry, tmp_path / "b", OTHER).facts == FACTS._replace(serial=SERIAL + 5)
     assert len(json.loads(registry.manifests[signature_tag(digest)])["layers"]) == 3
 
 
@@ -61,7 +60,7 @@ def test_the_newest_signature_counts_and_texts_are_numbers(
 ) -> None:
     """As 'cosign sign -a serial=…' writes them."""
     digest = digest_of(registry.manifests["1"])
-    facts = {**asdict(FACTS), "serial": str(SERIAL + 60), "note": "of our own"}
+    facts = {**FACTS._asdict(), "serial": str(SERIAL + 60), "note": "of our own"}
     put_signature(registry, digest, payload(digest, facts), KEY)
     found = pull(registry, tmp_path).facts
     assert found is not None
@@ -71,12 +70,12 @@ def test_the_newest_signature_counts_and_texts_are_numbers(
 def say(registry: MemoryRegistry, text: bytes | None = None, **more: Any) -> None:  # noqa: ANN401 - options of `put_signature`
     """Put a signature of ours in place of the image's own: of any text, or of what is usual."""
     digest = signed_digest(registry)
-    text = payload(digest, asdict(FACTS)) if text is None else text
+    text = payload(digest, FACTS._asdict()) if text is None else text
     put_signature(registry, digest, text, more.pop("key", KEY), **more)
 
 
 def say_fact(registry: MemoryRegistry, **changes: object) -> None:
-    say(registry, payload(signed_digest(registry), {**asdict(FACTS), **changes}))
+    say(registry, payload(signed_digest(registry), {**FACTS._asdict(), **changes}))
 
 
 def moved_from_another_image(registry: MemoryRegistry) -> None:
@@ -87,7 +86,7 @@ def moved_from_another_image(registry: MemoryRegistry) -> None:
 
 
 def altered(registry: MemoryRegistry) -> None:
-    good = payload(signed_digest(registry), asdict(FACTS))
+    good = payload(signed_digest(registry), FACTS._asdict())
     signature = base64.b64encode(KEY.sign(good, ECDSA)).decode()
     say(registry, good.replace(b'"1.2"', b'"1.3"'), signature=signature)
 
@@ -107,17 +106,17 @@ def an_image_with_its_own_pin(registry: MemoryRegistry) -> None:
 UNTRUSTED: dict[str, Callable[[MemoryRegistry], None]] = {
     "none": unsigned,
     "by a stranger": lambda r: say(r, key=OTHER),
-    "of another image": lambda r: say(r, payload("sha256:" + "0" * 64, asdict(FACTS))),
+    "of another image": lambda r: say(r, payload("sha256:" + "0" * 64, FACTS._asdict())),
     "moved from another image": moved_from_another_image,
     "of another kind": lambda r: say(
-        r, payload(signed_digest(r), asdict(FACTS), type="atomic container signature")
+        r, payload(signed_digest(r), FACTS._asdict(), type="atomic container signature")
     ),
     "altered": altered,
     "no base64": lambda r: say(r, signature="!!"),
     "no DER": lambda r: say(r, signature="AAAA"),
     "no JSON": lambda r: say(r, b"\xff\xfe"),
     "deep": lambda r: say(r, b"[" * 60_000),
-    "large": lambda r: say(r, payload(signed_digest(r), asdict(FACTS)).ljust(65 << 10)),
+    "large": lambda r: say(r, payload(signed_digest(r), FACTS._asdict()).ljust(65 << 10)),
     "without facts": lambda r: say(r, payload(signed_digest(r), None)),
     "no serial": lambda r: say_fact(r, serial=True),
     "a serial without end": lambda r: say_fact(r, serial=10**400),

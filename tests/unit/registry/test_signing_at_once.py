@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,7 +202,7 @@ def test_a_push_names_licences_that_may_forbid_it(
 ) -> None:
     image = engine_image(settings, **{"org.opencontainers.image.licenses": licences})
     where, copied = connected(registry), slow_push(registry)
-    publish(settings, replace(image, signer=None), NAME, connected=where, push=copied)
+    publish(settings, image._replace(signer=None), NAME, connected=where, push=copied)
     warnings = [note for note in notes if note.startswith("Warning")]
     assert bool(warnings) == bool(named)
     assert not named or f"{named} may forbid" in warnings[0]

@@ -99,7 +99,7 @@ def version_to_build(settings: Settings, request: DriverRequest) -> tuple[str, s
     return chosen.version, flavour
 
 
-_IMAGE = replace(BASE_IMAGE, tags=("debian:bookworm", "debian:trixie", "ubuntu:noble"))
+_IMAGE = BASE_IMAGE._replace(tags=("debian:bookworm", "debian:trixie", "ubuntu:noble"))
 
 
 @dataclass

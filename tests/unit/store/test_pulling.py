@@ -162,12 +162,12 @@ def test_what_is_named_is_compared_with_what_the_name_gave_before(
     store_pulled(settings, found(settings, registry), DEFAULT)
     registry.manifests.clear()
     have(registry, tmp_path, pin, serial=SERIAL)
-    sought = replace(SOUGHT, version=VersionRequest(name), flavour=pin.driver.flavour)
+    sought = SOUGHT._replace(version=VersionRequest(name), flavour=pin.driver.flavour)
     trusted = found(settings, registry, sought)
     if is_taken:
         assert store_pulled(settings, trusted, DEFAULT).origin == "registry"
         # That was trust to this name, and to nothing else.
-        sought = replace(SOUGHT, version=VersionRequest())
+        sought = SOUGHT._replace(version=VersionRequest())
         registry.manifests.clear()
         have(registry, tmp_path, make_pin(version="1.2"), serial=SERIAL)
         trusted = found(settings, registry, sought)
@@ -200,7 +200,7 @@ def test_what_is_for_another_kernel_is_no_downgrade(
     have(registry, tmp_path, serial=SERIAL + 60)
     store_pulled(settings, found(settings, registry), DEFAULT)
     have(registry, tmp_path, other, serial=SERIAL)
-    sought = replace(SOUGHT, kernel="6.1.0-99-amd64")
+    sought = SOUGHT._replace(kernel="6.1.0-99-amd64")
     store_pulled(settings, found(settings, registry, sought), DEFAULT)
 
 
