@@ -14,8 +14,6 @@ from kit.hosts import IMAGE, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import installed_program
 from kit.product import BUILD_NETWORK
 
-__all__ = ["GROUPS"]
-
 _ROUNDS = 15
 _DRIVERS = 10
 # The peer, with the same module, in a tree of its own.

@@ -13,8 +13,6 @@ from kit.hosts import IMAGE, load_base
 from provision.build.image import BuildLog, run_build
 from provision.build.workspace import load_settings
 
-__all__ = ["GROUPS"]
-
 _LOOP = "i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done"
 # As long as the work takes on slow machines.
 _BUILD_S = 90

@@ -12,8 +12,6 @@ from kit.probe import find_program
 from kit.registry import RegistryServer
 from kit.rollout import Rollout
 
-__all__ = ["GROUPS"]
-
 _HOSTS = 1000
 
 

@@ -13,8 +13,6 @@ from kit.cache import REPOSITORY
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME
 
-__all__ = ["FIRST", "GROUPS"]
-
 _ROUNDS = 400
 _IDLE = 1
 # Of what the same program takes that is asked for nothing.

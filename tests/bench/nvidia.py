@@ -24,8 +24,6 @@ from kit.probe import find_program
 from kit.process import run
 from kit.standins import make_library
 
-__all__ = ["GROUPS"]
-
 _ROUNDS = 400
 _DOCKER_ROUNDS = 20
 _LIBRARIES = 30

@@ -16,8 +16,6 @@ from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
 from kit.product import Provision
 
-__all__ = ["BUILD", "FIRST", "GROUPS"]
-
 _ROUNDS = 15
 _BUILDS = 2
 _MAKE = "make "

@@ -31,8 +31,6 @@ from provision.registry.find import read_image, unpack_layers
 from provision.registry.repositories import Registry
 from provision.registry.signatures import load_keys, verify_signature
 
-__all__ = ["GROUPS"]
-
 _ROUNDS = 5
 _KERNELS = ("6.1.0-47-amd64", "6.1.0-50-amd64")
 # A driver of 250 MB: a few large libraries and many small files.

@@ -10,8 +10,6 @@ from rich.text import Text
 
 from bench.scene import Scene
 
-__all__ = ["Group", "Row", "as_document", "as_text"]
-
 _MARKS = {True: "✓", False: "✗", None: " "}
 
 

@@ -23,8 +23,6 @@ from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
 
-__all__ = ["Bundle", "Scene"]
-
 TARGET = ("nvidia", "--version", "latest", "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _STORE = "var/lib/provision/onload"
 _PROFILE = "/usr/libexec/onload/profiles/{}.opf"

@@ -23,8 +23,6 @@ from kit.probe import installed_program
 from kit.process import run
 from kit.product import RUNTIME, write_runtime_config
 
-__all__ = ["GROUPS", "above_floor", "docker_run", "edit"]
-
 _ASKED = ("OCI_NVIDIA=all", "OCI_SOLARFLARE=all")
 _RUNC_ROUNDS = 400
 _DOCKER_ROUNDS = 20

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from kit.process import run
 
-__all__ = ["Timed", "Timer", "base_environment", "seconds_of"]
-
 _SOURCE = Path(__file__).with_name("spawn.c")
 
 

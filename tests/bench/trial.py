@@ -10,8 +10,6 @@ from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.product import BUILD_NETWORK
 
-__all__ = ["GROUPS"]
-
 _ROUNDS = 3
 _SMALL = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 # Row, target in seconds, what is built.

@@ -10,8 +10,6 @@ from demo.screen import DemoError
 from kit.product import Provision
 from provision.catalogue import version_matches
 
-__all__ = ["Choice", "choose", "usable_kernels"]
-
 # What the project builds for today; an own kernel of another distro has no packaged headers here.
 _DISTROS = ("debian:12", "debian:13")
 

@@ -15,8 +15,6 @@ from typing import Any
 from demo.screen import Screen
 from kit.process import Completed
 
-__all__ = ["PROGRAMS", "Client", "Program", "Received", "make_nodes", "show"]
-
 _CACHE = "/etc/ld.so.cache"
 # Characters of an echoed command line: a list of some dozen files isn't for the eye.
 _SHOWN = 240

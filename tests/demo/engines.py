@@ -20,8 +20,6 @@ from kit.podman import Podman
 from kit.process import run
 from kit.product import BUILD_NETWORK, Provision, base_archive, error_text, have_base
 
-__all__ = ["Engines", "open_engines"]
-
 
 @dataclass(frozen=True, slots=True)
 class Engines:

@@ -15,8 +15,6 @@ from rich.text import Text
 
 from kit.process import Completed, run
 
-__all__ = ["DemoError", "Screen"]
-
 _LINES = 24
 
 

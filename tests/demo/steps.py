@@ -18,8 +18,6 @@ from demo.summary import print_summary
 from kit.process import Completed
 from kit.product import DECORATOR, RUNTIME, Provision, failure_of, write_runtime_config
 
-__all__ = ["Demo"]
-
 
 @dataclass
 class Demo:

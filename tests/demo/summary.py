@@ -9,8 +9,6 @@ from rich.table import Table
 from demo.containers import Received
 from demo.screen import Screen
 
-__all__ = ["print_summary"]
-
 _MIB = 1 << 20
 
 

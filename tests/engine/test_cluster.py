@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import grpc
 import pytest
 import yaml
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.cluster import NODE, Cluster, pod_of
-from kit.device_plugin import DevicePlugin
+from kit.cri import messages_and_services
 from kit.driver_pod import MODPROBE, RMMOD
 from kit.engine import Engine
 from kit.files import write
@@ -28,6 +32,7 @@ from kit.hosts import DISTRO, OLD_KERNEL, Host
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.nvidia_host import add_driver
 from kit.probe import need, need_programs
+from kit.process import wait_for
 from kit.product import DECORATOR, Provision
 from kit.registry import RegistryServer
 from kit.released import agent_image
@@ -35,6 +40,95 @@ from kit.standins import ALLOWED, OPEN_NODES
 
 # Besides, the first time: Kubernetes and containerd are compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+
+_INTERFACE = (
+    "k8s.io/kubelet",
+    "v0.37.2",
+    "h1:AaRApKAcqmMD4pxmsxdghJHbTNfOxYOIlPCARw8+01A=",
+    "pkg/apis/deviceplugin/v1beta1/api.proto",
+)
+_TIMEOUT_S = 60
+
+
+@dataclass
+class DevicePlugin:
+    """Hands units out, by kubelet's own interface: each is a CDI device."""
+
+    # Kubelet's folder of sockets.
+    sockets: Path
+    # What pods ask for, such as `example.com/unit`.
+    resource: str
+    # The CDI device of each unit, by the unit's name.
+    units: Mapping[str, str]
+    # How it names devices, in NVIDIA's words: in kubelet's own field (`cdi-cri`), or by annotations
+    # of the container (`cdi-annotations`).
+    strategy: str = "cdi-cri"
+
+    def __enter__(self) -> Self:
+        """Serve, and wait until kubelet knows it."""
+        messages, services = messages_and_services(*_INTERFACE)
+        self._ends = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor())
+        services.add_DevicePluginServicer_to_server(self, self._server)
+        socket = self.sockets / f"{self.resource.replace('/', '_')}.sock"
+        self._server.add_insecure_port(f"unix://{socket}")
+        self._server.start()
+        with grpc.insecure_channel(f"unix://{self.sockets}/kubelet.sock") as channel:
+            request = messages.RegisterRequest(
+                version="v1beta1", endpoint=socket.name, resource_name=self.resource
+            )
+            services.RegistrationStub(channel).Register(
+                request, timeout=_TIMEOUT_S, wait_for_ready=True
+            )
+        what = f"kubelet to know the units of {self.resource}"
+        wait_for(what, lambda: self._known() == set(self.units), within_s=_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._server.stop(grace=None).wait()
+
+    def _known(self) -> set[str]:
+        """The units of which kubelet has written down that it knows them."""
+        written = self.sockets / "kubelet_internal_checkpoint"
+        if not written.exists():
+            return set()
+        registered = json.loads(written.read_text())["Data"]["RegisteredDevices"]
+        return set((registered or {}).get(self.resource) or [])
+
+    # What kubelet calls, by its interface's names.
+
+    def GetDevicePluginOptions(self, _request: object, _context: object) -> Any:  # noqa: ANN401, N802
+        """It wants no further calls."""
+        messages, _ = messages_and_services(*_INTERFACE)
+        return messages.DevicePluginOptions()
+
+    def ListAndWatch(self, _request: object, _context: object) -> Iterator[Any]:  # noqa: N802
+        """All units, which are healthy until the end."""
+        messages, _ = messages_and_services(*_INTERFACE)
+        devices = [messages.Device(ID=unit, health="Healthy") for unit in self.units]
+        yield messages.ListAndWatchResponse(devices=devices)
+        self._ends.wait()
+
+    def Allocate(self, request: Any, _context: object) -> Any:  # noqa: ANN401, N802
+        """The devices of the units that kubelet has chosen."""
+        messages, _ = messages_and_services(*_INTERFACE)
+        answers = []
+        for container in request.container_requests:
+            names = [self.units[unit] for unit in container.devices_ids]
+            if self.strategy == "cdi-annotations":
+                given: dict[str, Any] = {"annotations": {"cdi.k8s.io/kit": ",".join(names)}}
+            else:
+                given = {"cdi_devices": [{"name": name} for name in names]}
+            answers.append(messages.ContainerAllocateResponse(**given))
+        return messages.AllocateResponse(container_responses=answers)
+
+    def GetPreferredAllocation(self, _request: object, _context: object) -> Any:  # noqa: ANN401, N802
+        """Never called, by its options."""
+        raise NotImplementedError
+
+    PreStartContainer = GetPreferredAllocation
+
 
 _AGENT_PODS = "/api/v1/namespaces/provision/pods"
 _CDI = f"run/cdi/oci-decorator-{MADE_UP}.json"

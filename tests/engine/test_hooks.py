@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import stat
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,14 +20,158 @@ import pytest
 
 from kit.bundles import Bundle, overlaid
 from kit.cache import REPOSITORY
+from kit.foreign import program_root
 from kit.hosts import IMAGE, Host
 from kit.installed import Installed
 from kit.podman import Podman, without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
-from kit.process import Completed, run
+from kit.process import Completed, run, wait_for
 from kit.product import write_runtime_config
-from kit.rootless import END, SUBORDINATE, USER, give_account, open_folder, run_rootless
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
+
+# podman of a user who isn't root, without systemd or D-Bus:
+# * Without an account one id is mapped, the user's own: containers get a tree that belongs to them
+#   altogether.
+# * A fresh home every time: podman remembers where a pause process keeps its namespaces open, and
+#   would go into those, where nothing of a later machine (`kit.installed`) is to be seen.
+# * A parent that collects what podman leaves behind, and ends the pause process.
+# * The container's output goes by a log: in the foreground podman waits 20 s for its conmon to end,
+#   which may not look after a container that podman still holds.
+# * Nothing lies in pytest's folders: they are closed to others, and every session of pytest that
+#   starts closes them again.
+# Of no account, and so without any right that a group or an account would bring.
+_USER = 61234
+_NAME = "provision-test"
+# The first of its subordinate ids, and how many they are.
+_SUBORDINATE = 300000
+_SUBORDINATES = 65536
+_END = "end of the report"
+
+_LIMIT_S = 180
+# What podman takes to clean up after a container, and much more.
+_CLEANUP_S = 30
+
+_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+netns = "host"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+# 36: PR_SET_CHILD_SUBREAPER, prctl(2).
+_COLLECT = """\
+import ctypes, os, pathlib, subprocess, sys
+home, *argv = sys.argv[1:]
+if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) != 0:
+    sys.exit("can't become the one who collects")
+child = subprocess.Popen(argv)
+status = None
+while status is None:
+    pid, ended = os.wait()
+    status = ended if pid == child.pid else None
+for pause in pathlib.Path(home).rglob("pause.pid"):
+    os.kill(int(pause.read_text()), 9)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def _give_account(installed: Installed) -> None:
+    """Give _USER an account with subordinate ids on a machine, and the programs that map them."""
+    etc = installed.layers / "etc"
+    etc.mkdir(exist_ok=True)
+    for name, line in (
+        ("passwd", f"{_NAME}:x:{_USER}:{_USER}::/nonexistent:/bin/sh"),
+        ("group", f"{_NAME}:x:{_USER}:"),
+    ):
+        (etc / name).write_text(Path("/etc", name).read_text() + f"{line}\n")
+    for name in ("subuid", "subgid"):
+        (etc / name).write_text(f"{_NAME}:{_SUBORDINATE}:{_SUBORDINATES}\n")
+    programs = program_root("bookworm", "uidmap", alone=True) / "usr/bin"
+    for name in ("newuidmap", "newgidmap"):
+        shutil.copy2(programs / name, installed.layers / "usr/bin")
+
+
+@contextmanager
+def _open_folder() -> Iterator[Path]:
+    """A fresh folder that every user may look into."""
+    with tempfile.TemporaryDirectory(prefix="provision-rootless-") as name:
+        Path(name).chmod(0o755)
+        try:
+            yield Path(name)
+        finally:
+            _end_those_left(name)
+
+
+def _end_those_left(folder: str) -> None:
+    """End what podman still does in a folder after a container's output has come to its end.
+
+    Its conmon cleans up after the container then, and would write while the folder is removed.
+    """
+    with suppress(TimeoutError):
+        wait_for("podman's end", lambda: not _working_in(folder), within_s=_CLEANUP_S)
+    for pid in _working_in(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _working_in(folder: str) -> list[int]:
+    """The processes that have a folder's name among their words or variables."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may end while it is read.
+        with suppress(OSError):
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if os.fsencode(folder) in said:
+                found.append(int(process.name))
+    return found
+
+
+def _run_rootless(
+    installed: Installed, folder: Path, engine: Sequence[str], *words: str | Path
+) -> Completed:
+    """`podman ENGINE run WORDS` as _USER on the machine `installed`, to the container's end.
+
+    `folder` is where a home is made. The container has to print `_END` last.
+    """
+    home = Path(tempfile.mkdtemp(dir=folder))
+    config = home / "containers.conf"
+    config.write_text(_CONFIG)
+    for path in (home, config):
+        os.chown(path, _USER, _USER)
+    variables = {
+        "HOME": home,
+        "XDG_RUNTIME_DIR": home,
+        "TMPDIR": home,
+        "CONTAINERS_CONF": config,
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    user = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"]
+    podman: list[str | Path] = [*user, "env", "-i", "-C", home, *environment]
+    podman += ["podman", "--storage-driver=vfs", *engine, "run", "--detach"]
+    podman += ["--log-driver=k8s-file", f"--log-opt=path={home}/log", *words]
+    collect: list[str | Path] = [sys.executable, "-I", "-S", "-c", _COLLECT, home]
+    command = installed.command([*collect, *podman])
+    if "--runtime=crun" in engine:
+        command = without_hybrid_cgroups(command)
+    done = run(command, check=False, timeout_s=_LIMIT_S)
+    if done.returncode != 0:
+        return done
+    return replace(done, stdout=_output(home / "log"))
+
+
+def _output(log: Path) -> str:
+    """What a container has printed before `_END`; lines are "TIME STREAM F TEXT"."""
+
+    def lines() -> list[str]:
+        text = log.read_text() if log.exists() else ""
+        return [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") > 2]
+
+    wait_for(_END, lambda: lines()[-1:] == [_END], within_s=_LIMIT_S, pause_s=0.02, said=lines)
+    return "".join(f"{line}\n" for line in lines()[:-1])
+
 
 _PRECREATE = "10-oci-decorator-precreate.json"
 _PRESTART = "20-oci-decorator-prestart.json"
@@ -146,17 +296,17 @@ def users_base(base_root: Path) -> Iterator[Path]:
     """The base image's files as the user's own."""
     need_programs("podman", "runc", "setpriv")
     need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
-    with open_folder() as folder:
+    with _open_folder() as folder:
         run(["cp", "--archive", base_root, folder / "root"])
-        run(["chown", "--recursive", f"{USER}:{USER}", folder / "root"])
+        run(["chown", "--recursive", f"{_USER}:{_USER}", folder / "root"])
         yield folder / "root"
 
 
 @pytest.fixture
 def users_folder(users_base: Path) -> Iterator[Path]:
     """A folder with a container's root of the user's, in `layer/merged`."""
-    with open_folder() as folder, overlaid(users_base, folder / "layer") as root:
-        os.chown(root, USER, USER)
+    with _open_folder() as folder, overlaid(users_base, folder / "layer") as root:
+        os.chown(root, _USER, _USER)
         yield folder
 
 
@@ -196,9 +346,9 @@ def test_podman_of_a_user_who_is_not_root(
     flags = [f"--hooks-dir={_HOOKS_DIR}"] if hooks else [f"--runtime={_RUNTIME}"]
 
     def start(flag: str) -> Completed:
-        script = f"{_REPORT}\necho {END}"
+        script = f"{_REPORT}\necho {_END}"
         words = (f"--env={flag}", "--rootfs", users_folder / "layer/merged", "sh", "-c", script)
-        return run_rootless(users_machine, users_folder, flags, *words)
+        return _run_rootless(users_machine, users_folder, flags, *words)
 
     assert start("OCI_GPU=none").stdout == ""
     decorated = start("OCI_GPU=all")
@@ -224,9 +374,9 @@ _WAYS = {
 @pytest.fixture(scope="module")
 def subordinates_base(base_root: Path) -> Iterator[Path]:
     """The base image's files as those of the user's first subordinate id."""
-    with open_folder() as folder:
+    with _open_folder() as folder:
         run(["cp", "--archive", base_root, folder / "root"])
-        run(["chown", "--recursive", f"{SUBORDINATE}:{SUBORDINATE}", folder / "root"])
+        run(["chown", "--recursive", f"{_SUBORDINATE}:{_SUBORDINATE}", folder / "root"])
         yield folder / "root"
 
 
@@ -239,8 +389,8 @@ def mapped_root(users_folder: Path, subordinates_base: Path, mapping: str) -> It
     """
     home = users_folder / "home"
     with overlaid(subordinates_base, home) as root:
-        os.chown(root, SUBORDINATE, SUBORDINATE)
-        os.chown(home, USER, USER)
+        os.chown(root, _SUBORDINATE, _SUBORDINATE)
+        os.chown(home, _USER, _USER)
         home.chmod(0o700 if mapping == "keep-id" else 0o755)
         yield root
 
@@ -264,7 +414,7 @@ def test_a_users_container_whose_ids_are_mapped(
     way: str,
 ) -> None:
     need_programs(low_level)
-    give_account(users_machine)
+    _give_account(users_machine)
     users_machine.hooks(_PRECREATE, _PRESTART)
     generate = ("oci-decorator", "cdi", "generate", "--vendor=gpu", "--output=/etc/cdi/gpu.json")
     run(users_machine.command(("mkdir", "--parents", "/etc/cdi")))
@@ -273,9 +423,9 @@ def test_a_users_container_whose_ids_are_mapped(
     cgroups = ("--cgroups=disabled",) if low_level == "crun" else ()
 
     def start(asked: Sequence[str]) -> Completed:
-        script = f"{_REPORT}\necho {END}"
+        script = f"{_REPORT}\necho {_END}"
         words = (*cgroups, *_MAPPINGS[mapping], *asked, "--rootfs", mapped_root, "sh", "-c", script)
-        return run_rootless(
+        return _run_rootless(
             users_machine, users_folder, [f"--runtime={low_level}", *options], *words
         )
 

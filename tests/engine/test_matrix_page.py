@@ -9,13 +9,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
+from kit.probe import find_program, need_programs
 from provision.build.output import SourceError
 from provision.files import templates_dir
 from provision.fleet import Cell, Column, Row
 from provision.fleet.results import MatrixReport, render_page, result_of
+
+# https://www.w3.org/TR/WCAG22/#contrast-minimum
+_LEAST_CONTRAST = 4.5
+_LIMIT_MS = 20_000
+
+
+def contrasts(page: Page, selector: str) -> list[tuple[str, float]]:
+    """The contrast of text and background of the page and of elements, with their states."""
+    found: list[tuple[str, float]] = page.evaluate(
+        """(selector) => {
+          const light = (text) => {
+            const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((n) => n / 255)
+              .map((n) => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const of = (element) => {
+            const style = getComputedStyle(element);
+            const both = [light(style.color), light(style.backgroundColor)].sort((a, b) => b - a);
+            return (both[0] + 0.05) / (both[1] + 0.05);
+          };
+          const elements = [...document.querySelectorAll(selector)];
+          const states = elements.map((one) => [one.dataset.state ?? "", of(one)]);
+          return [["page", of(document.body)], ...states];
+        }""",
+        selector,
+    )
+    return found
+
 
 ROWS = (Row("demo", "2.0", "open"), Row("demo", "1.2", "open"), Row("other", "7", "only"))
 COLUMNS = (
@@ -48,16 +76,35 @@ def _report() -> MatrixReport:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as browser:
+    need_programs("chromium")
+    expect.set_options(timeout=_LIMIT_MS)
+    with sync_playwright() as playwright:
+        # Its own sandbox does not work for root.
+        browser = playwright.chromium.launch(
+            executable_path=find_program("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
+        browser.close()
 
 
 @contextmanager
-def _opened(browser: Browser, folder: Path, **context: Any) -> Iterator[Page]:  # noqa: ANN401 - as in kit.browser
+def _opened(browser: Browser, folder: Path, **context: Any) -> Iterator[Page]:  # noqa: ANN401 - options of a browser's context
+    """Open the page; it may load nothing else, and nothing in it may fail."""
     file = folder / "matrix.html"
     file.write_text(render_page(_report(), templates_dir(), time=0))
-    with opened(browser, file, **context) as page:
-        yield page
+    tab = browser.new_context(**context)
+    page = tab.new_page()
+    page.set_default_timeout(_LIMIT_MS)
+    requested: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text))
+    page.goto(file.as_uri())
+    yield page
+    assert requested == [file.as_uri()]
+    assert complaints == []
+    tab.close()
 
 
 @pytest.fixture
@@ -186,7 +233,7 @@ def test_it_follows_the_systems_theme_until_the_button_says_otherwise(
         for _ in range(2):
             found = dict(contrasts(page, "#matrix td"))
             assert set(found) == {"page", "built", "failed", "not-supported", "not-built"}
-            assert min(found.values()) >= LEAST_CONTRAST, found
+            assert min(found.values()) >= _LEAST_CONTRAST, found
             button.click()
         assert background(page) == before
         button.click()

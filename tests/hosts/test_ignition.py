@@ -1,28 +1,109 @@
-"""First boots of machines without Python, set up by the real Ignition and by a unit of ours."""
+"""First boots of machines without Python, set up by the real Ignition and by a unit of ours.
+
+The machine is a Debian tree that is laid out as Fedora CoreOS's or Flatcar's is. What Ignition does
+in the initrd, it does here to the tree, which then boots for the first time.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
 
 from hosts.conftest import ENGINE, podman_files
-from kit.coreos import KERNEL, Layout, coreos_tree, ignite, validate
+from kit.bundles import overlaid
 from kit.engine import Engine
+from kit.engine_tree import EngineTree
 from kit.files import write
+from kit.hosts import OLD_KERNEL
+from kit.immutable import read_only_usr
 from kit.probe import need_programs
-from kit.process import wait_for
+from kit.process import run, wait_for
 from kit.product import Provision
 from kit.systemd import SHARED_NETWORK, SystemdContainer
 
 # The agent's image is made. tests/unit/export/test_sysext.py has the configurations.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
+
+Layout = Literal["fcos", "flatcar"]
+
+# Machines believe to run OLD_KERNEL. Its modules can't be loaded: containers may not.
+# Debian's package has the program only for its dracut module.
+_IGNITION = Path("/usr/lib/dracut/modules.d/30ignition/ignition")
+_BEGIN = read_only_usr("/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease")
+_THEN = """\
+systemctl enable kit-begin.service
+# It wants a console, and isn't there on those distros.
+systemctl mask systemd-firstboot.service
+# No machine-id: the next boot is the first.
+rm -f /etc/machine-id /var/lib/dbus/machine-id
+rm -r /opt
+if command -v python3; then exit 1; fi
+"""
+_FILES = {
+    # A first boot enables what presets say, and nothing else, as on those distros. Nothing is to
+    # touch this machine's network.
+    "etc/systemd/system-preset/00-kit.preset": """\
+disable systemd-network*
+disable systemd-resolved*
+disable systemd-timesyncd*
+disable getty@*
+""",
+    "etc/systemd/system-preset/99-kit.preset": "disable *\n",
+    "etc/systemd/system/kit-begin.service": _BEGIN,
+    "etc/kernel-release": f"{OLD_KERNEL}\n",
+    f"usr/lib/modules/{OLD_KERNEL}/modules.dep": "",
+    f"boot/vmlinuz-{OLD_KERNEL}": "",
+    # In a container, systemd gives units that it protects from the cgroups a /proc of their own.
+    "etc/systemd/system/provision-apply.service.d/kit.conf": "[Service]\nProtectControlGroups=no\n",
+    # Debian's Ignition asks it for the labels that files get.
+    "etc/selinux/config": "SELINUX=disabled\nSELINUXTYPE=targeted\n",
+}
+_TREE = EngineTree("coreos", "bookworm", files=tuple(_FILES.items()), then=_THEN)
+
+
+@contextmanager
+def _tree(layout: Layout, folder: Path) -> Iterator[Path]:
+    """A tree that has not booted yet; what is written to it goes into `folder`."""
+    with overlaid(_TREE.path(), folder) as tree:
+        if layout == "fcos":
+            (tree / "opt").symlink_to("var/opt")
+            (tree / "var/opt").mkdir(exist_ok=True)
+        else:
+            (tree / "opt").mkdir()
+        yield tree
+
+
+def _validate(config: Path) -> None:
+    """Have Ignition's own validator read a configuration: it may not warn either."""
+    assert run(["ignition-validate", config]).output.strip() == ""
+
+
+def _ignite(config: Path, tree: Path) -> None:
+    """Have Ignition set up a tree: what it does between the initrd's network and its end."""
+    with tempfile.TemporaryDirectory(prefix="provision-ignition-") as name:
+        folder = Path(name)
+        words = [
+            str(_IGNITION),
+            *("--platform=file", f"--root={tree}", "--log-to-stdout"),
+            *(f"--config-cache={folder}/config.json", f"--state-file={folder}/state"),
+            f"--neednet={folder}/neednet",
+        ]
+        # Labels are what it writes last, with a program that wants the distro's policy.
+        setfiles = write(folder / "bin/setfiles", "#!/bin/sh\nexec cat\n", 0o755)
+        path = f"{setfiles.parent}:{os.environ['PATH']}"
+        env = {"IGNITION_CONFIG_FILE": str(config), "PATH": path}
+        for stage in ("fetch", "files"):
+            run([*words, f"--stage={stage}"], env=env)
+
 
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
@@ -83,13 +164,13 @@ def _set_up(agent: str, layout: Layout, toml: str, folder: Path) -> Iterator[Pat
     settings.write_text(toml)
     words = ("--config", settings, "--image", agent, "--variant", layout, "--output", config)
     Provision()("export", "ignition", *words)
-    validate(config)
+    _validate(config)
     users = _users_own(config)
-    validate(users)
-    with coreos_tree(layout, folder) as tree:
+    _validate(users)
+    with _tree(layout, folder) as tree:
         for path, text in podman_files(agent).items():
             write(tree / path.lstrip("/"), text)
-        ignite(users, tree)
+        _ignite(users, tree)
         yield tree
 
 
@@ -172,7 +253,7 @@ def test_the_driver_is_in_the_store_and_it_is_said_why_it_is_not_loaded(coreos: 
     status = json.loads(coreos(_PROGRAM, "status", "--json"))
     (driver,) = status["drivers"]
     (slot,) = driver["kernels"]
-    assert (slot["release"], slot["state"]) == (KERNEL, "failed")
+    assert (slot["release"], slot["state"]) == (OLD_KERNEL, "failed")
     assert slot["digest"]
     assert slot["reason"] in coreos("journalctl", "--no-pager", "-u", "provision-apply")
     vendor = f"/etc/oci-decorator/oci-decorator.d/{_DRIVER}.json"

@@ -31,7 +31,6 @@ class AgentHost(HostFiles):
     def make(
         cls, root: Path, *, running: str, others: Sequence[str] = (), os_release: str = BOOKWORM
     ) -> AgentHost:
-        """Make the tree of a host that runs one kernel and has others installed."""
         host = cls(root)
         host.write("etc/os-release", os_release)
         (root / _KEYRING.parent).mkdir(parents=True)
@@ -43,7 +42,6 @@ class AgentHost(HostFiles):
         return host
 
     def remove_kernel(self, release: str) -> None:
-        """Remove a kernel, as its package does."""
         shutil.rmtree(self.root / "lib/modules" / release)
         (self.root / f"boot/vmlinuz-{release}").unlink()
 
@@ -53,7 +51,6 @@ class AgentHost(HostFiles):
         self.write("etc/provision/provision.toml", head + drivers)
 
     def store(self, driver: str) -> Path:
-        """A driver's part of the store."""
         return self.root / "var/lib/provision" / driver
 
     def entries(self, driver: str) -> list[str]:

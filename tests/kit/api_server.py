@@ -56,7 +56,6 @@ class ApiServer:
     host: str = "127.0.0.1"
 
     def __enter__(self) -> Self:
-        """Start it."""
         need_programs("go", "etcd", "openssl")
         program = kubernetes("kube-apiserver") / "kube-apiserver"
         self._folder = Path(tempfile.mkdtemp(prefix="provision-api-server-"))
@@ -91,7 +90,6 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End both."""
         self._stack.close()
 
     def request(
@@ -116,22 +114,14 @@ class ApiServer:
         )
 
     def create(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object in the collection at a path; as the server has it then.
-
-        Raises:
-            AssertionError: it was refused; with the server's message.
-        """
+        """Create an object in the collection at a path; as the server has it then."""
         answer = self.request("POST", path, document)
         assert answer.status_code == 201, answer.text
         found: dict[str, Any] = answer.json()
         return found
 
     def apply(self, document: Mapping[str, Any]) -> str:
-        """Create or change an object, as `kubectl apply --server-side` does; its path.
-
-        Raises:
-            AssertionError: it was refused; with the server's message.
-        """
+        """Create or change an object, as `kubectl apply --server-side` does; its path."""
         path = _path_of(document)
         answer = self.request("PATCH", path, document, fieldManager="kit", force="true")
         assert answer.ok, answer.text

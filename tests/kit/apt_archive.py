@@ -25,7 +25,6 @@ from kit.process import run
 class AptArchive:
     """An archive's folder, to be served over HTTP."""
 
-    # Where it lies.
     folder: Path
     # Signs its suites.
     key: Key = field(default_factory=key_of)
@@ -67,7 +66,6 @@ class AptArchive:
         self.sign(suite)
 
     def sign(self, suite: str) -> None:
-        """Sign the Release file as it is now."""
         root = self.folder / "dists" / suite
         signed = root / "InRelease"
         signed.write_text(self.key.sign((root / "Release").read_text()))

@@ -21,7 +21,6 @@ class Bundle:
 
     @property
     def config(self) -> Path:
-        """Its config.json."""
         return self.folder / "config.json"
 
     @property
@@ -30,7 +29,6 @@ class Bundle:
         return self.folder / "state"
 
     def spec(self) -> dict[str, Any]:
-        """What config.json says now."""
         document: dict[str, Any] = json.loads(self.config.read_text())
         return document
 

@@ -123,7 +123,6 @@ class _Network:
     """A network namespace with one wire to this machine, and addresses for pods behind it."""
 
     def __enter__(self) -> Self:
-        """Make it."""
         self.name = f"node{secrets.token_hex(4)}"
         net = f"10.{secrets.randbelow(56) + 200}.{secrets.randbelow(256)}"
         self.host, self.node, self.pods = f"{net}.1", f"{net}.2", f"{net}.128/25"
@@ -143,7 +142,6 @@ class _Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it; the wire ends with it."""
         run(("ip", "netns", "delete", self.name), check=False)
         run(("ip", "link", "delete", self.name), check=False)
 
@@ -158,11 +156,6 @@ class Cluster:
     """`with Cluster() as cluster:` starts all of it, and leaves nothing."""
 
     def __enter__(self) -> Self:
-        """Start it, and wait until the node is ready.
-
-        Raises:
-            RuntimeError: a part of it did not come up; the message has the end of its log.
-        """
         need(is_root() and can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
         need_programs("go", "ip", "sysctl", "debootstrap", "podman")
         self.folder = Path(tempfile.mkdtemp(prefix="provision-node-"))
@@ -191,7 +184,6 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all of it."""
         self._stack.close()
 
     # -- the cluster
@@ -203,11 +195,6 @@ class Cluster:
         return found
 
     def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until something holds.
-
-        Raises:
-            TimeoutError: it does not; with what the cluster says about it.
-        """
         wait_for(what, holds, within_s=_WITHIN_S, pause_s=0.5, said=self._said)
 
     def start_pod(self, pod: dict[str, Any]) -> str:
@@ -218,11 +205,7 @@ class Cluster:
         return path
 
     def run_pod(self, pod: dict[str, Any]) -> str:
-        """Run a pod to its end, and remove it; what it printed.
-
-        Raises:
-            AssertionError: it failed.
-        """
+        """Run a pod to its end, and remove it; what it printed."""
         path = self.start_pod(pod)
         self.wait_for(f"pod {path}", lambda: self.get(path)["status"]["phase"] in _ENDED)
         said = self.server.request("GET", f"{path}/log").text
@@ -237,7 +220,6 @@ class Cluster:
         self.server.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 
     def remove(self, path: str) -> None:
-        """Remove an object, and wait until it is gone."""
         self.server.request("DELETE", path)
         self.wait_for(f"the end of {path}", lambda: not self.get(path))
 
@@ -245,7 +227,6 @@ class Cluster:
 
     @property
     def root(self) -> Path:
-        """The node's files."""
         return Path(f"/proc/{self._node.pid}/root")
 
     @property
@@ -259,7 +240,6 @@ class Cluster:
         return self.folder / "kubelet/device-plugins"
 
     def run(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run a command on the node."""
         return run((*self._enter(), *words), check=check)
 
     def load(self, archive: Path) -> None:
@@ -287,7 +267,6 @@ class Cluster:
         return self._ctr("tasks", "exec", "--exec-id", process, container, *words).stdout
 
     def kill(self, path: str) -> None:
-        """Kill the process of the container of a running pod."""
         self._ctr("tasks", "kill", "--signal=SIGKILL", self.container(path)[0])
 
     def _start_containerd(self) -> None:

@@ -49,11 +49,6 @@ class Containerd:
     enter: Sequence[str | Path] = ()
 
     def __enter__(self) -> Self:
-        """Start it.
-
-        Raises:
-            RuntimeError: it did not come up; the message has the end of its log.
-        """
         self.folder = Path(tempfile.mkdtemp(prefix="provision-containerd-", dir=self.parent))
         self._stack = ExitStack()
         self._stack.callback(remove_tree, self.folder)
@@ -65,7 +60,6 @@ class Containerd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the containers, stop the daemon, remove the folder."""
         with suppress(AssertionError):
             for namespace in self("namespaces", "list", "--quiet").stdout.split():
                 for task in self.tasks(namespace):
@@ -74,11 +68,9 @@ class Containerd:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self.folder / "containerd.sock"
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run `ctr WORDS`."""
         return run([*self.enter, "ctr", "--address", self.socket, *words], check=check)
 
     def output(self, *words: str | Path) -> str:

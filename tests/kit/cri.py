@@ -45,17 +45,11 @@ class CriError(Exception):
 class Cri:
     """A pod whose containers a runtime of config.toml starts; at the end, everything is removed."""
 
-    # Containerd's.
     socket: Path
     # The runtime's name in config.toml, as a RuntimeClass has it.
     handler: str
 
     def __enter__(self) -> Self:
-        """Make the pod.
-
-        Raises:
-            CriError: containerd could not.
-        """
         messages, services = messages_and_services(*_INTERFACE)
         self._channel = grpc.insecure_channel(f"unix://{self.socket}")
         self._runtime = services.RuntimeServiceStub(self._channel)
@@ -70,7 +64,6 @@ class Cri:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the pod with its containers."""
         try:
             self._call("StopPodSandbox", pod_sandbox_id=self._pod)
             self._call("RemovePodSandbox", pod_sandbox_id=self._pod)
@@ -78,11 +71,7 @@ class Cri:
             self._channel.close()
 
     def start(self, name: str, image: str, *words: str, env: tuple[str, ...] = ()) -> str:
-        """Start a container in the pod; its id.
-
-        Raises:
-            CriError: it did not start.
-        """
+        """Start a container in the pod; its id."""
         variables = (variable.partition("=") for variable in env)
         config = {
             "metadata": {"name": name},

@@ -39,11 +39,7 @@ _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
 
 
 def mirror() -> str:
-    """The URL of the machine's Debian archive.
-
-    Raises:
-        RuntimeError: apt knows no Debian archive.
-    """
+    """The URL of the machine's Debian archive."""
     for label, release, uri in _indexes():
         if label == "Debian" or (not label and "-" not in release):
             return uri.rstrip("/")
@@ -77,9 +73,6 @@ def debian_tree(
     """Fill `folder`, which doesn't exist yet, with a minimal Debian and packages. Needs root.
 
     Of each release with a base image one tree is bootstrapped: the image's, as builds make it.
-
-    Raises:
-        CommandFailedError: one of the programs failed; its output is in the message.
     """
     if machine == "aarch64":
         run_foreign_programs()

@@ -8,12 +8,11 @@ hardware do.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kit.fileserver import served
-from kit.upstream import releases_of, write_recipe, write_tarball
+from kit.upstream import published
 
 _LAB = """\
 #include <linux/firmware.h>
@@ -106,20 +105,9 @@ to = "/lib/firmware/lab/lab.bin"
 """
 
 
-@contextmanager
 def lab_catalogue(
     folder: Path, *, host: str = "127.0.0.1", conflicts: Sequence[str] = ("dummy", "loop")
-) -> Iterator[Path]:
-    """A catalogue with the driver `lab` below `folder`; its source is served meanwhile.
-
-    Args:
-        folder: For its files.
-        host: This machine's loopback address, as the one that downloads has to name it.
-        conflicts: The kernel's own modules that have to make way for it.
-    """
-    tarball = write_tarball(folder / "files", "lab-1.0", _SOURCE)
+) -> AbstractContextManager[Path]:
+    """A catalogue with it below `folder`, for which modules of the kernel's own make way."""
     build = _BUILD.replace("@conflicts@", json.dumps(list(conflicts)))
-    with served(tarball.parent) as url:
-        releases = releases_of({"1.0": tarball}, url.replace("127.0.0.1", host))
-        write_recipe(folder / "drivers", "lab", releases, build)
-        yield folder / "drivers"
+    return published(folder, "lab", {"1.0": _SOURCE}, build, host)

@@ -61,11 +61,6 @@ class DockerInTree:
     layer: Path | None = None
 
     def __enter__(self) -> Self:
-        """Make the tree where the cache hasn't got it, and start Docker in it.
-
-        Raises:
-            RuntimeError: it did not come up; the message has the end of its log.
-        """
         tree = self.tree or DEBIAN_13.path()
         self.folder = Path(tempfile.mkdtemp(prefix="provision-docker-"))
         with ExitStack() as stack:
@@ -85,7 +80,6 @@ class DockerInTree:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the containers, stop the daemons, remove the folder."""
         with suppress(AssertionError):
             names = self("ps", "--all", "--quiet").stdout.split()
             if names:
@@ -93,7 +87,6 @@ class DockerInTree:
         self._stack.close()
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run its own docker client."""
         return self._enter(
             "docker", "--host", f"unix://{self.folder}/docker.sock", *words, check=check
         )
@@ -107,11 +100,7 @@ class DockerInTree:
         return ["nsenter", f"--target={self._dockerd.pid}", "--mount", "--root", "--wd=/", "--"]
 
     def reload(self) -> None:
-        """Have dockerd read daemon.json again, as `systemctl reload docker` does.
-
-        Raises:
-            TimeoutError: its log doesn't say that it did.
-        """
+        """Have dockerd read daemon.json again, as `systemctl reload docker` does."""
         said = "Reloaded configuration"
         before = self._log().count(said)
         os.kill(self._dockerd.pid, signal.SIGHUP)
@@ -122,7 +111,6 @@ class DockerInTree:
 
     @property
     def cdi_dir(self) -> Path:
-        """Its /etc/cdi, while it runs."""
         return Path(f"/proc/{self._dockerd.pid}/root/etc/cdi")
 
     @property

@@ -70,7 +70,6 @@ class ElHost:
 
     # The distro's image and mirror.
     site: Site
-    # The repositories besides.
     folder: Path
     # The kernel that a guest begins with.
     older: str

@@ -42,11 +42,6 @@ class Engine:
     port: int | None = None
 
     def __enter__(self) -> Self:
-        """Start the engine.
-
-        Raises:
-            RuntimeError: it did not come up; the message has the end of its log.
-        """
         # Short, and not below the cache: a socket's path may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="provision-engine-"))
         self._daemons = ExitStack()
@@ -58,7 +53,6 @@ class Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the containers, stop the daemons, remove the folders."""
         with suppress(AssertionError):
             self.remove_containers()
         self._daemons.close()
@@ -72,7 +66,6 @@ class Engine:
         return f"unix://{self.folder}/docker.sock"
 
     def docker(self, *words: str | Path, check: bool = True, timeout_s: float = 1800) -> Completed:
-        """Run the docker client against this engine."""
         argv = ["docker", "--host", self.host, *words]
         return run(argv, check=check, timeout_s=timeout_s)
 
@@ -85,7 +78,6 @@ class Engine:
         return set(self.docker("images", "--all", "--quiet", "--no-trunc").stdout.split())
 
     def containers(self) -> list[str]:
-        """The ids of all containers, running or not."""
         return self.docker("ps", "--all", "--quiet").stdout.split()
 
     @contextmanager
@@ -114,16 +106,11 @@ class Engine:
         return folder
 
     def wait_until_empty(self, seconds: float = 120) -> None:
-        """Wait until no container is left: the engine removes those that ended by itself.
-
-        Raises:
-            TimeoutError: some are left.
-        """
+        """Wait until no container is left: the engine removes those that ended by itself."""
         what, left = "the end of all containers", self.containers
         wait_for(what, lambda: not left(), within_s=seconds, pause_s=0.2, said=left)
 
     def remove_containers(self) -> None:
-        """Kill and remove every container of this engine."""
         names = self.containers()
         if names:
             self.docker("rm", "--force", *names)
@@ -136,9 +123,6 @@ class Engine:
         """End dockerd, politely or as a crash does, and start it again; containerd goes on.
 
         With `settings`, daemon.json says those from now on.
-
-        Raises:
-            RuntimeError: it did not come up again.
         """
         if crash:
             self._dockerd.kill()

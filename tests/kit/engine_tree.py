@@ -42,7 +42,6 @@ class EngineTree:
 
     # What the cache calls it.
     name: str
-    # The release of Debian.
     suite: str
     # What it has besides engines.
     packages: tuple[str, ...] = ()
@@ -52,11 +51,7 @@ class EngineTree:
     then: str = ""
 
     def path(self) -> Path:
-        """The tree, made where the cache has none.
-
-        Raises:
-            CommandFailedError: one of the programs failed; its output is in the message.
-        """
+        """The tree, made where the cache has none."""
         key = key_of(astuple(self), DEBIAN, Path(__file__))
         return cached(f"{self.name}-{key}", self._make)
 

@@ -14,7 +14,6 @@ TRIXIE = 'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n'
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o644) -> Path:
-    """Write a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     path.chmod(mode)
@@ -49,7 +48,6 @@ class HostFiles:
     root: Path
 
     def write(self, name: str, content: str | bytes = "") -> Path:
-        """Write a file."""
         return write(self.root / name, content)
 
     def add_kernel(self, release: str) -> None:

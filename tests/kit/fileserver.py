@@ -63,7 +63,6 @@ class Mirror:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve; yields the URL, without a slash at the end."""
         with serving(type("_Of", (_MirrorHandler,), {"mirror": self})) as url:
             self.url = url
             try:
@@ -87,13 +86,11 @@ class _MirrorHandler(_Files):
     mirror: ClassVar[Mirror]
 
     def send_head(self) -> BytesIO | BinaryIO | None:
-        """Look a file up in the folder that is served now."""
         self.mirror.asked.append(self.path)
         self.directory = str(self.mirror.folder)
         return super().send_head()
 
     def do_GET(self) -> None:
-        """Send a file, or its first bytes."""
         file = self.send_head()
         if file is None:
             return

@@ -32,7 +32,6 @@ class Commit:
 
     # The repository's name below the server's address.
     repository: str
-    # The commit.
     commit: str
     # Of `git archive --format=tar COMMIT`.
     sha256: str

@@ -85,11 +85,9 @@ class GpuHost:
 
     @property
     def root(self) -> Path:
-        """The folder that is its root."""
         return self.folder / "root"
 
     def make(self) -> GpuHost:
-        """Lay it out."""
         run(["tar", "-xJf", debian_root(), "-C", self.folder])
         for name, minor in _NODES.items():
             os.mknod(self.root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
@@ -154,5 +152,4 @@ class GpuHost:
 
     @property
     def out(self) -> Path:
-        """Its /out."""
         return self.root / "out"

@@ -76,11 +76,7 @@ _LIMIT = 40 << 20
 
 
 def make_kit(folder: Path) -> Path:
-    """Make the kit as `folder`, in place of an older one.
-
-    Raises:
-        RuntimeError: it is too large to be carried.
-    """
+    """Make the kit as `folder`, in place of an older one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, archive in _archives().items():

@@ -153,7 +153,6 @@ class HostTree(HostFiles):
 
     @property
     def folder(self) -> Path:
-        """That has both."""
         return self.root.parent
 
     @property
@@ -167,7 +166,6 @@ class HostTree(HostFiles):
 
     @classmethod
     def make(cls, folder: Path) -> Self:
-        """Make a host on which nothing is configured."""
         host = cls(folder / "root")
         host.write("etc/os-release", BOOKWORM)
         host.add_kernel(KERNEL)
@@ -218,7 +216,6 @@ class HostTree(HostFiles):
         write(self.folder / "refused" / module, text)
 
     def accept(self) -> None:
-        """Refuse nothing any more."""
         shutil.rmtree(self.folder / "refused", ignore_errors=True)
 
     def lack(self, module: str) -> None:
@@ -230,7 +227,6 @@ class HostTree(HostFiles):
         write(self.folder / "opened" / module, "")
 
     def loaded(self) -> set[str]:
-        """The loaded modules."""
         return {row.split()[0] for row in (self.root / "proc/modules").read_text().splitlines()}
 
     def calls(self) -> list[str]:
@@ -261,7 +257,6 @@ class HostTree(HostFiles):
         self.configure(f"{_SETTINGS}{more}\n[drivers.{DRIVER}]\n{named}")
 
     def configure(self, text: str) -> None:
-        """Write provision.toml."""
         self.write("etc/provision/provision.toml", text)
 
     def offer(

@@ -32,7 +32,6 @@ SMALL_DRIVER = "v4l2loopback"
 class Host:
     """A host of its own below a folder: store, vendor configs, and what the shim reads."""
 
-    # The folder.
     root: Path
     # The shim's config.toml, the same file for every host of the session.
     config: Path

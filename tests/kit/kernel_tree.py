@@ -59,7 +59,6 @@ class BuiltKernel:
 
     # As `uname -r` prints it.
     release: str
-    # What belongs to it.
     folder: Path
 
     @property

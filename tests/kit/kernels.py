@@ -30,9 +30,6 @@ def choose(pinned: Sequence[str], packaged: Iterable[str]) -> list[str]:
 
     The nearest has the same upstream version and flavour, and of these the nearest number of the
     ABI: Debian counts it up with each kernel.
-
-    Raises:
-        LookupError: nothing of a pin's kind is left.
     """
     left = set(packaged)
     taken = [release for release in pinned if release in left]

@@ -38,11 +38,7 @@ class Node:
 
 
 def kmm_node(module: dict[str, Any], kernel: str) -> Node:
-    """What a node with this kernel does with a Module.
-
-    Raises:
-        LookupError: no mapping is for the kernel.
-    """
+    """What a node with this kernel does with a Module."""
     container = module["spec"]["moduleLoader"]["container"]
     modprobe = container["modprobe"]
     root, name = modprobe["dirName"], modprobe["moduleName"]

@@ -65,7 +65,6 @@ def image_of(
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive of files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, data in files.items():
@@ -76,7 +75,6 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return all files below a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -38,8 +38,6 @@ def uuids(said: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaHost:
-    """The machine."""
-
     # What engines have to see of it.
     folder: Path
     # What lies on top of a Debian.

@@ -46,7 +46,6 @@ done"""
 
 
 def toolkit_programs() -> Path:
-    """A folder with the programs."""
     packages = [f"{_MODULE}/cmd/{name}" for name in _NAMES]
     return go_programs(_TOOLKIT, *packages, c="shared")
 

@@ -19,11 +19,9 @@ from kit.process import run
 class Key:
     """A key in a GnuPG folder of its own."""
 
-    # That folder.
     home: Path
     # The public half in OpenPGP's binary form, as apt and gpgv read it.
     keyring: Path
-    # The same as text.
     armoured: Path
 
     @classmethod
@@ -38,7 +36,6 @@ class Key:
         return made
 
     def gpg(self, *words: str | Path, stdin: str = "") -> str:
-        """Run gpg with this key, and return what it prints."""
         return run(["gpg", "--homedir", self.home, "--batch", *words], stdin=stdin).stdout
 
     def sign(self, text: str, *more: str) -> str:

@@ -44,7 +44,6 @@ def _here(script: str) -> str:
 class Sysroot:
     """What ostree calls a physical root: its `ostree` has the deployments."""
 
-    # Where it lies.
     folder: Path | str
     # Runs a script where that is, and returns what it prints.
     execute: Callable[[str], str]

@@ -60,9 +60,6 @@ def snippet(page: str, title: str, replace: Mapping[str, str] | None = None) -> 
 
     The installed program's paths become those of the build, and then the words of `replace` what
     they stand for: so tests run what users are asked to type.
-
-    Raises:
-        LookupError: the page has no such block, or doesn't have a word of `replace`.
     """
     _, _, after = (REPOSITORY / "docs" / page).read_text().partition(title)
     found = next((content for _, content in blocks(after)), None)

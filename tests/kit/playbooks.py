@@ -43,7 +43,6 @@ class Played:
 
     # Exit status of ansible-playbook.
     code: int
-    # All that it said.
     output: str
     # By host, how many tasks were ok, changed, failed, ….
     recap: Mapping[str, Mapping[str, int]]
@@ -92,9 +91,7 @@ class Reachable(Protocol):
 class Ansible:
     """A controller with an inventory."""
 
-    # Where it keeps its own things.
     folder: Path
-    # The hosts.
     machines: Sequence[Reachable]
     # What the inventory says of all of them.
     variables: Mapping[str, Any]
@@ -104,11 +101,7 @@ class Ansible:
     collections: Path = REPOSITORY / "ansible"
 
     def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:
-        """Run a playbook.
-
-        Raises:
-            CommandFailedError: it failed and `check` is set.
-        """
+        """Run a playbook."""
         done = run(self.words(playbook, *words, **variables), env=self.environment(), check=check)
         recap = {
             host: {name: int(n) for name, n in (part.split("=") for part in counts.split())}

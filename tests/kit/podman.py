@@ -61,7 +61,6 @@ class Podman:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        """Make the folder and the configuration."""
         self.folder = Path(tempfile.mkdtemp(prefix="provision-podman-"))
         environment = {"PATH": os.environ["PATH"], **self.environment}
         config = _CONFIG.format(
@@ -75,12 +74,10 @@ class Podman:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove containers and storage."""
         self("rm", "--all", "--force", check=False)
         remove_tree(self.folder)
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run a podman command."""
         return run([*self.command(), *words], env=self.variables(), check=check)
 
     def command(self) -> list[str]:
@@ -110,5 +107,4 @@ class Podman:
             yield f"unix://{socket}"
 
     def load(self, archive: Path) -> None:
-        """Load the images of a `docker save` archive."""
         self("load", "--quiet", "--input", archive)

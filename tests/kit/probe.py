@@ -41,11 +41,7 @@ def find_program(name: str) -> Path | None:
 
 
 def installed_program(name: str) -> Path:
-    """The same program, which has to be there.
-
-    Raises:
-        RuntimeError: it is not.
-    """
+    """The same program, which has to be there."""
     found = find_program(name)
     if found is None:
         raise RuntimeError(f"{name} is not installed; `make test-all` and `make demo` install it")
@@ -53,7 +49,6 @@ def installed_program(name: str) -> Path:
 
 
 def need_programs(*names: str) -> None:
-    """Go on when all of these programs are there."""
     for name in names:
         need(find_program(name), f"the program {name}", ".ci/setup nightly")
 

@@ -46,11 +46,7 @@ class CommandFailedError(AssertionError):
 def run_bytes(
     argv: Sequence[str | Path], *, stdin: bytes, env: Mapping[str, str] | None = None
 ) -> bytes:
-    """Run `argv` to its end with bytes on its standard input; returns its standard output.
-
-    Raises:
-        subprocess.TimeoutExpired: it ran past a minute and was killed.
-    """
+    """Run `argv` to its end with bytes on its standard input; returns its standard output."""
     done = subprocess.run(
         [str(word) for word in argv],
         input=stdin,
@@ -75,10 +71,6 @@ def run(
     """Run `argv` to its end; `env` is added to this process's environment.
 
     With `live` its standard error is ours (progress on a terminal) instead of captured.
-
-    Raises:
-        CommandFailedError: it failed and `check` is set.
-        subprocess.TimeoutExpired: it ran past `timeout_s` and was killed.
     """
     words = tuple(str(word) for word in argv)
     done = subprocess.run(
@@ -139,11 +131,7 @@ def wait_for(
     or_end_of: subprocess.Popen[bytes] | None = None,
     said: Callable[[], object] = str,
 ) -> _Found:
-    """Wait until `holds()` is true, or a process has ended; what `holds()` returned last.
-
-    Raises:
-        TimeoutError: neither came in time; the message has what `said` returns then.
-    """
+    """Wait until `holds()` is true, or a process has ended; what `holds()` returned last."""
     deadline = time.monotonic() + within_s
     while not (found := holds()) and (or_end_of is None or or_end_of.poll() is None):
         if time.monotonic() > deadline:
@@ -164,11 +152,6 @@ class Daemon:
         env: Mapping[str, str] | None = None,
         ready_within_s: float = 180,
     ) -> None:
-        """Start it and wait until it is ready.
-
-        Raises:
-            RuntimeError: it ended, or wasn't ready in time; the message has the end of its log.
-        """
         self.log = log
         self._argv, self._env = argv, env
         self._ready, self._within_s = ready, ready_within_s
@@ -188,12 +171,10 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -213,11 +194,9 @@ class Daemon:
         self._process.wait()
 
     def __enter__(self) -> Self:
-        """Return the running daemon."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
         self.stop()
 
 
@@ -225,9 +204,6 @@ def end_tree_of(word: str) -> None:
     """SIGKILL every process that has exactly this word on its command line, and its descendants.
 
     The word has to be unique, such as a path in a folder of our own. All have ended on return.
-
-    Raises:
-        TimeoutError: a process has not ended a minute after its SIGKILL.
     """
     found = [pid for pid in _processes() if word in _command_line(pid)]
     victims = [victim for pid in found for victim in (*_descendants(pid), pid)]

@@ -49,7 +49,6 @@ class Provision:
 
     # The engine; None: whatever the environment says.
     docker_host: str | None = None
-    # Further variables.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -72,7 +71,6 @@ class Provision:
         return run(argv, env=self.variables(), check=check, timeout_s=timeout_s)
 
     def build(self, *words: str | Path) -> Document:
-        """`provision build`."""
         return self.json("build", *words)
 
     def json(self, *words: str | Path, status: int = 0) -> Document:
@@ -129,7 +127,6 @@ def copy_source(folder: Path) -> Path:
 
 
 def make_wheel(folder: Path) -> Path:
-    """Make the wheel of this checkout in a fresh folder."""
     source = copy_source(folder / "source")
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source])
     (made,) = folder.glob("*.whl")
@@ -163,7 +160,6 @@ def base_archive(engine: Engine, distro: str, *, machine: str = "x86_64") -> Pat
 
 
 def load_base(engine: Engine) -> None:
-    """Have the base image of DISTRO in an engine."""
     archive = base_archive(engine, DISTRO)
     if IMAGE not in engine.images():
         engine.docker("load", "--quiet", "--input", archive)

@@ -53,7 +53,6 @@ class RegistryServer:
     def __init__(
         self, folder: Path, guarded: Guarded | None = None, *, host: str = "127.0.0.1"
     ) -> None:
-        """Start it at an address of this machine, with what the folder has."""
         self.folder = folder
         self.address = f"{host}:{free_port()}"
         tls = auth = ""
@@ -78,7 +77,6 @@ class RegistryServer:
         self._daemon.start()
 
     def close(self) -> None:
-        """End it."""
         self._daemon.stop()
 
     def sent(self, agent: str) -> Sent:

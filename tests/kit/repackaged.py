@@ -233,11 +233,7 @@ def download(
     components: str = "main",
     architecture: str = "amd64",
 ) -> list[Path]:
-    """Download `packages` of a Debian suite and all that they depend on, as on an empty machine.
-
-    Raises:
-        CommandFailedError: apt found no such package, or couldn't verify the archive.
-    """
+    """Download `packages` of a Debian suite and all that they depend on, as on an empty machine."""
     words = _apt(suite, folder / "apt", components, architecture)
     install = ["install", "--download-only", "--yes", "--no-install-recommends"]
     run(["apt-get", *words, "--quiet", *install, *packages])

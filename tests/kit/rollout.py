@@ -63,11 +63,8 @@ class _Artifact:
 class Figures:
     """What came of a rollout."""
 
-    # How many there were.
     hosts: int
-    # Artifacts that the builder made.
     builds: int = 0
-    # Runs of the agent.
     runs: int = 0
     # Hosts that took their artifact from the registry.
     pulled: int = 0
@@ -83,13 +80,10 @@ class Figures:
     idle: Sent | None = None
     # Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
     needed: int = 0
-    # What the registry sent.
     sent: Sent | None = None
     # The most hosts that pulled within one simulated minute.
     peak: int = 0
-    # How often the registry was started again while hosts ran.
     restarts: int = 0
-    # Of real time, of all runs of hosts.
     seconds: float = 0.0
     # Seconds of real time of each pull, sorted.
     each: list[float] = field(default_factory=list)
@@ -256,11 +250,9 @@ class _Running:
 
     # When it began, in simulated seconds.
     time: float
-    # Of the host.
     number: int
     # How often the registry had been started again by then.
     restarts: int
-    # Whether it was away.
     is_away: bool
 
 
@@ -268,11 +260,8 @@ class _Running:
 class _Play:
     """The runs of a rollout, in their simulated order, some at once."""
 
-    # Whose.
     rollout: Rollout
-    # Where hosts run.
     pool: ProcessPoolExecutor
-    # How many at once.
     workers: int
 
     def play(self) -> None:

@@ -48,7 +48,6 @@ class Repository:
 class RpmDistro:
     """A distro's stand-in."""
 
-    # As in os-release.
     id: str
     # VERSION_ID.
     version: str
@@ -68,7 +67,6 @@ class RpmDistro:
     vault: Repository
     # The file with the distro's public key in its image.
     key: str
-    # The text of the file.
     os_release: str
 
     @property

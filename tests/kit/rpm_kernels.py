@@ -51,11 +51,7 @@ class DebianHeaders:
 
 
 def unpack_headers(kernel: str, debs: Sequence[Path], folder: Path) -> DebianHeaders:
-    """Unpack those of `debs` that are `kernel`'s headers.
-
-    Raises:
-        LookupError: a package of them is not among `debs`.
-    """
+    """Unpack those of `debs` that are `kernel`'s headers."""
     starts = (f"linux-headers-{kernel}_", f"linux-headers-{_common(kernel)}", "linux-kbuild-")
     folder.mkdir(parents=True)
     for start in starts:

@@ -25,7 +25,6 @@ class Fleet:
 
     # Of the registry, with the prefix.
     address: str
-    # Where the keys are.
     folder: Path
     # What 'provision build --push --sign' printed.
     built: dict[str, Any]

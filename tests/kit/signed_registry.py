@@ -41,19 +41,15 @@ class SignedRegistry:
     address: str
     # A machine that trusts the key.
     root: Path
-    # Where the keys are.
     folder: Path
-    # Of the image.
     digest: str
 
     @property
     def key(self) -> Path:
-        """The private key."""
         return self.folder / "fleet.key"
 
     @property
     def public(self) -> Path:
-        """The public key."""
         return self.folder / "fleet.pub"
 
     def carry(self, output: Path) -> Path:

@@ -91,11 +91,6 @@ class SystemdContainer:
     boot_s: int = _BOOT_S
 
     def __enter__(self) -> Self:
-        """Boot it.
-
-        Raises:
-            TimeoutError: systemd did not come up in time.
-        """
         tree = self.tree or cached(
             f"systemd-{_SUITE}-{key_of(_PACKAGES, DEBIAN)}",
             lambda draft: debian_tree(_SUITE, draft, include=_PACKAGES),
@@ -125,11 +120,9 @@ class SystemdContainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Switch it off, and remove it."""
         self._stack.close()
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run a command in it."""
         return self._podman("exec", "machine", *words, check=check)
 
     @property

@@ -6,12 +6,10 @@ where they differ, as a GPU's user space does. The library lies in a folder that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kit.fileserver import served
-from kit.upstream import releases_of, write_recipe, write_tarball
+from kit.upstream import published
 
 DUO = "duo"
 DUO_FLAG = "OCI_DUO"
@@ -166,19 +164,16 @@ to = "/usr/bin/duo-check"
 """
 
 
-@contextmanager
 def duo_catalogue(
     folder: Path,
     *,
     host: str = "127.0.0.1",
     since: str | None = None,
     refused_by: str | None = None,
-) -> Iterator[Path]:
+) -> AbstractContextManager[Path]:
     """A catalogue below `folder` with every version of the driver, served meanwhile.
 
     Args:
-        folder: For its files.
-        host: This machine's loopback address, as the one that downloads has to name it.
         since: The first kernel that DUO_BROKEN doesn't build for, such as `6.12.117`; None: the
             newest of Debian 12.
         refused_by: The release of the kernel that doesn't take DUO_REFUSED; None: there is none.
@@ -188,11 +183,14 @@ def duo_catalogue(
         DUO_BROKEN: _call(since, None),
         **({DUO_REFUSED: _call(since, refused_by)} if refused_by else {}),
     }
-    tarballs = {version: _tarball(folder / "files", version, calls[version]) for version in calls}
-    with served(folder / "files") as url:
-        releases = releases_of(tarballs, url.replace("127.0.0.1", host))
-        write_recipe(folder / "drivers", DUO, releases, _BUILD)
-        yield folder / "drivers"
+    versions = {
+        version: {
+            name: text.replace("@version@", version)
+            for name, text in {**_SOURCE, "call.h": call}.items()
+        }
+        for version, call in calls.items()
+    }
+    return published(folder, DUO, versions, _BUILD, host)
 
 
 def repair_duo(catalogue: Path, *, since: str | None = None, refused_by: str | None = None) -> None:
@@ -214,9 +212,3 @@ def _call(since: str | None, refused_by: str | None) -> str:
     if refused_by:
         return _REFUSED.replace("@kernel@", refused_by)
     return _CALL_SINCE.replace("@since@", since.replace(".", ", ")) if since else _CALL
-
-
-def _tarball(folder: Path, version: str, call: str) -> Path:
-    files = {**_SOURCE, "call.h": call}
-    texts = {name: text.replace("@version@", version) for name, text in files.items()}
-    return write_tarball(folder, f"duo-{version}", texts)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from kit.fileserver import served
 
 # What all recipes begin with.
 _RECIPE = """\
@@ -95,6 +98,29 @@ def releases_of(tarballs: Mapping[str, Path], url: str) -> str:
         )
         for version, path in tarballs.items()
     )
+
+
+@contextmanager
+def published(
+    folder: Path,
+    name: str,
+    versions: Mapping[str, Mapping[str, str]],
+    build: str,
+    host: str = "127.0.0.1",
+) -> Iterator[Path]:
+    """A catalogue below `folder` with a driver, the texts of whose versions are served meanwhile.
+
+    `build` begins with the keys of its build; `host` is this machine's loopback address, as the one
+    that downloads has to name it.
+    """
+    tarballs = {
+        version: write_tarball(folder / "files", f"{name}-{version}", files)
+        for version, files in versions.items()
+    }
+    with served(folder / "files") as url:
+        releases = releases_of(tarballs, url.replace("127.0.0.1", host))
+        write_recipe(folder / "drivers", name, releases, build)
+        yield folder / "drivers"
 
 
 def write_recipe(

@@ -87,11 +87,7 @@ class World:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The world that words such as `debian:13,cgroup2,umask=077` describe.
-
-        Raises:
-            ValueError: they describe none.
-        """
+        """The world that words such as `debian:13,cgroup2,umask=077` describe."""
         distro, *kinds = text.split(",")
         if distro not in _SUITES:
             raise ValueError(f"there is no world '{distro}', but {', '.join(_SUITES)}")
@@ -106,11 +102,6 @@ class World:
         return cls(distro, cgroup2, umask, variables)
 
     def __enter__(self) -> Self:
-        """Make its tree, and clone this checkout in it.
-
-        Raises:
-            CommandFailedError: one of the programs failed; its output is in the message.
-        """
         _remove_forgotten()
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache_dir()))
         self._lock = os.open(draft, os.O_RDONLY)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +23,7 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import isolate
 
 from kit.files import BOOKWORM, write
-from kit.local_user import UID, as_user, attacking, public_folder
+from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
 from provision.build.image import BuildLog
@@ -38,11 +41,53 @@ from provision.run import find_program
 from provision.run import run as run_program
 from provision.trust import distrusted
 
+# Debian's nobody: it owns nothing.
+_UID = 65534
+_PYTHON = str(Path(sys.executable).resolve())
+# What an attack can't do this time, it tries again.
+_LOOP = """
+print("ready")
+while True:
+    try:
+        exec(code, {"os": os, "sys": sys})
+    except OSError:
+        pass
+"""
+_USER = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
+
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with public_folder() as folder:
+    """A folder of root's whose path every user may walk, unlike that of pytest's."""
+    need(is_root(), "root", "only root has other users")
+    need_programs("setpriv")
+    folder = Path(tempfile.mkdtemp(prefix="provision-users-"))
+    folder.chmod(0o755)
+    try:
         yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _as_user(code: str, *words: object) -> str:
+    """Run a Python program as the user; returns what it prints."""
+    return run([*_USER, _PYTHON, "-I", "-c", code, *map(str, words)]).stdout
+
+
+@contextmanager
+def _attacking(code: str, *words: object) -> Iterator[list[str]]:
+    """Run a Python program as the user, again and again until the block ends; what it printed."""
+    loop = f"import os, sys\ncode = compile(sys.argv.pop(1), 'attack', 'exec')\n{_LOOP}"
+    argv: list[str] = [*_USER, _PYTHON, "-I", "-u", "-c", loop, code, *map(str, words)]
+    printed: list[str] = []
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield printed
+        finally:
+            process.kill()
+            printed += process.stdout.read().splitlines()
 
 
 def _write_owned(archive: Path) -> None:
@@ -50,7 +95,7 @@ def _write_owned(archive: Path) -> None:
     with tarfile.open(archive, "w") as tar:
         for number in range(2000):
             entry = tarfile.TarInfo(f"tool/{number % 20}/{number}.c")
-            entry.uid = entry.gid = UID
+            entry.uid = entry.gid = _UID
             entry.mode, entry.size = 0o666, 3
             tar.addfile(entry, io.BytesIO(b"abc"))
 
@@ -65,7 +110,7 @@ def test_what_a_build_unpacks_belongs_to_root(place: Path) -> None:
 def test_a_scratch_folder_is_closed_to_others(place: Path) -> None:
     with scratch(place / "state", "export") as folder:
         (folder / "file").touch()
-        said = as_user("import os, sys; print(os.access(sys.argv[1], os.X_OK))", folder)
+        said = _as_user("import os, sys; print(os.access(sys.argv[1], os.X_OK))", folder)
     assert said == "False\n"
 
 
@@ -119,8 +164,8 @@ def test_what_root_writes_into_a_users_folder_changes_no_other_file(
     secret.write_text("of root")
     secret.chmod(0o600)
     (home / "theirs").mkdir()
-    os.chown(home / "theirs", UID, UID)
-    os.chown(home, UID, UID)
+    os.chown(home / "theirs", _UID, _UID)
+    os.chown(home, _UID, _UID)
     code = f"""
 def put(make):
     with contextlib.suppress(FileExistsError):
@@ -132,7 +177,7 @@ theirs, roots = sys.argv[1] + "/theirs", sys.argv[1] + "/roots"
 path, secret = theirs + "/file", roots + "/.file.secret"
 {attack}
 """
-    with attacking(code, home), _within(30):
+    with _attacking(code, home), _within(30):
         for _ in range(400):
             write(home / _FILE)
     assert secret.read_text() == "of root"
@@ -153,7 +198,7 @@ except PermissionError:
 else:
     print("held")
 """
-    assert as_user(hold, path) == "refused\n"
+    assert _as_user(hold, path) == "refused\n"
 
 
 def test_no_folder_that_root_makes_is_one_for_users_to_write_to(place: Path) -> None:
@@ -178,7 +223,7 @@ def test_an_output_is_not_written_where_another_users_link_leads(place: Path) ->
     (place / "tmp").mkdir()
     (place / "tmp").chmod(0o1777)
     link = place / "tmp/pin.json"
-    as_user("import os, sys; os.symlink(*sys.argv[1:])", place / "secret", link)
+    _as_user("import os, sys; os.symlink(*sys.argv[1:])", place / "secret", link)
     write_output(OUTPUT_FILE.convert(str(link), None, None), "a Pin")
     assert (place / "secret").read_text() == "of root"
     assert link.read_text() == "a Pin"
@@ -190,7 +235,7 @@ def test_a_builds_output_is_no_users_to_read_and_has_no_password(place: Path) ->
     path.touch(0o644)
     with BuildLog(path) as log:
         log.line("curl: http://me:hush@proxy.example:3128 refused")
-    said = as_user("import os, sys; print(os.access(sys.argv[1], os.R_OK))", path)
+    said = _as_user("import os, sys; print(os.access(sys.argv[1], os.R_OK))", path)
     assert said == "False\n"
     assert path.read_text() == "curl: http://me:***@proxy.example:3128 refused\n"
 
@@ -282,7 +327,7 @@ _ANY_USER, _ANY_GROUP = 0x02, 0x08
 
 def _listed(path: Path, tag: int) -> tuple[Path, int, int, int]:
     """Let a user or group write to a file by a list; its owner and mode are as root's own."""
-    rights = [(0x01, 6, -1), (tag, 6, UID), (0x04, 4, -1), (0x10, 6, -1), (0x20, 4, -1)]
+    rights = [(0x01, 6, -1), (tag, 6, _UID), (0x04, 4, -1), (0x10, 6, -1), (0x20, 4, -1)]
     entries = b"".join(struct.pack("<HHi", *entry) for entry in sorted(rights))
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + entries)
     return path, 0, 0, 0o664
@@ -290,12 +335,12 @@ def _listed(path: Path, tag: int) -> tuple[Path, int, int, int]:
 
 # How a user may change a file: owner and mode of what, with the file's path.
 _LOOSE: dict[str, Callable[[Path], tuple[Path, int, int, int]]] = {
-    "the file is a user's": lambda path: (path, UID, 0, 0o644),
+    "the file is a user's": lambda path: (path, _UID, 0, 0o644),
     "everyone may write to the file": lambda path: (path, 0, 0, 0o666),
-    "a group may write to the file": lambda path: (path, 0, UID, 0o664),
+    "a group may write to the file": lambda path: (path, 0, _UID, 0o664),
     "a list of access names a user": lambda path: _listed(path, _ANY_USER),
     "a list of access names a group": lambda path: _listed(path, _ANY_GROUP),
-    "the folder is a user's": lambda path: (path.parent, UID, 0, 0o755),
+    "the folder is a user's": lambda path: (path.parent, _UID, 0, 0o755),
     "everyone may write to a folder above": lambda path: (path.parents[1], 0, 0, 0o777),
 }
 
@@ -349,7 +394,7 @@ def test_a_pipe_in_a_users_folder_of_drivers_keeps_nobody_waiting(place: Path) -
 def test_a_link_in_a_users_folder_is_not_trusted_wherever_it_leads(place: Path) -> None:
     file = write(place / "roots/file", "")
     (place / "theirs").mkdir()
-    os.chown(place / "theirs", UID, UID)
+    os.chown(place / "theirs", _UID, _UID)
     (place / "theirs/link").symlink_to(file)
     found = distrusted(place / "theirs/link")
     assert found is not None

@@ -12,8 +12,6 @@ from kit.guest.recipe import WORLD_MAC
 from kit.guest.tree import VENV
 from kit.process import run
 
-__all__ = ["make_box"]
-
 # What is the box's own business. root's shell opens to the key; there is no sudo.
 _VAGRANTFILE = f"""\
 Vagrant.configure("2") do |config|

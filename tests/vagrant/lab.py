@@ -20,8 +20,6 @@ from kit.cache import REPOSITORY
 from kit.files import remove_tree
 from kit.process import Completed, Daemon, run
 
-__all__ = ["HOST", "Lab"]
-
 # What this machine's loopback interface is called in there.
 HOST = "10.0.2.2"
 _READY_WITHIN_S = 120

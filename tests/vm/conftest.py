@@ -5,6 +5,8 @@ Guests of EL have a mirror too, and two drivers of which one is broken for the n
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,49 @@ from kit.cache import cache_dir, shared_file
 from kit.demanding_driver import lab_catalogue
 from kit.el_kernels import ElHost, el_host
 from kit.engine import Engine
+from kit.files import write
 from kit.fileserver import served
 from kit.guest import DEBIAN_12, Guest, Recipe, guest_of
-from kit.guest.product import pack_product
+from kit.guest.tree import RUNTIME, VENV
 from kit.hosts import NEW_KERNEL, SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
+from kit.process import run
 from kit.product import DECORATOR
 from kit.released import EARLIER, earlier, make_debian_packages
 from kit.two_part_driver import DUO, DUO_CHECK, duo_catalogue
 from screencast import Recording
 from vm.managed import CONFLICT, LIST_OURS, METRICS, ManagedGuest, put_packages
 from vm.next_kernel import next_kernel_catalogue
+
+_PROGRAM = f"""\
+#!{VENV}/bin/python
+from provision.cli import main
+main()
+"""
+
+
+def _pack_product(recipe: Recipe, wheel: Path, folder: Path) -> Path:
+    """Pack the product as it lies in a guest of `recipe`, below its root; in a fresh folder."""
+    installed = folder / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    run([*pip, "--python-version", recipe.python, "--target", installed, wheel])
+    root = folder / "root"
+    packages = root / VENV[1:] / f"lib/python{recipe.python}/site-packages"
+    packages.mkdir(parents=True)
+    shutil.move(installed / "provision", packages)
+    shutil.move(installed / "share", root / VENV[1:])
+    if recipe.python == ".".join(map(str, sys.version_info[:2])):
+        # Compiling in emulation takes long, and only this Python can do it for the guest's.
+        mode = ["-q", "--invalidation-mode", "unchecked-hash"]
+        run([sys.executable, "-m", "compileall", *mode, packages])
+    write(root / "usr/local/bin/provision", _PROGRAM, 0o755)
+    (root / "usr/bin").mkdir()
+    shutil.copy2(DECORATOR, root / "usr/bin")
+    (root / RUNTIME[1:]).symlink_to(f"/usr/bin/{DECORATOR.name}")
+    archive = folder / "product.tar"
+    run(["tar", "--owner=0", "--group=0", "-C", root, "-cf", archive, "."])
+    return archive
+
 
 # What QEMU's user network calls this machine's loopback address:
 # https://www.qemu.org/docs/master/system/devices/net.html#using-the-user-mode-network-stack
@@ -70,7 +104,7 @@ def product(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         return shared_file(
             tmp_path_factory,
             f"product-{recipe.name}",
-            lambda folder: pack_product(recipe, wheel, folder),
+            lambda folder: _pack_product(recipe, wheel, folder),
         )
 
     return packed

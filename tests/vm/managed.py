@@ -18,24 +18,6 @@ from kit.released import compiled_modules
 from kit.two_part_driver import DUO
 from screencast import Recording
 
-__all__ = [
-    "APT",
-    "APT_WITHIN_S",
-    "CONFLICT",
-    "ENGINES",
-    "FLAG",
-    "LIST_OURS",
-    "METRICS",
-    "OPEN",
-    "OPEN_DEVICE",
-    "RUN",
-    "WITHIN_S",
-    "Applied",
-    "ManagedGuest",
-    "put_packages",
-    "slots_of",
-]
-
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 APT_WITHIN_S = 1500
 # What a build takes on a busy machine, with the emulated guest's part of it.

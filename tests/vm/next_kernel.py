@@ -15,18 +15,6 @@ from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from vm.managed import ManagedGuest
 
-__all__ = [
-    "COMPILER_SAYS",
-    "LOADED",
-    "WANTED",
-    "check_failure_is_said",
-    "check_only_needed_stays",
-    "check_rollback",
-    "check_way_back",
-    "heal",
-    "next_kernel_catalogue",
-]
-
 WANTED = {MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN}
 # What duo's program says of that version.
 LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"

@@ -11,8 +11,6 @@ from kit.process import run
 from kit.product import BUILD_NETWORK, Provision
 from provision.store.layout import Layout
 
-__all__ = ["Store"]
-
 # What an installation writes; the rest of the tree is the guest's own.
 _WRITTEN = (
     "var/lib/provision",
@@ -29,11 +27,13 @@ class Store:
     Args:
         provision: The command, with an engine.
         root: A new folder that stands for the guest's root.
+        settings: What its provision.toml has besides drivers.
     """
 
-    def __init__(self, provision: Provision, root: Path) -> None:
+    def __init__(self, provision: Provision, root: Path, settings: str = "") -> None:
         self.host = AgentHost.make(root, running=OLD_KERNEL)
         self._provision = provision
+        self._settings = settings
         self._named: list[str] = []
 
     @property
@@ -46,7 +46,8 @@ class Store:
         target = ("--kernel", OLD_KERNEL, "--distro", DISTRO, "--root", self.root)
         built = self._provision.json("build", driver, *target, *BUILD_NETWORK, *words)
         self._named.append(driver)
-        self.host.configure("".join(f"[drivers.{name}]\n" for name in self._named))
+        drivers = "".join(f"[drivers.{name}]\n" for name in self._named)
+        self.host.configure(self._settings + drivers)
         self._provision("install", built["image"], "--root", self.root)
         return Layout(self.root, driver).current.resolve()
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL
-from kit.upstream import releases_of, write_recipe, write_tarball
+from kit.upstream import published
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
 
@@ -71,11 +70,8 @@ manual_add_modules {CONFLICT} {NAMESAKE}
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("twin")
-    tarball = write_tarball(folder / "files", f"{TWIN}-1.0", _SOURCE)
-    with served(tarball.parent) as url:
-        releases = releases_of({"1.0": tarball}, url.replace("127.0.0.1", HOST))
-        write_recipe(folder / "drivers", TWIN, releases, _BUILD)
-        yield folder / "drivers"
+    with published(folder, TWIN, {"1.0": _SOURCE}, _BUILD, HOST) as drivers:
+        yield drivers
 
 
 @pytest.fixture(scope="module")

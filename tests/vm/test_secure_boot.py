@@ -52,14 +52,14 @@ def store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     need(_VARIABLES.exists(), str(_VARIABLES), ".ci/setup test")
     need_programs("sbsign")
     folder = tmp_path_factory.mktemp("secure-boot")
-    store = Store(Provision(engine.host), folder / "root")
-    store.host.write("etc/keys/key", _KEY.read_text())
-    store.host.write("etc/keys/certificate", _CERTIFICATE.read_text())
-    store.host.write("etc/keys/pin", f"{_PASSPHRASE}\n")
-    store.host.configure(
+    settings = (
         '[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/certificate"\n'
         'pin_file = "/etc/keys/pin"\n'
     )
+    store = Store(Provision(engine.host), folder / "root", settings)
+    store.host.write("etc/keys/key", _KEY.read_text())
+    store.host.write("etc/keys/certificate", _CERTIFICATE.read_text())
+    store.host.write("etc/keys/pin", f"{_PASSPHRASE}\n")
     store.install(SMALL_DRIVER)
     return store
 
@@ -188,7 +188,7 @@ def test_a_module_that_was_changed_is_explained(guest: Guest) -> None:
         "from provision.kmod.load import load\n"
         "entry = Path('/root/entry')\n"
         "try:\n"
-        "    load(entry, load_json(entry / 'driver/manifest.json', Manifest))\n"
+        "    load(entry, load_json(entry / 'driver/manifest.json', Manifest), root=Path('/'))\n"
         "except Exception as error:\n"
         "    print(error)\n"
     )

@@ -17,14 +17,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from kit.agent_host import AgentHost
-from kit.broken_driver import (
-    BROKEN,
-    alone,
-    broken_catalogue,
-    other_configuration,
-    other_symbol,
-    other_version,
-)
 from kit.cache import REPOSITORY
 from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL
@@ -32,13 +24,126 @@ from kit.probe import need_programs
 from kit.process import run, wait_for
 from kit.product import BUILD_NETWORK, Provision
 from kit.repackaged import download
+from kit.upstream import published
 from provision.build.workspace import load_settings
 from provision.kmod.guest import Initramfs, run_guest
 from provision.kmod.guest_packages import boot_files
+from provision.kmod.loader import remove_host_files
 from provision.manifest import Manifest
 from vm.stored import Store
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
+
+# A driver whose modules are no good; artifacts have one of them each.
+_BROKEN = "broken"
+_INITS = {
+    "good": 'printk("good\\n"); return 0;',
+    "einval": "return -EINVAL;",
+    "nodev": "return -ENODEV;",
+    "null": "*(volatile int *)NULL = 1; return 0;",
+    "loop": "for (;;) cpu_relax(); return 0;",
+    "stays": "return 0;",
+    "gives": "return 0;",
+    "takes": "broken_given(); return 0;",
+}
+# What the one offers to the other.
+_MORE = {
+    "gives": "void broken_given(void);\nvoid broken_given(void) { }\n"
+    "EXPORT_SYMBOL_GPL(broken_given);\n",
+    "takes": "void broken_given(void);\n",
+}
+_SOURCE = """\
+#include <linux/module.h>
+
+{more}static int __init {name}_init(void) {{ {init} }}
+module_init({name}_init);
+{exit}
+MODULE_LICENSE("GPL");
+"""
+_EXIT = """\
+static void __exit {name}_exit(void) {{ }}
+module_exit({name}_exit);
+"""
+_BUILD = """\
+command = ["make", "-j{jobs}", "KDIR={kernel_build}"]
+modules = @modules@
+
+[container]
+activation_flag = "OCI_BROKEN"
+driver_feature = ["broken"]
+[container.features.broken]
+devices = ["broken[0-9]*"]
+""".replace("@modules@", json.dumps([f"{_BROKEN}_{name}.ko" for name in _INITS]))
+# include/linux/module.h, struct modversion_info: a symbol's checksum, and its name in 56 bytes.
+_SYMBOL = b"_printk"
+_NAMES = 56
+
+
+def _sources() -> dict[str, str]:
+    files = {}
+    for name, init in _INITS.items():
+        module = f"{_BROKEN}_{name}"
+        # A module without an exit can't be unloaded.
+        end = "" if name == "stays" else _EXIT.format(name=module)
+        files[f"{module}.c"] = _SOURCE.format(
+            name=module, init=init, exit=end, more=_MORE.get(name, "")
+        )
+    objects = " ".join(f"{_BROKEN}_{name}.o" for name in _INITS)
+    make = f"obj-m := {objects}\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
+    return {**files, "Makefile": make}
+
+
+def _alone(
+    host: Host,
+    name: str,
+    folder: Path,
+    *,
+    change: Callable[[bytes], bytes] | None = None,
+    depends: tuple[str, ...] = (),
+) -> Path:
+    """An artifact in `folder` as if the driver had one module only, which verifies.
+
+    `change` makes another content of the module's; `depends` are modules that it says it needs.
+    """
+    shutil.copytree(host.entry, folder, symlinks=True)
+    remove_host_files(folder)
+    path = folder / "driver/manifest.json"
+    manifest = json.loads(path.read_text())
+    kept = next(one for one in manifest["modules"] if one["name"] == f"{_BROKEN}_{name}")
+    for module in manifest["modules"]:
+        if module is not kept:
+            (folder / module["path"]).unlink()
+    file = folder / kept["path"]
+    if change is not None:
+        content = change(file.read_bytes())
+        # The copy may be a link to the store's own.
+        file.unlink()
+        file.write_bytes(content)
+        file.chmod(0o644)
+        kept["sha256"] = hashlib.sha256(content).hexdigest()
+    kept["depends"] = list(depends)
+    manifest["modules"] = [kept]
+    path.write_text(json.dumps(manifest))
+    run(["depmod", "-b", folder, manifest["pin"]["kernel"]["release"]])
+    return folder
+
+
+def _other_symbol(content: bytes) -> bytes:
+    """A module that needs a symbol that no kernel has."""
+    assert content.count(_SYMBOL) > 1
+    return content.replace(_SYMBOL, b"_nobody")
+
+
+def _other_configuration(content: bytes) -> bytes:
+    """A module of a kernel that was configured otherwise, as its vermagic says."""
+    assert content.count(b" mod_unload ") == 1
+    return content.replace(b" mod_unload ", b" mod_unl_ad ")
+
+
+def _other_version(content: bytes) -> bytes:
+    """A module that was built with another version of a symbol."""
+    at = content.index(_SYMBOL.ljust(_NAMES, b"\0")) - 8
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 class Case(NamedTuple):
@@ -59,8 +164,8 @@ _CASES = {
     "it loads": Case("good", 0, "loaded", None, ""),
     "no device": Case("nodev", 0, "no-device", "ENODEV", ""),
     "its init refuses": Case("einval", 1, "refused", "EINVAL", ""),
-    "an undefined symbol": Case("good", 1, "refused", "ENOENT", "_nobody", other_symbol),
-    "another version of a symbol": Case("good", 1, "refused", "EINVAL", "_printk", other_version),
+    "an undefined symbol": Case("good", 1, "refused", "ENOENT", "_nobody", _other_symbol),
+    "another version of a symbol": Case("good", 1, "refused", "EINVAL", "_printk", _other_version),
     "unsigned, and signatures are enforced": Case(
         "good", 1, "refused", "EKEYREJECTED", "unsigned module", options="module.sig_enforce=1"
     ),
@@ -68,7 +173,7 @@ _CASES = {
         "good", 0, "loaded", None, "", depends=("no_such_module",)
     ),
     "a module that it needs is missing": Case(
-        "takes", 1, "refused", "ENOENT", f"{BROKEN}_gives", depends=(f"{BROKEN}_gives",)
+        "takes", 1, "refused", "ENOENT", f"{_BROKEN}_gives", depends=(f"{_BROKEN}_gives",)
     ),
     "NULL is dereferenced": Case("null", 1, "crashed", None, "NULL pointer dereference"),
     "it loops": Case("loop", 1, "crashed", None, "soft lockup"),
@@ -88,8 +193,8 @@ def host(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Host:
     need_programs("qemu-system-x86_64")
     folder = tmp_path_factory.mktemp("trials")
     store = Store(Provision(engine.host), folder / "root")
-    with broken_catalogue(folder) as catalogue:
-        entry = store.install(BROKEN, "--catalogue", catalogue)
+    with published(folder, _BROKEN, {"1.0": _sources()}, _BUILD) as catalogue:
+        entry = store.install(_BROKEN, "--catalogue", catalogue)
     name = f"linux-image-{OLD_KERNEL}"
     for package in download("bookworm", [name], folder / "packages", architecture="amd64"):
         if package.name.startswith(name):
@@ -122,7 +227,7 @@ def _artifact(host: Host, case: Case, folder: Path) -> Path:
     """An artifact of the case, for a host whose kernel was started as the case says."""
     (host.root / "proc").mkdir(exist_ok=True)
     (host.root / "proc/cmdline").write_text(f"quiet {case.options}\n")
-    return alone(host.entry, case.module, folder, change=case.change, depends=case.depends)
+    return _alone(host, case.module, folder, change=case.change, depends=case.depends)
 
 
 def _check(case: Case, status: int, document: dict[str, Any]) -> None:
@@ -206,7 +311,7 @@ def test_with_neither_qemu_nor_an_engine_nothing_is_tried(
 
 
 def test_what_it_needs_of_another_driver_comes_along(host: Host, tmp_path: Path) -> None:
-    other = alone(host.entry, "gives", tmp_path / "other")
+    other = _alone(host, "gives", tmp_path / "other")
     path = other / "driver/manifest.json"
     manifest = json.loads(path.read_text())
     manifest["pin"]["driver"]["name"] = "other"
@@ -216,32 +321,30 @@ def test_what_it_needs_of_another_driver_comes_along(host: Host, tmp_path: Path)
     (store / "kernels").mkdir(parents=True)
     other.rename(store / digest)
     (store / "kernels" / OLD_KERNEL).symlink_to(f"../{digest}")
-    needs = (f"{BROKEN}_gives",)
-    status, document = _trial(
-        host, alone(host.entry, "takes", tmp_path / "artifact", depends=needs)
-    )
+    needs = (f"{_BROKEN}_gives",)
+    status, document = _trial(host, _alone(host, "takes", tmp_path / "artifact", depends=needs))
     shutil.rmtree(store)
     assert status == 0, document
     (outcome,) = document["boot"]["outcomes"]
-    assert (outcome["module"], outcome["state"]) == (f"{BROKEN}_takes", "loaded")
+    assert (outcome["module"], outcome["state"]) == (f"{_BROKEN}_takes", "loaded")
 
 
 def test_what_can_not_be_unloaded_is_named(host: Host, tmp_path: Path) -> None:
-    status, document = _trial(host, alone(host.entry, "stays", tmp_path / "artifact"))
+    status, document = _trial(host, _alone(host, "stays", tmp_path / "artifact"))
     assert status == 0
     assert document["boot"]["outcomes"][0]["state"] == "loaded"
-    assert document["boot"]["stayed"] == [f"{BROKEN}_stays"]
+    assert document["boot"]["stayed"] == [f"{_BROKEN}_stays"]
 
 
 def test_a_kernel_that_can_not_be_had_is_not_tried(host: Host, tmp_path: Path) -> None:
-    artifact = alone(host.entry, "good", tmp_path / "artifact")
+    artifact = _alone(host, "good", tmp_path / "artifact")
     status, error = _trial(host, artifact, "--kernel", "6.1.0-1-amd64")
     assert status == 3
     assert "6.1.0-1-amd64" in error["message"]
 
 
 def test_a_module_of_another_configuration_needs_no_boot(host: Host, tmp_path: Path) -> None:
-    artifact = alone(host.entry, "good", tmp_path / "artifact", change=other_configuration)
+    artifact = _alone(host, "good", tmp_path / "artifact", change=_other_configuration)
     status, document = _trial(host, artifact)
     assert (status, "boot" in document) == (1, False)
     assert any("mod_unl_ad" in finding["message"] for finding in document["findings"]), document
@@ -249,7 +352,7 @@ def test_a_module_of_another_configuration_needs_no_boot(host: Host, tmp_path: P
 
 @pytest.mark.parametrize("mib", [20, 200])
 def test_firmware_of_a_card_comes_along(mib: int, host: Host, tmp_path: Path) -> None:
-    artifact = alone(host.entry, "good", tmp_path / "artifact")
+    artifact = _alone(host, "good", tmp_path / "artifact")
     name = "/usr/lib/firmware/broken/large.bin"
     file = artifact / f"driver{name}"
     file.parent.mkdir(parents=True)
@@ -284,14 +387,14 @@ def test_a_kernel_whose_console_is_silent_is_heard_all_the_same(host: Host) -> N
 
 
 def test_two_at_once_do_not_meet(host: Host, tmp_path: Path) -> None:
-    artifacts = [alone(host.entry, "good", tmp_path / name) for name in ("one", "two")]
+    artifacts = [_alone(host, "good", tmp_path / name) for name in ("one", "two")]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda artifact: _trial(host, artifact), artifacts))
     assert [status for status, _document in results] == [0, 0]
 
 
 def test_a_killed_trial_leaves_nothing(host: Host, tmp_path: Path) -> None:
-    artifact = alone(host.entry, "loop", tmp_path / "artifact")
+    artifact = _alone(host, "loop", tmp_path / "artifact")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     process = _started(host, artifact, _NO_ENGINE, TMPDIR=str(temporary))
@@ -312,14 +415,14 @@ def _qemu_of(parent: int) -> list[int]:
 
 def test_the_agent_says_before_the_reboot_what_does_not_load(engine: Engine, host: Host) -> None:
     agent = AgentHost(host.root)
-    agent.configure(f"[policy]\ntrial = true\n\n[drivers.{BROKEN}]\n")
+    agent.configure(f"[policy]\ntrial = true\n\n[drivers.{_BROKEN}]\n")
     # The kernel that runs is another one, which is not asked about.
     agent.boot("6.1.0-1-amd64")
     words = ("--root", host.root, "--catalogue", host.root.parent / "drivers")
-    links = host.root / f"var/lib/provision/{BROKEN}/kernels"
+    links = host.root / f"var/lib/provision/{_BROKEN}/kernels"
     (links / OLD_KERNEL).unlink()
     done = Provision(engine.host)("apply", "--kernel", OLD_KERNEL, *words, "--json", check=False)
-    slot = AgentHost.slot(json.loads(done.stdout)["status"], BROKEN, OLD_KERNEL)
+    slot = AgentHost.slot(json.loads(done.stdout)["status"], _BROKEN, OLD_KERNEL)
     assert (done.returncode, slot["state"]) == (1, "failed")
     assert slot["failure"]["reason"] == "does-not-load"
     assert not (links / OLD_KERNEL).exists()
@@ -328,7 +431,7 @@ def test_the_agent_says_before_the_reboot_what_does_not_load(engine: Engine, hos
 
 def test_what_its_kernel_refuses_is_not_pushed(engine: Engine, host: Host, tmp_path: Path) -> None:
     catalogue = host.root.parent / "drivers"
-    words = (BROKEN, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
+    words = (_BROKEN, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
     push = ("--push", f"oci:{tmp_path / 'images'}", *BUILD_NETWORK)
     status, error = Provision(engine.host).failure("build", *words, "--trial", *push)
     assert (status, error["reason"]) == (1, "does-not-load")

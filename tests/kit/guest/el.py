@@ -145,11 +145,7 @@ python3 -m venv --without-pip {VENV}
 
 
 def make_el_tree(recipe: ElRecipe, tree: Path, public_key: str) -> None:
-    """Fill `tree`, which doesn't exist yet, with a system that can boot the older kernel.
-
-    Raises:
-        CommandFailedError: dnf, kernel-install or pip failed.
-    """
+    """Fill `tree`, which doesn't exist yet, with a system that can boot the older kernel."""
     host = el_host()
     tree.mkdir()
     run(["tar", "-C", tree, "-xf", host.site.image])

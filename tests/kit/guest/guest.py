@@ -32,7 +32,6 @@ _WATCH_S = 0.2
 class Base:
     """What guests of one recipe share."""
 
-    # An entry of the cache.
     folder: Path
 
     @property
@@ -69,11 +68,6 @@ class Guest:
     _network: bool = field(default=True, init=False)
 
     def __enter__(self) -> Self:
-        """Start it and wait until its shell answers.
-
-        Raises:
-            RuntimeError: It did not come up; the message has the end of its console.
-        """
         # Short, and not below the cache: a socket's path may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="provision-guest-"))
         try:
@@ -85,18 +79,11 @@ class Guest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it and remove its disk."""
         self.close()
 
     def __call__(
         self, script: str, *, check: bool = True, timeout_s: float = 600, stdin: str | None = None
     ) -> Completed:
-        """Run a script as the guest's root.
-
-        Raises:
-            CommandFailedError: It failed and `check` is set.
-            NotReachableError: The guest went away.
-        """
         return self._open_shell().run(script, check=check, timeout_s=timeout_s, stdin=stdin)
 
     @property
@@ -112,7 +99,6 @@ class Guest:
 
     @property
     def machine(self) -> Qemu:
-        """The running machine."""
         if self._machine is None:
             raise RuntimeError("the guest has no power: start() it first")
         return self._machine
@@ -177,18 +163,15 @@ class Guest:
             watching.result()
 
     def variables(self) -> dict[str, object]:
-        """What an Ansible inventory says of it."""
         return ssh_variables(self.folder, self.base.key, self.machine.ssh_port())
 
     def boot_id(self) -> str:
-        """What tells one boot from another."""
         done = self("cat /proc/sys/kernel/random/boot_id", check=False)
         if done.returncode != 0:
             raise NotReachableError(done.output.strip())
         return done.stdout.strip()
 
     def kernel(self) -> str:
-        """The release of the running kernel."""
         return self("uname -r").stdout.strip()
 
     def install(self, product: Path) -> None:
@@ -210,7 +193,6 @@ class Guest:
         self._open_shell().copy(f"guest:{source}", target)
 
     def write(self, path: str, text: str) -> None:
-        """Write a file of the guest, and the folders above it."""
         self(f"mkdir -p \"$(dirname '{path}')\" && cat >'{path}'", stdin=text)
 
     def keep(self, folder: Path) -> str:
@@ -233,7 +215,6 @@ class Guest:
         subprocess.run(self._open_shell().interactive(), check=False)
 
     def close(self) -> None:
-        """End it, and remove its disk."""
         self.kill()
         remove_tree(self.folder)
 

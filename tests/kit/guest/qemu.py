@@ -82,11 +82,7 @@ class Monitor:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """Run a command; what it returns, in a form that is the command's own.
-
-        Raises:
-            RuntimeError: QEMU refused it.
-        """
+        """Run a command; what it returns, in a form that is the command's own."""
         request = {"execute": command, **({"arguments": arguments} if arguments else {})}
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         while line := self._lines.readline():
@@ -102,18 +98,13 @@ class Monitor:
         return str(self.execute("human-monitor-command", {"command-line": line}))
 
     def close(self) -> None:
-        """Give the socket back."""
         self._lines.close()
         self._socket.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Qemu:
-    """A running QEMU."""
-
-    # To be stopped with `stop`.
     process: Daemon
-    # Its monitor.
     monitor: Monitor
 
     @classmethod
@@ -136,9 +127,6 @@ class Qemu:
             port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
             efi: A folder that an arm64 machine starts from; None: an x86-64 one, from its disk.
-
-        Raises:
-            RuntimeError: QEMU did not start; the message has what it printed.
         """
         control = folder / "qmp"
         control.unlink(missing_ok=True)
@@ -208,11 +196,7 @@ class Qemu:
         wait_for("the guest to let go of a disk", is_removed, within_s=_ANSWER_WITHIN_S)
 
     def wait(self, within_s: float) -> None:
-        """Wait until the guest has switched itself off, or has reset.
-
-        Raises:
-            TimeoutError: It did not in time.
-        """
+        """Wait until the guest has switched itself off, or has reset."""
         wait_for("the guest's end", lambda: not self.process.alive, within_s=within_s)
 
     def stop(self) -> None:

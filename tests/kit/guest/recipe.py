@@ -55,7 +55,6 @@ class Recipe:
 
     # What its files in the cache are called.
     name: str
-    # Debian's.
     suite: str
     # The suite's Python, as `3.11`.
     python: str

@@ -39,11 +39,6 @@ class Shell:
     def open(
         cls, folder: Path, key: Path, port: int, *, within_s: float, alive: Callable[[], bool]
     ) -> Shell:
-        """Connect as soon as sshd answers.
-
-        Raises:
-            NotReachableError: It didn't in time, or the machine ended.
-        """
         deadline = time.monotonic() + within_s
         patience = _BANNER_S
         while not _has_banner(port, patience):
@@ -73,12 +68,6 @@ class Shell:
         return cls(master, common)
 
     def run(self, script: str, *, check: bool, timeout_s: float, stdin: str | None) -> Completed:
-        """Run a script with the guest's login shell.
-
-        Raises:
-            CommandFailedError: It failed and `check` is set.
-            NotReachableError: The connection broke.
-        """
         argv = ["ssh", *self.options, _USER, script]
         done = run(argv, check=False, timeout_s=timeout_s, stdin=stdin)
         if done.returncode == _SSH_FAILED and not self.master.alive:
@@ -97,7 +86,6 @@ class Shell:
         run(["scp", "-q", "-r", "-p", *self.options, *named])
 
     def close(self) -> None:
-        """End the connection."""
         self.master.stop()
 
 

@@ -101,11 +101,7 @@ _MASKED = (
 
 
 def make_tree(recipe: Recipe, tree: Path, public_key: str) -> None:
-    """Fill `tree`, which doesn't exist yet, with a system that can boot. Needs root and a mirror.
-
-    Raises:
-        CommandFailedError: apt or pip failed.
-    """
+    """Fill `tree`, which doesn't exist yet, with a system that can boot. Needs root."""
     debian_tree(recipe.suite, tree, machine=recipe.machine)
     for name, text in _FILES.items():
         _write(tree / name, text)

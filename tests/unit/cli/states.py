@@ -13,8 +13,6 @@ from provision.fleet import Cell, Column, Row
 from provision.fleet.results import matrix_folder, result_of, write_result
 from provision.manifest import PciMatch
 
-__all__ = ["EMPTIED", "STATES"]
-
 # Runs a command line on the host.
 Run = Callable[..., object]
 State = Callable[[HostTree, Run], object]

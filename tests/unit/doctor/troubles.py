@@ -11,8 +11,6 @@ from provision.config import catalogue_folders
 from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
 
-__all__ = ["CASES", "Break", "locked_down", "log", "podman_runtime", "selinux"]
-
 Break = Callable[[DoctorHost], object]
 _OS_RELEASE, _SETTINGS = "etc/os-release", "etc/provision/provision.toml"
 _REGISTRY = '[registry]\naddress = "registry.example:5000"\n'
