@@ -424,6 +424,8 @@ class Pin(Digested):
     # The kernel tree, if the headers are not packaged; the distro is then the kernel's, and the
     # tree names the one whose packages compile.
     tree: TreePin | None = None
+    # Addresses of packages, by sha256, for who builds it: no input, and in no JSON of the Pin.
+    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict, exclude=True, repr=False)
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

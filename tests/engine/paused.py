@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import provision.cli as entry
@@ -31,7 +30,7 @@ from provision.documents import load_json
 from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
-from provision.pin import PIN_LABEL
+from provision.pin import PIN_LABEL, Pin
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
@@ -135,21 +134,20 @@ def _make_up(folder: Path, version: str, release: str) -> Manifest:
     return make_artifact(folder, pin=make_pin(version=version, kernel=release), module=module)
 
 
-def _resolve(_settings: object, wanted: DriverRequest) -> Any:  # noqa: ANN401 - its Pin is all
+def _resolve(_settings: object, wanted: DriverRequest) -> Pin:
     """Stand in for ``resolve_pin``."""
     version = wanted.version or wanted.prefer or VERSIONS[-1]
-    return SimpleNamespace(pin=make_pin(version=version, kernel=wanted.kernel or KERNEL))
+    return make_pin(version=version, kernel=wanted.kernel or KERNEL)
 
 
 def _obtain(
     settings: Settings,
-    resolved: SimpleNamespace,
+    pin: Pin,
     *,
     replace: bool,
     **_more: object,
 ) -> Stored:
     """Stand in for ``obtain``: the store is the real one."""
-    pin = resolved.pin
     layout = Layout(settings.root, pin.driver.name)
     entry = layout.entry(pin.short_digest)
     made: list[Manifest] = []

@@ -23,7 +23,7 @@ from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, R
 from provision.agent.use import choose, link, refuse_unsuitable, reject
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
-from provision.build.resolve import Resolved, resolve_pin
+from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.recipe import Known, Recipe
 from provision.catalogue.suitability import advice, cards_of
@@ -185,7 +185,7 @@ class Prepare(NamedTuple):
     kernel: str
     artifact: KernelArtifact
     # What decides on all inputs of an artifact, and what puts it into the store.
-    resolve: Callable[[Settings, DriverRequest], Resolved] = resolve_pin
+    resolve: Callable[[Settings, DriverRequest], Pin] = resolve_pin
     obtain: Callable[..., Stored] = obtain
 
     @property
@@ -209,9 +209,8 @@ class Prepare(NamedTuple):
             pin = found.pin
             make = partial(store_pulled, self.settings, found, self._trust)
         else:
-            resolved = self.resolve(self.settings, self._request())
-            pin = resolved.pin
-            make = partial(self._build, resolved)
+            pin = self.resolve(self.settings, self._request())
+            make = partial(self._build, pin)
         if self._keeps(pin):
             update_state(self._layout, lambda state: state.changed(self.kernel, failure=None))
             version = self.artifact.version
@@ -261,7 +260,7 @@ class Prepare(NamedTuple):
             reasons = ["; ".join(notes) or "no registry has it"] if is_asked else []
             notes.clear()
             # Only what decides on all inputs shows that they are there.
-            pin = (found or self.resolve(self.settings, self._request())).pin
+            pin = found.pin if found else self.resolve(self.settings, self._request())
             if self._keeps(pin):
                 reason = "there is no newer one"
                 return Forecast(*place, "store", self.artifact.version, reason=reason)
@@ -369,22 +368,22 @@ class Prepare(NamedTuple):
                 reason="rejected",
             )
 
-    def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
+    def _build(self, pin: Pin, *, replace: bool) -> Stored:
         """Put the artifact into the store; solve again for packages that the mirror has removed."""
         try:
-            return self._obtain(resolved, replace=replace)
+            return self._obtain(pin, replace=replace)
         except PackageGoneError as gone:
-            if gone.sha256 not in {package.sha256 for package in resolved.pin.closure}:
+            if gone.sha256 not in {package.sha256 for package in pin.closure}:
                 # The driver's own source is gone.
                 raise
             report(Note(f"{gone.message} Solving the closure of packages again"))
-        resolved = self.resolve(self.settings, self._request(refresh=True))
-        self._refuse_rejected(resolved.pin)
-        return self._obtain(resolved, replace=replace)
+        pin = self.resolve(self.settings, self._request(refresh=True))
+        self._refuse_rejected(pin)
+        return self._obtain(pin, replace=replace)
 
-    def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
+    def _obtain(self, pin: Pin, *, replace: bool) -> Stored:
         settings = self.settings
-        making = partial(self.obtain, settings, resolved, replace=replace)
+        making = partial(self.obtain, settings, pin, replace=replace)
         try:
             return making()
         except EngineLostError as lost:

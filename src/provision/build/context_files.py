@@ -34,18 +34,9 @@ class _Index(Frozen):
     parts: dict[str, Sha256]
 
 
-def context_files(
-    store: PackageStore,
-    pin: Pin,
-    urls: Mapping[str, tuple[str, ...]],
-    context: RenderedContext,
-) -> dict[str, Path]:
-    """Return the files of a build context that are not rendered, fetching those that are missing.
-
-    Args:
-        urls: Addresses of the Pin's packages, by sha256.
-    """
-    fetched = _downloaded(store, pin, urls, context.downloads)
+def context_files(store: PackageStore, pin: Pin, context: RenderedContext) -> dict[str, Path]:
+    """Return the files of a context that are not rendered, fetching those that are missing."""
+    fetched = _downloaded(store, pin, context.downloads)
     for source in pin.sources:
         if context.parts and isinstance(source, RunfileSource):
             parts = ensure_parts(store, source)
@@ -78,12 +69,7 @@ def ensure_parts(store: PackageStore, source: RunfileSource) -> Mapping[str, Pat
         return {name: store.path(digest) for name, digest in kept.items()}
 
 
-def _downloaded(
-    store: PackageStore,
-    pin: Pin,
-    urls: Mapping[str, tuple[str, ...]],
-    files: Mapping[str, str],
-) -> dict[str, Path]:
+def _downloaded(store: PackageStore, pin: Pin, files: Mapping[str, str]) -> dict[str, Path]:
     """Return the files of a Pin, given the sha256 of each path; download what is missing."""
     sizes = {package.sha256: package.size for package in pin.closure}
     sources = {s.sha256: (s.address,) for s in pin.sources if s.address}
@@ -98,7 +84,7 @@ def _downloaded(
     report(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
     for path in missing:
         sha256 = files[path]
-        places = sources.get(sha256) or urls.get(sha256, ())
+        places = sources.get(sha256) or pin.urls.get(sha256, ())
         # The context names some files by their checksums; an address has a name for people.
         name = unquote((places[0] if places else path).rpartition("/")[2])
         fetched[path] = store.fetch(sha256, places, name=name, size=sizes.get(sha256))

@@ -33,7 +33,7 @@ from provision.build.output import (
     layers_of,
 )
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.resolve import Resolved, render_context
+from provision.build.resolve import render_context
 from provision.build.workspace import Settings
 from provision.engine.docker_api import (
     Engine,
@@ -286,9 +286,9 @@ def _platform(pin: Pin) -> str:
 
 
 def _ensure_toolchain(
-    settings: Settings, resolved: Resolved, context: RenderedContext, log: BuildLog, jobs: int
+    settings: Settings, pin: Pin, context: RenderedContext, log: BuildLog, jobs: int
 ) -> tuple[Image, list[StepRecord]]:
-    pin, engine, state = resolved.pin, settings.engine(), settings.state
+    engine, state = settings.engine(), settings.state
     digest = closure_key({"files": context.digest, "platform": _platform(pin)})
     waiting = "Another process is installing the same packages; waiting for it"
     with lock(state / "locks" / f"toolchain-{digest[:32]}", waiting=waiting):
@@ -299,7 +299,7 @@ def _ensure_toolchain(
         kernel = pin.kernel.release
         labels = f"LABEL {TOOLCHAIN_LABEL}={digest} {TOOLCHAIN_KERNEL_LABEL}={kernel}\n"
         dockerfile = context.files["Dockerfile"] + labels.encode()
-        downloads = context_files(PackageStore(state), pin, resolved.urls, context)
+        downloads = context_files(PackageStore(state), pin, context)
         files: dict[str, bytes | Path] = {**context.files, **downloads, "Dockerfile": dockerfile}
         stream = _build_on(base.id, settings, pin, files, log, jobs)
         image = new_image(engine, stream)
@@ -311,14 +311,14 @@ def _ensure_toolchain(
 
 def build(
     settings: Settings,
-    resolved: Resolved,
+    pin: Pin,
     context: RenderedContext,
     *,
     jobs: int = 1,
     rebuild: bool = False,
 ) -> Built:
     """Build the image of a Pin from its context, unless it exists."""
-    pin, engine, state = resolved.pin, settings.engine(), settings.state
+    engine, state = settings.engine(), settings.state
     waiting = f"Another process is building {pin.image}; waiting for it"
     with lock(state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
         if not rebuild and (image := find_built(engine, pin, state)):
@@ -327,11 +327,11 @@ def build(
             return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
         begun = time.monotonic()
         shared, own = context.split()
-        downloads = context_files(PackageStore(state), pin, resolved.urls, own)
+        downloads = context_files(PackageStore(state), pin, own)
         path = state / "logs" / f"{pin.driver.name}-{pin.short_digest}.log"
         in_use = lock(_use_lock(state, pin.kernel.release), shared=True)
         with BuildLog(path) as log, in_use:
-            toolchain, steps = _ensure_toolchain(settings, resolved, shared, log, jobs)
+            toolchain, steps = _ensure_toolchain(settings, pin, shared, log, jobs)
             files: dict[str, bytes | Path] = {**own.files, **downloads}
             stream = _build_on(toolchain.id, settings, pin, files, log, jobs)
         image = new_image(engine, stream)
@@ -385,15 +385,15 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 
 
 def build_image(
-    settings: Settings, resolved: Resolved, *, jobs: int | None = None, rebuild: bool = False
+    settings: Settings, pin: Pin, *, jobs: int | None = None, rebuild: bool = False
 ) -> Built:
     """Build the image of a Pin, unless it exists."""
-    context, engine = render_context(resolved), settings.engine()
-    replaced = find_built(engine, resolved.pin, settings.state) if rebuild else None
+    context, engine = render_context(settings, pin), settings.engine()
+    replaced = find_built(engine, pin, settings.state) if rebuild else None
     before = module_sums(_manifest_of(settings, replaced)) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
     jobs = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
-    built = build(settings, resolved, context, jobs=jobs, rebuild=rebuild)
+    built = build(settings, pin, context, jobs=jobs, rebuild=rebuild)
     image = engine.image(built.image_id)
     if image is None:
         return built

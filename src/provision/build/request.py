@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -94,10 +94,12 @@ def is_whole(name: str) -> bool:
     return re.fullmatch(r"[0-9]+(\.[0-9]+)+", name) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """The options that choose a build of a driver on a command line."""
+@dataclass(frozen=True, slots=True)
+class DriverRequest:
+    """A request for a driver, on a kernel of some host."""
 
+    driver: str
+    _: KW_ONLY
     kernel: str | None = None
     distro: str | None = None
     # The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for the newest
@@ -105,29 +107,12 @@ class RequestOptions:
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
-    # For the settings with which the request is made.
-    network: str | None = None
     # Whether to try a kernel on which the driver is known to fail, or that a policy refuses.
     force: bool = False
     # Whether to solve for packages again although the store has a closure.
     refresh: bool = False
-
-    def of(self, driver: str) -> DriverRequest:
-        """Return the request for a driver."""
-        return DriverRequest(driver, **asdict(self))
-
-    def given(self) -> list[str]:
-        """Return the options on the command line that choose a build."""
-        given = {name: value for name, value in asdict(self).items() if name != "network"}
-        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
-
-
-@dataclass(frozen=True, slots=True)
-class DriverRequest(RequestOptions):
-    """A request for a driver, on a kernel of some host."""
-
-    driver: str
-    prefer: str | None = field(default=None, kw_only=True)
+    # A version to stay with, as long as it is there and fits.
+    prefer: str | None = None
 
     @property
     def version_name(self) -> str | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
@@ -75,23 +74,12 @@ from provision.pin import (
     ImageDigest,
     KernelPin,
     Pin,
-    Sha256,
     TreePin,
-    Url,
 )
 from provision.sources.candidates import PinnedVersion
 
 
-class Resolved(NamedTuple):
-    """A Pin with everything that its build needs."""
-
-    pin: Pin
-    entry: Entry
-    # Addresses of the packages of the Pin, by sha256.
-    urls: Mapping[str, tuple[str, ...]] = {}
-
-
-def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
+def resolve_pin(settings: Settings, request: DriverRequest) -> Pin:
     """Decide every input of a build."""
     kernel = kernel_pin(request.kernel or own_kernel(settings), settings.architecture)
     request = replace(request, kernel=kernel.release)
@@ -132,8 +120,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
         else:
             base = session.base()
             closure = session.solve(kernel.release, version.needs, toolchain)
-    pin = make_pin(entry, flavour, version, kernel, distro, tree, base, closure)
-    return Resolved(pin, entry, {**(closure.urls if closure else {}), **version.urls})
+    return make_pin(entry, flavour, version, kernel, distro, tree, base, closure)
 
 
 def make_pin(
@@ -173,6 +160,7 @@ def make_pin(
         recipe=recipe_digest(recipe, variant),
         format=FORMAT,
         tree=tree,
+        urls={**(closure.urls if closure else {}), **version.urls},
     )
 
 
@@ -267,9 +255,9 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def render_context(resolved: Resolved) -> RenderedContext:
+def render_context(settings: Settings, pin: Pin) -> RenderedContext:
     """Render the build context of a Pin; the same Pin gives the same bytes."""
-    pin, entry = resolved.pin, resolved.entry
+    entry = settings.catalogue.entry(pin.driver.name)
     templates = load_templates(TREE if pin.tree else template_family(pin.distro.id))
     return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 
@@ -279,12 +267,11 @@ class PinFile(Pin):
 
     digest_of_pin: ImageDigest = Field(alias="digest")
     image_of_pin: str = Field(alias="image")
-    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
     # Of what 'resolve --json' prints.
     exit_code: int = 0
 
 
-def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
+def pin_document(pin: Pin) -> dict[str, Any]:
     """Return a Pin for ``json.dumps``: digest, image, every input, and addresses.
 
     Addresses with a password or a token are left out, because the file is for other machines.
@@ -292,7 +279,7 @@ def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) ->
     inputs: dict[str, Any] = json.loads(pin.canonical_json())
     public = {
         sha256: found
-        for sha256, known in (urls or {}).items()
+        for sha256, known in pin.urls.items()
         if (found := [url for url in known if _is_public(url)])
     }
     beside = {"urls": public} if public else {}
@@ -305,8 +292,8 @@ def _is_public(url: str) -> bool:
     return not (parts.username or parts.password or parts.query)
 
 
-def read_pin(settings: Settings, path: Path) -> Resolved:
-    """Return the Pin of a file with everything that its build needs here."""
+def read_pin(settings: Settings, path: Path) -> Pin:
+    """Return the Pin of a file, if the catalogue here has the recipe that it was made from."""
     file = load_json(path, PinFile)
     pin = Pin(**{name: getattr(file, name) for name in Pin.model_fields})
     if pin.digest != file.digest_of_pin:
@@ -332,4 +319,4 @@ def read_pin(settings: Settings, path: Path) -> Resolved:
             " was made from.",
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
-    return Resolved(pin, entry, file.urls)
+    return pin

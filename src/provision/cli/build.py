@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from provision.agent.use import refuse_reverted, refuse_unsuitable, use
 from provision.build.context_files import context_files
 from provision.build.image import build_image, find_built, image_pin
 from provision.build.package_store import PackageStore
-from provision.build.request import RequestOptions
-from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
+from provision.build.request import DriverRequest
+from provision.build.resolve import pin_document, read_pin, render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (
@@ -25,8 +26,9 @@ from provision.cli.job import (
     examined,
     job,
     key_options,
+    optional_request,
+    request_options,
     signed_lines,
-    target_options,
     trial_lines,
     trust_options,
 )
@@ -38,6 +40,7 @@ from provision.files import write_atomic, write_output
 from provision.kmod.load import why_unchecked
 from provision.kmod.trial import Trial, require_loading
 from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
+from provision.pin import Pin
 from provision.registry import check_push_name
 from provision.registry.find import TrustOverride, host_reference
 from provision.registry.publish import EngineImage, publish
@@ -60,9 +63,9 @@ _CACHED_S = 0.05
 @command("resolve")
 def resolve_command(
     *,
-    driver: str = argument("DRIVER"),
     arch: str | None = options.arch,
-    target: RequestOptions = target_options,
+    request: DriverRequest = request_options,
+    network: str | None = options.network,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root_or_new,
     output: Path | None = option(
@@ -72,10 +75,9 @@ def resolve_command(
     ),
 ) -> None:
     """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
-    with job(root, catalogues, arch=arch, network=target.network) as settings:
-        resolved = resolve_pin(settings, target.of(driver))
-    pin = resolved.pin
-    document = pin_document(pin, resolved.urls)
+    with job(root, catalogues, arch=arch, network=network) as settings:
+        pin = resolve_pin(settings, request)
+    document = pin_document(pin)
     if output is not None:
         write_output(output, json.dumps(document, indent=1) + "\n")
     emit(
@@ -131,14 +133,14 @@ def _closure(closure: Any) -> str | None:  # noqa: ANN401 - of a Pin
 @command("build")
 def build_command(
     *,
-    driver: str | None = argument("[DRIVER]"),
     pin_file: Path | None = option(
         "--pin FILE",
         "In place of DRIVER, build this Pin; 'provision resolve --output' writes the file.",
         type=options.FILE,
     ),
     arch: str | None = options.arch,
-    target: RequestOptions = target_options,
+    request: DriverRequest = optional_request,
+    network: str | None = options.network,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root_or_new,
     jobs: int | None = option(
@@ -165,8 +167,12 @@ def build_command(
     If an image of the same Pin exists, the command builds nothing. With --render, the same Pin
     gives the same bytes.
     """
-    given = [*target.given(), *(["--arch"] if arch else [])]
-    options.refuse((driver is None) == (pin_file is None), "Give either DRIVER or --pin FILE.")
+    given = [
+        f"--{name}"
+        for name, value in {**asdict(request), "arch": arch}.items()
+        if value and name != "driver"
+    ]
+    options.refuse((not request.driver) == (pin_file is None), "Give either DRIVER or --pin FILE.")
     options.refuse(
         pin_file and given,
         f"{', '.join(given)} can't be given with --pin: the file has these values.",
@@ -188,14 +194,10 @@ def build_command(
         f"'{render}' has other files.",
         "Name an empty folder, or a new one.",
     )
-    with job(root, catalogues, arch=arch, network=target.network) as settings:
-        if pin_file is not None:
-            resolved = read_pin(settings, pin_file)
-        else:
-            resolved = resolve_pin(settings, target.of(str(driver)))
-        pin = resolved.pin
+    with job(root, catalogues, arch=arch, network=network) as settings:
+        pin = read_pin(settings, pin_file) if pin_file else resolve_pin(settings, request)
         if render is not None:
-            _render(settings, resolved, render, dry_run=dry_run)
+            _render(settings, pin, render, dry_run=dry_run)
             return
         if dry_run:
             found = find_built(settings.engine(), pin, settings.state)
@@ -213,7 +215,7 @@ def build_command(
             return
         # Check the key before the build.
         signer = private.signer(settings) if signs else None
-        built = build_image(settings, resolved, jobs=jobs, rebuild=rebuild)
+        built = build_image(settings, pin, jobs=jobs, rebuild=rebuild)
         tried = _tried(settings, built.image) if trial else None
         image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
@@ -266,20 +268,19 @@ def _tried(settings: Settings, image: str) -> Trial:
         return require_loading(settings, folder, manifest, what=f"'{image}'")
 
 
-def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
-    context = render_context(resolved)
+def _render(settings: Settings, pin: Pin, folder: Path, *, dry_run: bool) -> None:
+    context = render_context(settings, pin)
     commits = [f"git/{commit.file_name}" for commit in context.commits]
     names = sorted([*context.files, *context.downloads, *context.parts, *commits])
     if not dry_run:
         context.write(folder)
-        store = PackageStore(settings.state)
-        files = context_files(store, resolved.pin, resolved.urls, context)
+        files = context_files(PackageStore(settings.state), pin, context)
         for name, path in files.items():
             write_atomic(folder / name, path.read_bytes())
     emit(
         {
-            "digest": resolved.pin.digest,
-            "image": resolved.pin.image,
+            "digest": pin.digest,
+            "image": pin.image,
             "output": folder,
             "files": names,
             "dry_run": dry_run,

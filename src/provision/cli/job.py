@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from provision.build.request import RequestOptions
+from provision.build.request import DriverRequest
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.options import option
@@ -43,24 +43,25 @@ def examined(settings: Settings, image: str, trust: TrustOverride) -> ArtifactIm
     return examine(settings, connect(settings, parse_reference(image)), {}, trust)
 
 
-# Options that select a build.
-target_options = options.group(
-    RequestOptions,
-    kernel=option("--kernel RELEASE", "Kernel, as 'uname -r' prints it.  [the running one]"),
-    distro=options.distro,
-    version=option(
+# Options that select a build of a driver.
+_request = {
+    "kernel": option("--kernel RELEASE", "Kernel, as 'uname -r' prints it.  [the running one]"),
+    "distro": options.distro,
+    "version": option(
         "--version VERSION",
         "Version of the driver, a branch (580), a kind of branch (production, lts,"
         " new-feature), auto or latest.  [auto]",
     ),
-    flavour=options.flavour,
-    base=option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
-    network=options.network,
-    force=option("--force", "Build although it is known to fail, or a policy refuses it."),
-    refresh=option(
+    "flavour": options.flavour,
+    "base": option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
+    "force": option("--force", "Build although it is known to fail, or a policy refuses it."),
+    "refresh": option(
         "--refresh", "Solve the closure of packages again, even if a solution is stored."
     ),
-)
+}
+request_options = options.group(DriverRequest, driver=options.argument("DRIVER"), **_request)
+# With a Pin in place of the driver, these are not given.
+optional_request = options.group(DriverRequest, driver=options.argument("[DRIVER]"), **_request)
 # Options that decide which images of a registry are accepted.
 trust_options = options.group(
     TrustOverride,

@@ -228,20 +228,20 @@ def _emit_cells(
             refused.append({**document, "message": one.refusal, "resolution": one.resolution})
             continue
         try:
-            resolved = resolve_cell(settings, one.cell)
+            pin = resolve_cell(settings, one.cell)
         except ProvisionError as error:
             if is_trouble(error.document()):
                 raise
             failed.append({**document, **error.document()})
             continue
-        known, pin = read_result(folder, one.cell), resolved.pin
+        known = read_result(folder, one.cell)
         holds = known is not None and known.holds_for(pin.digest)
         cells.append(
             {
                 **document,
                 "state": known.state if known and holds else NOT_BUILT,
                 "reference": str(registry.reference(one.cell)) if registry else None,
-                "pin": pin_document(pin, resolved.urls),
+                "pin": pin_document(pin),
             }
         )
     emit(

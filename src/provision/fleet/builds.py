@@ -31,7 +31,7 @@ from provision.build.image import (
     remove_toolchain,
 )
 from provision.build.request import DriverRequest
-from provision.build.resolve import Resolved, pin_document, resolve_pin
+from provision.build.resolve import pin_document, resolve_pin
 from provision.build.workspace import Settings
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import lock
@@ -128,11 +128,8 @@ def fleet_registry(settings: Settings, fleet: Fleet | None, signer: Signer | Non
     return FleetRegistry(settings, address, signer, is_signed=fleet is None or not fleet.unsigned)
 
 
-def resolve_cell(settings: Settings, cell: Cell) -> Resolved:
-    """Return the Pin of a cell, with what its build needs here.
-
-    What a recipe knows of it, the plan of the cells has decided about.
-    """
+def resolve_cell(settings: Settings, cell: Cell) -> Pin:
+    """Return the Pin of a cell; what a recipe knows of it, the plan of the cells has decided."""
     return resolve_pin(settings, DriverRequest(**cell.members(), force=True))
 
 
@@ -172,7 +169,7 @@ class RunOptions(NamedTuple):
     is_tried: bool = False
     # Where images are pushed; None: only the results of cells are kept.
     registry: FleetRegistry | None = None
-    resolve: Callable[[Settings, Cell], Resolved] = resolve_cell
+    resolve: Callable[[Settings, Cell], Pin] = resolve_cell
     build: Callable[[Sequence[str], bytes | None], Mapping[str, Any]] = run_build
 
 
@@ -260,16 +257,15 @@ class _Run:
             ensure_base_images(self._settings, [planned])
             self._based.add(cell.column.distro)
         try:
-            resolved = self._options.resolve(self._settings, cell)
+            pin = self._options.resolve(self._settings, cell)
         except ProvisionError as error:
             self._failed(cell, error.document(), None)
             return
-        pin = resolved.pin
         if known is not None and self._is_enough(known, pin):
             self._done(cell)
             return
         self._running[cell] = pin
-        words = self._words(cell, resolved)
+        words = self._words(cell, pin)
         # It ends with the process if it does not end by itself.
         Thread(target=copy_context().run, args=(self._build, cell, words), daemon=True).start()
 
@@ -280,10 +276,10 @@ class _Run:
         is_untried = self._options.is_tried and not known.is_tried
         return known.state != "built" or (self._options.registry is None and not is_untried)
 
-    def _words(self, cell: Cell, resolved: Resolved) -> list[str]:
-        options, pin = self._options, resolved.pin
+    def _words(self, cell: Cell, pin: Pin) -> list[str]:
+        options = self._options
         file = self._pins / f"{pin.short_digest}.json"
-        file.write_text(json.dumps(pin_document(pin, resolved.urls)))
+        file.write_text(json.dumps(pin_document(pin)))
         words = ["build", "--pin", str(file), "--json", *options.words]
         if options.is_tried:
             words.append("--trial")

@@ -40,7 +40,6 @@ from provision.build.request import (
     distro_of_kernel,
     own_kernel,
 )
-from provision.build.resolve import Resolved
 from provision.build.versions import cards_for, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
@@ -102,10 +101,9 @@ class Stored(NamedTuple):
     received: int = 0
 
 
-def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> Stored:
+def obtain(settings: Settings, pin: Pin, *, replace: bool = False) -> Stored:
     """Return the artifact of a Pin from the store; put it there if it is missing."""
     begun = time.monotonic()
-    pin = resolved.pin
     entry = Layout(settings.root, pin.driver.name).entry(pin.short_digest)
     is_there = entry.is_dir()
     if not replace and (stored := _usable(settings, pin)):
@@ -113,7 +111,7 @@ def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> 
     if not is_there and (trusted := _of_pin(settings, pin)):
         return store_pulled(settings, trusted, TrustOverride())
     # Names an existing image, and builds a missing one.
-    built = build_image(settings, resolved)
+    built = build_image(settings, pin)
     origin: Origin = "build" if built.built else "engine"
     if built.built:
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))

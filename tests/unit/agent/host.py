@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -131,8 +130,8 @@ class Host(HostTree):
         (path,) = self.layout.kernel_link(release).resolve().glob("lib/modules/*/demo.ko")
         return path
 
-    def resolve(self, _settings: object, wanted: DriverRequest) -> Any:  # noqa: ANN401 - see below
-        """Decide on a Pin, with nothing else that is resolved."""
+    def resolve(self, _settings: object, wanted: DriverRequest) -> Pin:
+        """Decide on a Pin."""
         self.wanted.append(wanted)
         release = wanted.kernel or ""
         for what in (release, wanted.driver):
@@ -145,15 +144,14 @@ class Host(HostTree):
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         if not wanted.refresh:
             pin = pin.model_copy(update={"closure": self.closure})
-        return SimpleNamespace(pin=pin)
+        return pin
 
-    def obtain(self, settings: object, resolved: object, **more: bool) -> Stored:
+    def obtain(self, settings: object, pin: Pin, **more: bool) -> Stored:
         """Build, as it was arranged."""
-        return (self.builds or self.build)(settings, resolved, **more)
+        return (self.builds or self.build)(settings, pin, **more)
 
-    def build(self, _settings: object, resolved: object, **more: bool) -> Stored:
+    def build(self, _settings: object, pin: Pin, **more: bool) -> Stored:
         """Put a made-up artifact into the store."""
-        pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
         layout = Layout(self.root, pin.driver.name)
         entry = layout.entry(pin.short_digest)
         del more

@@ -230,7 +230,7 @@ def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(twice
 
     def switched() -> None:
         host = twice
-        host.build(None, type("Resolved", (), {"pin": newer})())
+        host.build(None, newer)
         link_kernel(host.layout, KERNEL, newer.short_digest)
 
     _meanwhile(twice, switched)

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from kit.host_tree import DRIVER, NEXT
 from provision.build.output import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ClosurePackage
+from provision.pin import ClosurePackage, Pin
 from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import NEWEST, OLDER, Host
@@ -66,10 +65,10 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(host: Host, gon
         location="gcc-12.deb",
     )
 
-    def build(settings: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
-        if resolved.pin.closure:
+    def build(settings: object, pin: Pin, **more: bool) -> Stored:
+        if pin.closure:
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
-        return host.build(settings, resolved, **more)
+        return host.build(settings, pin, **more)
 
     host.closure = (package,)
     host.builds = build

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import pytest
 
@@ -25,9 +25,8 @@ from provision.build.image import (
 )
 from provision.build.output import BuildError
 from provision.build.package_store import PackageStore
-from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
-from provision.catalogue import Catalogue, Entry
+from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image, Message
 from provision.errors import InUseError, NotFoundError, ProvisionError
@@ -94,7 +93,7 @@ def make(engine: FakeEngine, tmp_path: Path) -> Build:
     for content in (b"gcc", b"source", b"another gcc"):
         store.add_bytes(content)
     return lambda pin=PIN, context=None, **options: build(
-        settings, Resolved(pin, cast("Entry", None)), context or _context(), **options
+        settings, pin, context or _context(), **options
     )
 
 

@@ -17,7 +17,7 @@ from provision.build.base_image import BaseRequest, base_request, ensure_distro_
 from provision.build.context_files import context_files
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
-from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
+from provision.build.resolve import pin_document, read_pin, render_context, resolve_pin
 from provision.build.trees import build_packages, compiler_beside
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
@@ -69,32 +69,32 @@ def settings(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Set
     return load_settings(root)
 
 
-def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
+def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Pin:
     wanted = DriverRequest("v4l2loopback", kernel=kernel, distro=distro)
     return resolve_pin(using(settings, AptEngine(_TEXTS)), wanted)
 
 
 def _pin(settings: Settings) -> Pin:
-    return _resolved(settings).pin
+    return _resolved(settings)
 
 
 def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, root: Path) -> None:
-    resolved = _resolved(settings)
-    tree = resolved.pin.tree
+    pin = _resolved(settings)
+    tree = pin.tree
     assert tree is not None
     assert tree.tree == _sha256(b"the source")
     assert tree.config == _sha256(_CONFIG.encode())
     assert tree.symvers == _sha256((root / "srv/Module.symvers").read_bytes())
     assert tree.toolchain == DistroPin(id="debian", version="12", codename="bookworm")
-    assert resolved.pin.distro == DistroPin(id="flatcar", version="3227.2.4", codename="flatcar")
-    assert resolved.pin.compiler is not None
-    assert resolved.pin.compiler.name == "gcc-12"
-    assert resolved.pin.headers == ()
-    assert {package.name for package in resolved.pin.packages} >= {"bc", "flex", "libelf-dev"}
-    downloads, store = render_context(resolved).downloads, PackageStore(settings.state)
+    assert pin.distro == DistroPin(id="flatcar", version="3227.2.4", codename="flatcar")
+    assert pin.compiler is not None
+    assert pin.compiler.name == "gcc-12"
+    assert pin.headers == ()
+    assert {package.name for package in pin.packages} >= {"bc", "flex", "libelf-dev"}
+    downloads, store = render_context(settings, pin).downloads, PackageStore(settings.state)
     assert store.path(downloads["kernel/tree.tar"]).read_bytes() == b"the source"
     assert store.path(downloads["kernel/config"]).read_bytes() == _CONFIG.encode()
-    files = render_context(resolved).files
+    files = render_context(settings, pin).files
     assert b"step.py prepare_tree /provision/kernel" in files["Dockerfile"]
     assert b'"cc": "gcc-12"' in files["kernel/tree.json"]
 
@@ -226,7 +226,7 @@ def test_debians_packages_are_no_source_in_a_developer_container(settings: Setti
 
 def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
     wanted = DriverRequest("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
-    return resolve_pin(using(settings, engine), wanted).pin
+    return resolve_pin(using(settings, engine), wanted)
 
 
 def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_container(
@@ -272,8 +272,8 @@ def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None
     by_option = resolve_pin(using(load_settings(root), engine), replace(wanted, base="mine:1"))
     path.write_text(f'{tree}[distros.debian]\nbase_images = {{ "12" = "mine:1" }}\n')
     by_setting = resolve_pin(using(load_settings(root), engine), wanted)
-    assert by_option.pin == by_setting.pin
-    assert by_setting.pin.base.image == "mine:1"
+    assert by_option == by_setting
+    assert by_setting.base.image == "mine:1"
 
 
 def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
@@ -294,23 +294,23 @@ def test_cos_is_found_by_its_build(root: Path) -> None:
 
 
 def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path: Path) -> None:
-    resolved = _resolved(settings)
+    pin = _resolved(settings)
     path = tmp_path / "pin.json"
-    path.write_text(json.dumps(pin_document(resolved.pin)))
+    path.write_text(json.dumps(pin_document(pin)))
     (root / "srv/linux-6.1.192.tar.xz").unlink()
     again = read_pin(settings, path)
-    assert again.pin == resolved.pin
-    assert render_context(again).files == render_context(resolved).files
-    shared, _own = render_context(again).split()
+    assert again == pin
+    assert render_context(settings, again).files == render_context(settings, pin).files
+    shared, _own = render_context(settings, again).split()
     store = PackageStore(settings.state)
     # The packages are made up.
     shared = shared._replace(downloads={"kernel/tree.tar": shared.downloads["kernel/tree.tar"]})
     tree = store.path(shared.downloads["kernel/tree.tar"])
-    assert context_files(store, again.pin, again.urls, shared) == {"kernel/tree.tar": tree}
+    assert context_files(store, again, shared) == {"kernel/tree.tar": tree}
     for damage in (partial(tree.write_bytes, b"another source"), tree.unlink):
         damage()
         with pytest.raises(NotFoundError) as caught:
-            context_files(store, again.pin, again.urls, shared)
+            context_files(store, again, shared)
         assert str(tree) in str(caught.value.resolution)
 
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from kit.memory_registry import ECDSA, MemoryRegistry, new_key, public_pem
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.image import TOOLCHAIN_KERNEL_LABEL, TOOLCHAIN_LABEL, record_built
 from provision.build.output import BuildError, SourceError, StepRecord
-from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, DriverConfig, TrustConfig
@@ -96,10 +94,10 @@ class Lab:
     driver: str = "demo"
     builds: list[list[str]] = field(default_factory=list)
 
-    def resolve(self, _settings: Settings, cell: Cell) -> Resolved:
+    def resolve(self, _settings: Settings, cell: Cell) -> Pin:
         if error := self.unresolved.get(cell.column.kernel):
             raise error
-        return cast("Resolved", SimpleNamespace(pin=self.pin(cell), urls={}))
+        return self.pin(cell)
 
     def pin(self, cell: Cell) -> Pin:
         return make_pin(driver=self.driver, version=cell.row.version, kernel=cell.column.kernel)

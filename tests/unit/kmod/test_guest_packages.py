@@ -70,7 +70,7 @@ def test_without_one_the_image_is_started(image: bytes) -> None:
 def test_a_kernel_that_is_not_installed_comes_from_its_packages(settings: Settings) -> None:
     engine = AptEngine(samples())
     host = using(settings, engine)
-    pin = resolve_pin(host, REQUEST).pin
+    pin = resolve_pin(host, REQUEST)
     engine.solved.clear()
     for _ in range(2):
         with boot_files(host, pin, KERNEL, ["videodev", "mc"]) as files:

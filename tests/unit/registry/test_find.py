@@ -19,7 +19,6 @@ from kit.memory_registry import (
 )
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.request import DriverRequest, VersionRequest
-from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.catalogue.fields import BranchFacts, Hardware, Upstream
@@ -383,11 +382,10 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
     copy_to_layout(registry, writable_layout(settings.root / "images/demo", Reference("", "demo")))
     host = configured(tmp_path, registry=RegistryConfig(folders=("/images",)))
-    resolved = cast("Resolved", SimpleNamespace(pin=pin))
 
     def no_engine() -> Engine:
         raise NotFoundError("no engine")
 
-    done = obtain(using(host, no_engine), resolved)
+    done = obtain(using(host, no_engine), pin)
     assert (done.origin, done.entry.name) == ("registry", pin.short_digest)
-    assert obtain(using(host, no_engine), resolved).origin == "store"
+    assert obtain(using(host, no_engine), pin).origin == "store"

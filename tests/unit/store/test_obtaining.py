@@ -11,12 +11,13 @@ import pytest
 from kit.artifact import MODULE, make_artifact, make_pin
 from kit.module_key import module_key
 from provision.build.image import DIGEST_LABEL, record_built
-from provision.build.resolve import Resolved, resolve_pin
+from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine, Image
 from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
+from provision.pin import Pin
 from provision.store.activate import activate_entry, deactivate
 from provision.store.entries import Admission, record_admission, unsigned_image
 from provision.store.layout import Layout
@@ -30,19 +31,19 @@ PIN = make_pin()
 
 
 @pytest.fixture
-def resolved(settings: Settings) -> Resolved:
+def pin(settings: Settings) -> Pin:
     return resolve_pin(using(settings, AptEngine(samples())), REQUEST)
 
 
 @pytest.fixture
-def engine(settings: Settings, resolved: Resolved, tmp_path: Path) -> FakeEngine:
+def engine(settings: Settings, pin: Pin, tmp_path: Path) -> FakeEngine:
     """An engine that has the image, which was built here."""
-    make_artifact(tmp_path / "content", pin=resolved.pin)
+    make_artifact(tmp_path / "content", pin=pin)
     engine = FakeEngine()
-    labels = {DIGEST_LABEL: resolved.pin.digest}
-    image = Image("sha256:1", (resolved.pin.image,), labels=labels)
+    labels = {DIGEST_LABEL: pin.digest}
+    image = Image("sha256:1", (pin.image,), labels=labels)
     engine.have(image, tmp_path / "content")
-    record_built(settings.state, image.id, resolved.pin.image)
+    record_built(settings.state, image.id, pin.image)
     return engine
 
 
@@ -50,44 +51,42 @@ def _no_engine() -> Engine:
     raise AssertionError("the engine was asked for")
 
 
-def test_an_image_that_is_there_is_taken(
-    settings: Settings, engine: FakeEngine, resolved: Resolved
-) -> None:
+def test_an_image_that_is_there_is_taken(settings: Settings, engine: FakeEngine, pin: Pin) -> None:
     begun = time.monotonic()
-    found = obtain(using(settings, engine), resolved)
+    found = obtain(using(settings, engine), pin)
     assert found.origin == "engine"
     assert found.seconds["total"] <= time.monotonic() - begun
     assert [call for call in engine.calls if not call.startswith("tag")] == []
     assert verify_artifact(found.entry).findings == ()
     # The store has it now.
-    assert obtain(using(settings, _no_engine), resolved).origin == "store"
+    assert obtain(using(settings, _no_engine), pin).origin == "store"
 
 
 def test_an_image_that_is_there_is_sought_in_no_registry(
-    settings: Settings, engine: FakeEngine, resolved: Resolved
+    settings: Settings, engine: FakeEngine, pin: Pin
 ) -> None:
     registry = RegistryConfig(address="registry.example/drivers")
     config = settings.config.model_copy(update={"registry": registry})
     assert config.asks_registries
-    assert obtain(using(replace(settings, config=config), engine), resolved).origin == "engine"
+    assert obtain(using(replace(settings, config=config), engine), pin).origin == "engine"
 
 
 @pytest.mark.parametrize(("insecure", "origin"), [(False, "engine"), (True, "store")])
 def test_what_came_unsigned_serves_where_that_is_allowed(
     settings: Settings,
     engine: FakeEngine,
-    resolved: Resolved,
+    pin: Pin,
     *,
     insecure: bool,
     origin: str,
 ) -> None:
     config = settings.config.model_copy(update={"trust": TrustConfig(insecure=insecure)})
     host = replace(settings, config=config)
-    entry = obtain(using(host, engine), resolved).entry
+    entry = obtain(using(host, engine), pin).entry
     record_admission(
         entry, Admission(image="registry.example/demo:1", repository="registry.example/demo")
     )
-    assert obtain(using(host, engine), resolved).origin == origin
+    assert obtain(using(host, engine), pin).origin == origin
     assert (unsigned_image(entry) is not None) is insecure
 
 
@@ -105,12 +104,12 @@ def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
-    settings: Settings, engine: FakeEngine, resolved: Resolved
+    settings: Settings, engine: FakeEngine, pin: Pin
 ) -> None:
-    entry = obtain(using(settings, engine), resolved).entry
+    entry = obtain(using(settings, engine), pin).entry
     signing = module_key(settings.root)
     host = replace(settings, config=settings.config.model_copy(update={"signing": signing}))
     assert not is_signed(entry / MODULE)
-    assert obtain(using(host, engine), resolved).origin == "engine"
+    assert obtain(using(host, engine), pin).origin == "engine"
     assert is_signed(entry / MODULE)
-    assert obtain(using(host, _no_engine), resolved).origin == "store"
+    assert obtain(using(host, _no_engine), pin).origin == "store"
