@@ -42,7 +42,7 @@ from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest, load_manifest
 from provision.pin import DriverPin, Pin
 from provision.progress import Event, Note, listening, report
-from provision.registry.find import ArtifactImage, SearchOptions, TrustOverride
+from provision.registry.find import ArtifactImage, TrustOverride
 from provision.sources.upstream import (
     Notice,
     ended_branch,
@@ -51,9 +51,10 @@ from provision.sources.upstream import (
     outdated_tables,
     today,
 )
+from provision.store.availability import look_for
 from provision.store.entries import linked_kernels, unlink_kernel
 from provision.store.layout import Layout, changing
-from provision.store.obtain import Stored, look_for, obtain, store_pulled
+from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
     NOT_TRIED,
     Failure,
@@ -283,8 +284,7 @@ class Prepare(NamedTuple):
         return Forecast(*place, "build", version, reason=why, known=known)
 
     def _look_for(self) -> ArtifactImage | None:
-        options = SearchOptions(self._trust)
-        return look_for(self.settings, self._request(), options)
+        return look_for(self.settings, self._request(), self._trust)
 
     def _request(self, *, refresh: bool = False) -> DriverRequest:
         setting, run = self._setting, self.run

@@ -45,11 +45,11 @@ from provision.registry import check_push_name
 from provision.registry.find import TrustOverride, host_reference
 from provision.registry.publish import EngineImage, publish
 from provision.store.activate import host_files
+from provision.store.availability import check_age
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
 from provision.store.obtain import (
     Stored,
-    check_age,
     store_image,
     store_pulled,
     unpacked_image,

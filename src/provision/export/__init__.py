@@ -22,11 +22,12 @@ from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest, load_manifest
 from provision.progress import Note, report
 from provision.registry import HostTag, Reference, escaped, parse_reference, read_tag
-from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
+from provision.registry.find import Connect, TrustOverride, connect, examine
 from provision.sources.candidates import newest_first
+from provision.store.availability import look_for
 from provision.store.entries import distrust, record_admission
 from provision.store.layout import Layout
-from provision.store.obtain import look_for, unpack_pulled, verify_and_sign
+from provision.store.obtain import unpack_pulled, verify_and_sign
 
 
 class ArtifactSource(NamedTuple):
@@ -91,11 +92,7 @@ class ArtifactSource(NamedTuple):
         kernel = request.kernel or ""
         trusted = None
         if self.settings.config.asks_registries:
-            trusted = look_for(
-                self.settings,
-                request,
-                SearchOptions(self.trust, connected=self.connected),
-            )
+            trusted = look_for(self.settings, request, self.trust, connected=self.connected)
         if trusted is not None:
             return unpack_pulled(self.settings, trusted, folder)
         entry = self._stored(request.driver, kernel)

@@ -441,18 +441,18 @@ class ArtifactQuery(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
-class SearchOptions(NamedTuple):
-    """Options of a search in registries."""
-
-    trust: TrustOverride
-    # Raises a ``ProvisionError`` for an image that the host may not install after all, such as an
-    # old one of a mirror that lags behind.
-    accept: Callable[[ArtifactImage], None] = lambda _: None
-    connected: Connect = connect
+# Raises a ``ProvisionError`` for an image that the host may not install after all, such as an old
+# one of a mirror that lags behind.
+Accept = Callable[[ArtifactImage], None]
 
 
 def find_in_registries(
-    settings: Settings, sought: ArtifactQuery, lookup: SearchOptions
+    settings: Settings,
+    sought: ArtifactQuery,
+    trust: TrustOverride,
+    *,
+    accept: Accept = lambda _: None,
+    connected: Connect = connect,
 ) -> ArtifactImage | None:
     """Return the image of a query from the first of a host's registries that has it.
 
@@ -464,7 +464,7 @@ def find_in_registries(
 
     def version(client: Repository, version: str) -> ArtifactImage:
         named = client.at(client.reference.with_tag(sought.tag(version).text))
-        found = examine(settings, named, sought.facts(), lookup.trust, driver=sought.driver)
+        found = examine(settings, named, sought.facts(), trust, driver=sought.driver)
         return found._replace(request=sought.version)
 
     def look(client: Repository) -> ArtifactImage:
@@ -486,7 +486,7 @@ def find_in_registries(
             resolution=f"Push it there: provision build {sought.driver} --push REGISTRY --sign",
         )
 
-    found = _first(settings, sought.driver, lookup, look)
+    found = _first(settings, sought.driver, look, trust, accept, connected)
     if found is None and settings.config.policy.build == "never":
         raise _missing(settings, sought, list(offered))
     return found
@@ -522,7 +522,12 @@ def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
 
 
 def find_pin_in_registries(
-    settings: Settings, pin: Pin, lookup: SearchOptions
+    settings: Settings,
+    pin: Pin,
+    trust: TrustOverride,
+    *,
+    accept: Accept = lambda _: None,
+    connected: Connect = connect,
 ) -> ArtifactImage | None:
     """Return the image of a Pin by the Pin's own tag."""
     signed_facts = facts_of(pin, 0)._asdict()
@@ -530,27 +535,29 @@ def find_pin_in_registries(
 
     def look(client: Repository) -> ArtifactImage:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-        found = examine(settings, named, signed_facts, lookup.trust, driver=pin.driver.name)
+        found = examine(settings, named, signed_facts, trust, driver=pin.driver.name)
         return found._replace(request=VersionRequest(pin.driver.version))
 
-    return _first(settings, pin.driver.name, lookup, look)
+    return _first(settings, pin.driver.name, look, trust, accept, connected)
 
 
 def _first(
     settings: Settings,
     driver: str,
-    lookup: SearchOptions,
     look: Callable[[Repository], ArtifactImage],
+    trust: TrustOverride,
+    accept: Accept,
+    connected: Connect,
 ) -> ArtifactImage | None:
-    places = _places(settings, driver, lookup.trust)
+    places = _places(settings, driver, trust)
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     for reference in places:
         address = reference.name.rpartition("/")[0]
         try:
-            connected = lookup.connected if reference.layout is None else connect
-            found = look(connected(settings, reference))
-            lookup.accept(found)
+            reach = connected if reference.layout is None else connect
+            found = look(reach(settings, reference))
+            accept(found)
         except NotFoundError as error:
             report(Note(f"{address} has no {driver}: {error.details or error.message}"))
             absent = None

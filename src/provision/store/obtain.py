@@ -1,8 +1,4 @@
-"""Finds the artifact that a host needs, and puts it into the store: from engine, registry or build.
-
-No artifact of a registry is older than one that this host has had, unless its admin says so. The
-serials of signed artifacts lie beside the entries and outlive them: they show that a registry
-serves an old artifact again.
+"""Puts an artifact into the store: from a registry, from the engine, or built for it.
 
 Signature, facts and Pin of a registry's image are verified before. Its layers are unpacked beside
 the store's entries; the draft is verified, signed and labelled, and then becomes an entry. Until a
@@ -15,14 +11,12 @@ from there instead of being pulled, and verified with the rest: entries never ch
 
 from __future__ import annotations
 
-import errno
-import json
-import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,41 +28,26 @@ from provision.build.image import (
     pin_label,
     require_built_here,
 )
-from provision.build.request import (
-    DriverRequest,
-    VersionRequest,
-    distro_of_kernel,
-    own_kernel,
-)
-from provision.build.versions import cards_for, follow
 from provision.build.workspace import Settings
-from provision.catalogue import Recipe
-from provision.catalogue.fields import CHANNELS, DEFAULT_VERSION
-from provision.catalogue.suitability import chosen_flavour, is_refused, require_kernel
 from provision.engine.docker_api import Image, disk_error, extract, find_image
 from provision.engine.tar_streams import Unpacker
-from provision.errors import NotFoundError, ProvisionError, UntrustedError
-from provision.files import scratch, write_atomic
-from provision.host.facts import selinux
-from provision.host.kernels import machine
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import scratch
 from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import is_signed_for_host, sign_modules
 from provision.kmod.verify import DamagedError, Report, stored_manifest, verify_artifact
 from provision.manifest import DriverFile, Manifest, load_manifest
-from provision.pin import DistroPin, Pin
+from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.find import (
     ArtifactImage,
-    ArtifactQuery,
-    SearchOptions,
     TrustOverride,
-    find_in_registries,
     find_pin_in_registries,
     host_reference,
     unpack_layers,
 )
 from provision.registry.publish import EngineImage, configured_signer, publish
-from provision.sources.upstream import known_branches, today
+from provision.store.availability import check_age, record_serial
 from provision.store.entries import (
     Admission,
     UnreadableAdmissionError,
@@ -76,6 +55,7 @@ from provision.store.entries import (
     distrust,
     drafted,
     entries,
+    label_entry,
     read_admission,
     record_admission,
 )
@@ -117,7 +97,7 @@ def obtain(settings: Settings, pin: Pin, *, replace: bool = False) -> Stored:
         _push(settings, EngineImage(settings.engine(), built.image_id, pin))
     # By id: another process may have given the name to another image.
     image = find_image(settings.engine(), built.image_id)
-    manifest = _add(settings, image, pin.image, pin)
+    manifest = add(settings, image, pin.image, pin)
     # The build's own total is a part of this one.
     seconds = {("build" if part == "total" else part): s for part, s in built.phases().items()}
     return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
@@ -194,7 +174,7 @@ def store_image(
     admission = _admission_here(settings, image, name)
     if not replace and (stored := _usable(settings, pin, admission)):
         return stored
-    return Stored(_add(settings, image, name, pin), entry, "engine", _total(begun))
+    return Stored(add(settings, image, name, pin), entry, "engine", _total(begun))
 
 
 def _admission_here(settings: Settings, image: Image, name: str) -> Admission | None:
@@ -203,7 +183,7 @@ def _admission_here(settings: Settings, image: Image, name: str) -> Admission | 
     return None if is_own else Admission(image=name, repository=ENGINE, once=True)
 
 
-def _add(settings: Settings, image: Image, name: str, pin: Pin) -> Manifest:
+def add(settings: Settings, image: Image, name: str, pin: Pin) -> Manifest:
     """Unpack, verify and sign an image of the engine, and make it an entry of the store.
 
     The host's key signs nothing that was not built here; such an image counts as unsigned.
@@ -231,8 +211,9 @@ def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
             return None
     except NotFoundError:
         report(Note("No engine answers; a registry may have what would be built"))
-    options = refusing_old(settings, SearchOptions(TrustOverride()))
-    return find_pin_in_registries(settings, pin, options)
+    trust = TrustOverride()
+    accept = partial(check_age, settings, trust=trust)
+    return find_pin_in_registries(settings, pin, trust, accept=accept)
 
 
 def _push(settings: Settings, image: EngineImage) -> None:
@@ -486,217 +467,3 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         # The file has too many links, or the file system has none.
         shutil.copy2(source, target)
-
-
-# xattr(7); the value ends with a NUL: setfilecon(3).
-_ATTRIBUTE = "security.selinux"
-_CONTEXT = "system_u:object_r:{}:s0\0"
-_READABLE = "container_ro_file_t"
-_PROGRAM = "container_file_t"
-_MODULES = "modules_object_t"
-# EINVAL: the policy has no such type, and so no containers that it confines.
-_CANNOT = {
-    errno.EINVAL: "the policy lacks the type",
-    errno.ENOTSUP: "the file system has no labels",
-}
-
-log = logging.getLogger(__name__)
-
-
-def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
-    """Label an entry of the store and its future folder, where the host has SELinux.
-
-    Labels decide what containers may use and what the kernel may load. A container's process
-    (``container_t``) reads files of the type ``container_ro_file_t`` and hardly any other files of
-    a host. Engines may mount such files into it, and follow links of that type. Under the reference
-    policy (Debian's), the first program of a container must have the type ``container_file_t``. The
-    types are those of container-selinux. Links that are made in the folder later get its label.
-    """
-    if selinux(layout.root) not in {"enforcing", "permissive"}:
-        return
-    programs = {entry / "driver" / f.path.lstrip("/") for f in manifest.files if f.kind == "binary"}
-    modules = (entry / "lib/modules", entry / "host/lib/modules")
-    unknown: set[str] = set()
-    for path in (layout.folder, entry, *entry.rglob("*")):
-        if path in programs:
-            kind = _PROGRAM
-        else:
-            kind = _MODULES if any(map(path.is_relative_to, modules)) else _READABLE
-        if kind in unknown:
-            continue
-        try:
-            context = _CONTEXT.format(kind).encode()
-            os.setxattr(path, _ATTRIBUTE, context, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in _CANNOT:
-                raise
-            log.warning("%s is not labelled %s: %s", path, kind, _CANNOT[error.errno])
-            unknown.add(kind)
-
-
-def look_for(
-    settings: Settings, request: DriverRequest, lookup: SearchOptions
-) -> ArtifactImage | None:
-    """Return the image of a registry that a host may install instead of building it.
-
-    Returns:
-        The image; None: the artifact has to be built.
-
-    Raises:
-        MissingArtifactError: No registry has it, and nothing is built here.
-        NotFoundError: The driver or kernel is unknown.
-        UntrustedError: The image of a registry lacks a trusted signature.
-    """
-    if settings.config.asks_registries or settings.config.policy.build == "never":
-        sought = artifact_query(settings, request)
-        found = find_in_registries(settings, sought, refusing_old(settings, lookup))
-        return found and _suitable_image(settings, sought, found)
-    return None
-
-
-def _suitable_image(
-    settings: Settings, sought: ArtifactQuery, found: ArtifactImage
-) -> ArtifactImage | None:
-    """Return an image that may serve the kernel; None: a build may find a better version."""
-    recipe, policy = settings.catalogue.entry(sought.driver).recipe, settings.config.policy
-    version = found.pin.driver.version
-    try:
-        require_kernel(recipe, version, sought.flavour, sought.kernel, policy.untried)
-    except NotFoundError as error:
-        if policy.build == "never":
-            raise
-        report(Note(f"{found.reference} is not taken: {error.message}"))
-        return None
-    return found
-
-
-def refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
-    """Return options with which an image that is older than what the host had is refused."""
-    return lookup._replace(accept=lambda trusted: check_age(settings, trusted, lookup.trust))
-
-
-def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
-    """Return the query to registries and the store for a request of a host."""
-    facts = settings.facts
-    kernel = request.kernel or own_kernel(settings)
-    recipe = settings.catalogue.entry(request.driver).recipe
-    distro = None
-    try:
-        distro = distro_of_kernel(settings, kernel, request.distro)
-        name = distro.name
-    except NotFoundError:
-        # Nothing can be built for this distro here, but others may have built for it.
-        name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
-    cards = cards_for(settings, request)
-    flavour = chosen_flavour(recipe, request.flavour, request.version, cards)
-
-    def may_serve(version: str) -> bool:
-        found = recipe.standing(version=version, flavour=flavour, kernel_release=kernel)
-        return not is_refused(found.known, settings.config.policy.untried)
-
-    return ArtifactQuery(
-        driver=request.driver,
-        version=_version_request(settings, recipe, request, distro)._replace(cards=cards),
-        flavour=flavour,
-        kernel=kernel,
-        distro=name,
-        architecture=machine(settings.root),
-        may_serve=may_serve,
-    )
-
-
-def _version_request(
-    settings: Settings, recipe: Recipe, request: DriverRequest, distro: DistroPin | None
-) -> VersionRequest:
-    """Return the request for a version, with the branches of the requested kind (``lts``).
-
-    A host that never builds asks no vendor, and takes the branches of the recipe. One that the
-    recipe does not know was begun later: what its admin has published of it is better than a branch
-    that has ended.
-    """
-    name = request.version_name
-    if name is None or name not in CHANNELS:
-        return request.version_request(None)
-    if distro is not None and settings.config.policy.build != "never":
-        return follow(settings, request, distro)
-    branches = known_branches(recipe.upstream, ())
-    ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
-    asked = request.version_request(branches.followed(name, today()), ended)
-    is_open = name == DEFAULT_VERSION and asked.branches is not None
-    return asked._replace(known=frozenset(one.name for one in branches.all)) if is_open else asked
-
-
-_LONGEST = 1 << 20
-
-
-def check_age(settings: Settings, trusted: ArtifactImage, trust: TrustOverride) -> None:
-    """Check that no artifact for the same request and kernel was signed later."""
-    facts = trusted.facts
-    if facts is None or trust.allow_downgrade:
-        return
-    newest = max(_serials_so_far(Layout(settings.root, facts.driver), trusted).values(), default=0)
-    if facts.serial < newest:
-        is_named = trusted.request.name == facts.version
-        names = "" if is_named else f' name it in provision.toml (version = "{facts.version}"), or'
-        raise UntrustedError(
-            f"'{trusted.reference}' is refused: it was signed before the artifact of"
-            f" {facts.driver} for {facts.kernel} that this host has had"
-            f" ({_day(facts.serial)}, and {_day(newest)}).",
-            resolution="If you did not go back on purpose, the registry serves old images: look"
-            f" into it. To go back on purpose:{names} the same command with --allow-downgrade.",
-        )
-
-
-def record_serial(layout: Layout, trusted: ArtifactImage) -> None:
-    """Record that a host has an artifact now; the caller holds the driver's lock."""
-    if trusted.facts is None:
-        return
-    serial = trusted.facts.serial
-    # There are newer ones only if the caller allowed it, and going back again needs no trust.
-    newer = {name for name, one in _serials_so_far(layout, trusted).items() if one > serial}
-    serials = known_serials(layout)
-    noted = {name: one for name, one in serials.items() if name not in newer}
-    noted[f"{_target(trusted)}{trusted.facts.version}"] = serial
-    if noted != serials:
-        write_atomic(layout.serials, f"{json.dumps(noted, indent=2, sort_keys=True)}\n")
-
-
-def known_serials(layout: Layout) -> dict[str, int]:
-    """Return the serials of what registries served to this host, by name."""
-    try:
-        with layout.serials.open("rb") as stream:
-            found = json.loads(stream.read(_LONGEST))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(type(serial) is int for serial in found.values()):
-        raise ProvisionError(
-            f"'{layout.serials}' can't be read, which says how new the artifacts were that came"
-            " from a registry.",
-            resolution="To forget it, and take the next signed artifact however old it is:"
-            f" mv {layout.serials} {layout.serials}.unreadable",
-        )
-    return {str(target): int(serial) for target, serial in found.items()}
-
-
-def _serials_so_far(layout: Layout, trusted: ArtifactImage) -> dict[str, int]:
-    target = _target(trusted)
-    return {
-        name: serial
-        for name, serial in known_serials(layout).items()
-        if name.startswith(target) and trusted.request.accepts(name.removeprefix(target))
-    }
-
-
-def _target(trusted: ArtifactImage) -> str:
-    """Return the name under which serials are recorded, without the version at its end."""
-    pin = trusted.pin
-    return f"{pin.distro.name} {pin.kernel.release} {pin.kernel.architecture} {pin.driver.flavour} "
-
-
-def _day(serial: int) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(serial))
-    except (OverflowError, ValueError, OSError):
-        return str(serial)

@@ -50,8 +50,9 @@ from provision.registry.publish import (
 )
 from provision.registry.repositories import writable_layout
 from provision.registry.signatures import signature_tag
+from provision.store.availability import look_for
 from provision.store.layout import Layout
-from provision.store.obtain import look_for, obtain
+from provision.store.obtain import obtain
 from unit.engine.fake_engine import using
 from unit.registry.trusting_host import (
     ADDRESS,
@@ -59,9 +60,9 @@ from unit.registry.trusting_host import (
     SERIAL,
     SOUGHT,
     configured,
+    connected,
     found,
     have,
-    options,
 )
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -180,7 +181,7 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
 
     registry.hosts.add("m.example")
     host = with_mirrors(settings, "m.example/d")
-    assert find_in_registries(host, SOUGHT, options(registry)._replace(accept=accept))
+    assert find_in_registries(host, SOUGHT, DEFAULT, accept=accept, connected=connected(registry))
     assert registries == ["m.example", "registry.example"]
 
 
@@ -198,9 +199,12 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
 ) -> None:
     """Many registries deny access to what is not there."""
     registry.hooks.append(failing(error, "registry.example"))
-    assert look_for(with_recipe(settings, "fallback"), WANTED, options(registry)) is None
+    assert (
+        look_for(with_recipe(settings, "fallback"), WANTED, DEFAULT, connected=connected(registry))
+        is None
+    )
     with pytest.raises(error):
-        look_for(with_recipe(settings, "never"), WANTED, options(registry))
+        look_for(with_recipe(settings, "never"), WANTED, DEFAULT, connected=connected(registry))
 
 
 _BRANCHES = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
@@ -251,7 +255,7 @@ def test_the_policy_says_whether_a_host_builds(
 
     def look() -> object:
         try:
-            return look_for(host, WANTED, options(registry)) and "taken"
+            return look_for(host, WANTED, DEFAULT, connected=connected(registry)) and "taken"
         except ProvisionError as error:
             return type(error)
 
@@ -268,7 +272,7 @@ def test_a_version_that_fails_on_the_kernel_is_passed_over(
     def look(build: str) -> object:
         host = with_recipe(settings, build, fails=["2.4"])
         try:
-            found = look_for(host, WANTED, options(registry))
+            found = look_for(host, WANTED, DEFAULT, connected=connected(registry))
         except NotFoundError as error:
             return type(error)
         return found and found.pin.driver.version
@@ -282,7 +286,9 @@ def test_a_version_that_fails_on_the_kernel_is_passed_over(
 
 def taken(host: Settings, registry: MemoryRegistry, version: str | None) -> str | None:
     try:
-        found = look_for(host, replace(WANTED, version=version), options(registry))
+        found = look_for(
+            host, replace(WANTED, version=version), DEFAULT, connected=connected(registry)
+        )
     except NotFoundError:
         return None
     return found.pin.driver.version if found else None
@@ -319,8 +325,10 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     write(Layout(settings.root, "demo").serials, json.dumps(serials).encode())
     have(registry, tmp_path)
     with pytest.raises(UntrustedError):
-        look_for(host, WANTED, options(registry))
-    assert look_for(host, WANTED, options(registry, TrustOverride(allow_downgrade=True)))
+        look_for(host, WANTED, DEFAULT, connected=connected(registry))
+    assert look_for(
+        host, WANTED, TrustOverride(allow_downgrade=True), connected=connected(registry)
+    )
 
 
 def test_a_pin_leads_to_its_image_whatever_that_is_called(
@@ -328,10 +336,15 @@ def test_a_pin_leads_to_its_image_whatever_that_is_called(
 ) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
-    trusted = find_pin_in_registries(settings, pin, options(registry))
+    trusted = find_pin_in_registries(settings, pin, DEFAULT, connected=connected(registry))
     assert trusted is not None
     assert trusted.pin == pin
-    assert find_pin_in_registries(settings, make_pin(version="9"), options(registry)) is None
+    assert (
+        find_pin_in_registries(
+            settings, make_pin(version="9"), DEFAULT, connected=connected(registry)
+        )
+        is None
+    )
 
 
 def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
@@ -340,7 +353,7 @@ def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
     pin, other = make_pin(), make_pin(version="9")
     have(registry, tmp_path, other, tag=pin_tag(pin.digest))
     with pytest.raises(UntrustedError):
-        find_pin_in_registries(settings, pin, options(registry))
+        find_pin_in_registries(settings, pin, DEFAULT, connected=connected(registry))
 
 
 def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Path) -> None:

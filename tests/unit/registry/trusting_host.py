@@ -24,7 +24,6 @@ from provision.registry import Reference
 from provision.registry.find import (
     ArtifactImage,
     ArtifactQuery,
-    SearchOptions,
     TrustOverride,
     facts_of,
     find_in_registries,
@@ -103,10 +102,6 @@ def found(
     sought: ArtifactQuery = SOUGHT,
     trust: TrustOverride = DEFAULT,
 ) -> ArtifactImage:
-    trusted = find_in_registries(settings, sought, options(registry, trust))
+    trusted = find_in_registries(settings, sought, trust, connected=connected(registry))
     assert trusted is not None
     return trusted
-
-
-def options(registry: MemoryRegistry, trust: TrustOverride = DEFAULT) -> SearchOptions:
-    return SearchOptions(trust, connected=connected(registry))

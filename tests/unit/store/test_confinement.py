@@ -11,8 +11,8 @@ import pytest
 
 from kit.artifact import make_artifact, write
 from provision.errors import UsageError
+from provision.store.entries import label_entry
 from provision.store.layout import Layout
-from provision.store.obtain import label_entry
 from provision.store.units import require_label, require_visible
 
 PROGRAM = "/opt/provision/bin/provision"

@@ -20,9 +20,10 @@ from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.registry.find import TrustOverride
+from provision.store.availability import known_serials
 from provision.store.entries import unsigned_image
 from provision.store.layout import Layout
-from provision.store.obtain import known_serials, store_pulled, unpacked_pull
+from provision.store.obtain import store_pulled, unpacked_pull
 from unit.registry.trusting_host import (
     DEFAULT,
     SERIAL,
