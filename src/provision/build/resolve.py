@@ -29,22 +29,13 @@ from provision.build.dockerfile import (
 from provision.build.package_store import Closure
 from provision.build.request import (
     DriverRequest,
-    TreeChoice,
     choose_distro,
     choose_tree,
     own_kernel,
     packaged_distro,
 )
 from provision.build.solve import SolvingSession
-from provision.build.trees import (
-    Toolchain,
-    Tree,
-    build_packages,
-    compiler_beside,
-    compiler_package,
-    ensure_cos_tree,
-    ensure_tree,
-)
+from provision.build.trees import prepare_tree
 from provision.build.versions import (
     cards_for,
     choose_version,
@@ -96,10 +87,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Pin:
         tree, toolchain = None, None
     else:
         distro, builder = choice.distro, choice.toolchain or choice.distro
-        found = _tree(settings, choice, kernel.release, update=request.refresh)
-        toolchain = _tree_toolchain(choice, found, kernel.release)
-        changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
-        tree = found.pin.model_copy(update=changes)
+        tree, toolchain = prepare_tree(settings, choice, kernel.release, update=request.refresh)
     with ExitStack() as opened:
         session = None
         if choice is None or choice.toolchain is not None:
@@ -162,25 +150,6 @@ def make_pin(
         tree=tree,
         urls={**(closure.urls if closure else {}), **version.urls},
     )
-
-
-def _tree(settings: Settings, choice: TreeChoice, kernel: str, *, update: bool) -> Tree:
-    if choice.tree is None:
-        return ensure_cos_tree(settings, choice.build_id, update=update)
-    if choice.tree.kind == "image":
-        return Tree(TreePin(kind="image"))
-    return ensure_tree(settings, choice.tree, kernel, update=update)
-
-
-def _tree_toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
-    if choice.toolchain is None:
-        return compiler_beside(tree.config)
-    config = tree.config or {}
-    # A compiler that comes as a file is no package.
-    has_file = tree.pin.compiler is not None
-    compiler = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
-    packages = (*compiler.packages, *build_packages(tree.pin.kind, config))
-    return compiler._replace(packages=packages)
 
 
 def _refuse_packages(recipe: Recipe, distro: DistroPin) -> None:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from provision.build.package_store import PackageStore
+from provision.build.request import TreeChoice
 from provision.build.workspace import Settings
 from provision.config import TreeConfig
 from provision.distros.distro import release_address
@@ -53,7 +54,7 @@ SAME_BYTES = (
 )
 
 
-class SeenTree(Frozen):
+class TreeRecord(Frozen):
     """The record of a tree in the package store."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -64,7 +65,9 @@ class SeenTree(Frozen):
     config: str | None = None
 
 
-def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) -> SeenTree | None:
+def known_tree(
+    store: PackageStore, origin: str, fingerprint: str | None = None
+) -> TreeRecord | None:
     """Return the record of a tree whose file is there; None: it has to be fetched again.
 
     The file is not read: a build finds out whether it is damaged.
@@ -74,7 +77,7 @@ def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) 
     """
     path = _record(store, origin)
     try:
-        found = load_json(path, SeenTree)
+        found = load_json(path, TreeRecord)
         size = store.path(found.tree).stat().st_size
     except (OSError, ProvisionError):
         return None
@@ -87,11 +90,11 @@ def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) 
 
 def _remember(
     store: PackageStore, origin: str, fingerprint: str, tree: str, *, has_config: bool
-) -> SeenTree:
+) -> TreeRecord:
     path = store.path(tree)
     config = _config_in(path) if has_config else None
     size = path.stat().st_size
-    known = SeenTree(fingerprint=fingerprint, tree=tree, size=size, config=config)
+    known = TreeRecord(fingerprint=fingerprint, tree=tree, size=size, config=config)
     # An address may hold a password.
     write_atomic(_record(store, origin), f"{known.model_dump_json(by_alias=True)}\n", mode=0o600)
     return known
@@ -146,18 +149,33 @@ _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 
 
-class Tree(NamedTuple):
-    """A kernel tree whose files are there."""
-
-    pin: TreePin
-    # The kernel's configuration; None: it lies in the tree, which only the build reads.
+def prepare_tree(
+    settings: Settings, choice: TreeChoice, kernel: str, *, update: bool
+) -> tuple[TreePin, Toolchain]:
+    """Return the tree that was chosen, with its files in the package store, and what compiles."""
     config: Mapping[str, str] | None = None
+    if choice.tree is None:
+        pin, config = ensure_cos_tree(settings, choice.build_id, update=update)
+    elif choice.tree.kind == "image":
+        pin = TreePin(kind="image")
+    else:
+        pin, config = ensure_tree(settings, choice.tree, kernel, update=update)
+    # A compiler that comes as a file is no package.
+    if choice.toolchain is None or pin.compiler is not None:
+        toolchain = compiler_beside(config)
+    else:
+        toolchain = compiler_package(config or {}, kernel)
+    if choice.toolchain is not None:
+        packages = (*toolchain.packages, *build_packages(pin.kind, config or {}))
+        toolchain = toolchain._replace(packages=packages)
+    changes = {"toolchain": choice.toolchain, "llvm": toolchain.llvm}
+    return pin.model_copy(update=changes), toolchain
 
 
 def ensure_tree(
     settings: Settings, tree_config: TreeConfig, kernel: str, *, update: bool = False
-) -> Tree:
-    """Return a tree of provision.toml with its files in the package store."""
+) -> tuple[TreePin, Mapping[str, str]]:
+    """Return a tree of provision.toml, with its files in the store; and the configuration."""
     store = PackageStore(settings.state)
     has_config = tree_config.kind == "prepared" and tree_config.config is None
     origin = _Origin(settings, kernel, has_config, update)
@@ -165,7 +183,7 @@ def ensure_tree(
     seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
     if seen.config:
         config = read_config(seen.config, name=f"{name}, .config")
-        return Tree(TreePin(kind="prepared", tree=seen.tree), config)
+        return TreePin(kind="prepared", tree=seen.tree), config
     config_file = _config_file(settings, tree_config, kernel)
     plain = _read_plain(config_file)
     config = read_config(plain.decode(errors="replace"), name=str(config_file))
@@ -180,11 +198,13 @@ def ensure_tree(
         config=store.add_bytes(plain),
         symvers=store.add_bytes(_read_plain(symvers)) if symvers and is_needed else None,
     )
-    return Tree(pin, config)
+    return pin, config
 
 
-def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) -> Tree:
-    """Return the tree of a build of Container-Optimized OS: its headers and compiler.
+def ensure_cos_tree(
+    settings: Settings, build_id: str, *, update: bool = False
+) -> tuple[TreePin, Mapping[str, str]]:
+    """Return the tree of a build of Container-Optimized OS, as ``ensure_tree``.
 
     Published files never change, so they are downloaded once.
 
@@ -206,14 +226,14 @@ def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) 
     )
     config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
     pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
-    return Tree(pin, config)
+    return pin, config
 
 
-def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -> SeenTree:
+def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -> TreeRecord:
     store = PackageStore(settings.state)
     name = "/".join(url.split("/")[-2:])
     sha256 = settings.config.distro("cos").archive.sha256.get(name)
-    seen = None if update else seen_tree(store, url)
+    seen = None if update else known_tree(store, url)
     if seen is not None and sha256 in {None, seen.tree}:
         return seen
     with store.draft() as draft:
@@ -276,7 +296,7 @@ class _Origin(NamedTuple):
     def _store(self) -> PackageStore:
         return PackageStore(self.settings.state)
 
-    def download(self, url: str, sha256: str) -> SeenTree:
+    def download(self, url: str, sha256: str) -> TreeRecord:
         """Return the tree of an address with a checksum; download it if necessary."""
         if seen := self._seen(url, sha256):
             return seen
@@ -284,7 +304,7 @@ class _Origin(NamedTuple):
             download(url, sha256=sha256, destination=draft)
             return self._taken(url, sha256, draft)
 
-    def path(self, name: str) -> SeenTree:
+    def path(self, name: str) -> TreeRecord:
         """Return the tree of a folder or tar file of the host or of its other slot."""
         inside = name.removeprefix("/usr/")
         path = settled_path(self.settings.root, name)
@@ -306,7 +326,7 @@ class _Origin(NamedTuple):
             )
         return found
 
-    def _packed(self, path: Path) -> SeenTree:
+    def _packed(self, path: Path) -> TreeRecord:
         origin, state = str(path), state_of(path)
         if seen := self._seen(origin, state):
             return seen
@@ -322,7 +342,7 @@ class _Origin(NamedTuple):
             # The earlier fingerprint: a folder that changes meanwhile has another one next time.
             return self._taken(origin, state, draft)
 
-    def _of_slot(self, inside: str) -> SeenTree | None:
+    def _of_slot(self, inside: str) -> TreeRecord | None:
         report(Note(f"Looking for the tree of {self.kernel} in the slot that boots next"))
         origin = f"slot:{self.settings.root}:{inside}"
         seen = self._seen(origin)
@@ -333,11 +353,11 @@ class _Origin(NamedTuple):
                 return seen if state else None
             return self._taken(origin, state, draft)
 
-    def _seen(self, origin: str, state: str | None = None) -> SeenTree | None:
-        seen = None if self.update else seen_tree(self._store, origin, state)
+    def _seen(self, origin: str, state: str | None = None) -> TreeRecord | None:
+        seen = None if self.update else known_tree(self._store, origin, state)
         return seen if seen and (seen.config is not None or not self.has_config) else None
 
-    def _taken(self, origin: str, state: str, draft: Path) -> SeenTree:
+    def _taken(self, origin: str, state: str, draft: Path) -> TreeRecord:
         tree = self._store.take(draft)
         return _remember(self._store, origin, state, tree, has_config=self.has_config)
 

@@ -17,12 +17,13 @@ from kit.files import write
 from kit.fileserver import Mirror
 from provision.build import trees
 from provision.build.package_store import PackageStore
-from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
+from provision.build.trees import ensure_cos_tree, ensure_tree
 from provision.build.workspace import Settings, default_cache, load_settings
 from provision.config import TreeConfig
 from provision.distros.distro import release_address
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import state_of
+from provision.pin import TreePin
 
 _KERNEL = "6.6.74-mine"
 _CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
@@ -76,8 +77,8 @@ def _stored(sha256: str | None) -> Path:
     return PackageStore(default_cache()).path(str(sha256))
 
 
-def _packed(tree: Tree, name: str = "./Makefile") -> bytes:
-    with tarfile.open(_stored(tree.pin.tree)) as archive:
+def _packed(tree: tuple[TreePin, object], name: str = "./Makefile") -> bytes:
+    with tarfile.open(_stored(tree[0].tree)) as archive:
         file = archive.extractfile(name)
         assert file is not None
         return file.read()
@@ -112,7 +113,7 @@ def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, t
     asked = tar.calls
     assert ensure_tree(settings, _FOLDER, _KERNEL) == first
     assert tar.calls == asked
-    assert first.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    assert first[1] == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
 
 
 def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
@@ -167,7 +168,7 @@ def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
     settings: Settings, tar: Tar
 ) -> None:
     first = ensure_tree(settings, _FOLDER, _KERNEL)
-    file = _stored(first.pin.tree)
+    file = _stored(first[0].tree)
     file.write_bytes(b"cut")
     asked = tar.calls
     assert ensure_tree(settings, _FOLDER, _KERNEL) == first
@@ -185,13 +186,13 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("CONFIG_MODULES=n\n")
     found = ensure_tree(settings, _FOLDER, _KERNEL)
-    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    assert found[1] == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
     # As Debian packs headers: below folders.
     (folder / "usr/src").mkdir(parents=True)
     (folder / ".config").rename(folder / "usr/src/.config")
     (folder / "scripts/kconfig/tests/.config").rename(folder / "usr/src/configs")
     found = ensure_tree(settings, _FOLDER, _KERNEL)
-    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    assert found[1] == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
     # As its own build packs them: the configuration is in /boot.
     (folder / "usr/src/.config").unlink()
     with pytest.raises(NotFoundError):
@@ -200,8 +201,8 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
     boot.parent.mkdir()
     boot.write_text("CONFIG_64BIT=y\n")
     found = ensure_tree(settings, _FOLDER, _KERNEL)
-    assert found.config == {"CONFIG_64BIT": "y"}
-    assert _stored(found.pin.config).read_text() == "CONFIG_64BIT=y\n"
+    assert found[1] == {"CONFIG_64BIT": "y"}
+    assert _stored(found[0].config).read_text() == "CONFIG_64BIT=y\n"
 
 
 _NAMES = ("kernel-headers.tgz", "toolchain.tar.xz")
@@ -231,7 +232,7 @@ def test_files_of_cos_are_downloaded_once(settings: Settings, cos: Mirror) -> No
     sums = {name[:1]: _sha256(name) for name in _NAMES}
     named = _on_mirror(settings, cos, **sums)
     first = ensure_cos_tree(named, _BUILD)
-    assert first.pin.tree == _sha256("kernel-headers.tgz")
+    assert first[0].tree == _sha256("kernel-headers.tgz")
     assert ensure_cos_tree(named, _BUILD) == first
     assert cos.asked == [f"/{_BUILD}/{name}" for name in _NAMES]
     # A checksum that is named later counts.
@@ -257,7 +258,7 @@ def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: S
     # Of a kernel's tree: an address may hold a password.
     assert record.stat().st_mode & 0o777 == 0o600
     assert (
-        trees.seen_tree(
+        trees.known_tree(
             PackageStore(settings.state), str(settings.root / "srv" / _KERNEL / "build")
         )
         is not None
