@@ -14,7 +14,7 @@ import provision
 from kit.artifact import make_pin
 from provision import errors
 from provision.build.output import BuildStream, build_error
-from provision.distros import SolverFailure, distro_named, family_of
+from provision.distros import SolveRequest, SolverFailure, distro_named, family_of
 from provision.distros.family import HeadersGoneError
 from provision.errors import (
     ConfigError,
@@ -29,6 +29,7 @@ from provision.errors import (
 )
 from provision.explain import Kind, Program, explain
 from provision.kmod.load import refusal
+from unit.build.made_up_driver import BASE
 from unit.secret_forms import IN_MESSAGES, IN_SETTINGS, PUBLIC
 
 _PACKAGE = Path(provision.__file__).parent
@@ -212,13 +213,9 @@ def _of_a_solver(name: str, kernel: str, said: str) -> ProvisionError:
     family = family_of(distro)
     return family.explain(
         SolverFailure(
+            SolveRequest(distro, distro.releases[0], BASE, kernel, "x86_64"),
             status=1,
             said=said,
-            distro=distro,
-            release=distro.releases[0],
-            kernel=kernel,
-            architecture="x86_64",
-            query=family.headers(distro, kernel, "x86_64"),
         )
     )
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.fields import CONTROL
-from provision.distros import distro_named, family_of, known_distros, release_of, source_names
+from provision.distros import distro_named, headers_of, known_distros, release_of, source_names
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.explain import fill
 from provision.files import templates_dir, write_atomic
@@ -232,7 +232,7 @@ def _compiler_paths(pin: Pin) -> Mapping[str, str | None] | None:
     distro, _release = release_of(installed_from(pin) or pin.distro)
     build, source = None, None
     if pin.tree is None:
-        query = family_of(distro).headers(distro, pin.kernel.release, pin.kernel.architecture)
+        query = headers_of(distro, pin.kernel.release, pin.kernel.architecture)
         build, source = query.build, query.source
     values = {"major": match[1]}
     for rule in distro.compilers:

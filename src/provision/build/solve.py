@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from provision import distros
 from provision.build.base_image import (
@@ -25,20 +25,16 @@ from provision.build.base_image import (
     require_architecture,
 )
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.trees import Toolchain
 from provision.build.workspace import Settings, proxies
 from provision.catalogue import Recipe
 from provision.distros import (
     WORK,
-    Distro,
-    HeaderQuery,
     Package,
-    Release,
-    Repository,
     Script,
+    SolveRequest,
     SolverFailure,
     Spec,
-    Supply,
+    Toolchain,
     archive_of,
     family_of,
     uses_archive,
@@ -72,85 +68,49 @@ from provision.sources.candidates import components_of, packages_of
 _LIMIT = 256 << 20
 
 
-class SolveRequest(NamedTuple):
-    """The packages that a solver is to find."""
+def request_key(request: SolveRequest) -> str:
+    """Return the name of a closure: requests with the same key have the same closure."""
+    distro, repositories, toolchain = request.distro, request.repositories, request.toolchain
+    asked: dict[str, object] = {
+        "base": request.base.digest,
+        "distro": [distro.id, request.release.version],
+        "kernel": [request.kernel, request.architecture],
+        "headers": [spec.text for spec in request.query.specs],
+        "built_with": toolchain.cc_version_text if toolchain else None,
+        "compilers": [rule.model_dump() for rule in distro.compilers],
+        "tools": sorted(request.tools),
+        "repositories": [
+            [one.id, list(one.urls), {name: key.hex() for name, key in one.keys.items()}]
+            for one in repositories
+        ],
+    }
+    more = {
+        "snapshots": [one.id for one in repositories if one.is_snapshot],
+        "signed": [one.id for one in repositories if one.is_signed],
+        # The repositories that the host may use, and not its credentials, which are renewed.
+        "entitled": sorted(_entitlements(request)),
+    }
+    # Empty values are left out, so that older closures keep their names.
+    return closure_key({**asked, **{name: said for name, said in more.items() if said}})
 
-    distro: Distro
-    release: Release
-    base: BasePin
-    # The kernel's release; empty: kernels are only listed.
-    kernel: str
-    architecture: str
-    tools: tuple[str, ...]
-    repositories: tuple[Repository, ...] = ()
-    # Root of the host, which may hold entitlements.
-    root: Path = Path("/")
-    network: str | None = None
-    toolchain: Toolchain | None = None
-    archive_mirror: str | None = None
 
-    @property
-    def supply(self) -> Supply:
-        """Where packages come from."""
-        return Supply(self.distro, self.release, self.repositories)
+def _entitlements(request: SolveRequest) -> dict[str, str]:
+    """Return the files of the host's subscriptions: their path by path in the container."""
+    return entitlements_of(request.distro, request.root) if request.needs_entitlements else {}
 
-    @property
-    def query(self) -> HeaderQuery:
-        """Where the kernel's headers are; nowhere for a kernel tree."""
-        if not self.kernel or self.toolchain:
-            return HeaderQuery(flavour="", build="", source="", config="")
-        return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
 
-    @property
-    def key(self) -> str:
-        """The name of the closure: requests with the same key have the same closure."""
-        asked: dict[str, object] = {
-            "base": self.base.digest,
-            "distro": [self.distro.id, self.release.version],
-            "kernel": [self.kernel, self.architecture],
-            "headers": [spec.text for spec in self.query.specs],
-            "built_with": self.toolchain.cc_version_text if self.toolchain else None,
-            "compilers": [rule.model_dump() for rule in self.distro.compilers],
-            "tools": sorted(self.tools),
-            "repositories": [
-                [one.id, list(one.urls), {name: key.hex() for name, key in one.keys.items()}]
-                for one in self.repositories
-            ],
-        }
-        more = {
-            "snapshots": [one.id for one in self.repositories if one.is_snapshot],
-            "signed": [one.id for one in self.repositories if one.is_signed],
-            # The repositories that the host may use, and not its credentials, which are renewed.
-            "entitled": sorted(self.entitlements),
-        }
-        # Empty values are left out, so that older closures keep their names.
-        return closure_key({**asked, **{name: said for name, said in more.items() if said}})
+def _authorities(request: SolveRequest) -> dict[str, bytes]:
+    """Return the certificates that this host trusts, by path below ``WORK``.
 
-    @property
-    def needs_entitlements(self) -> bool:
-        """Whether the host's subscriptions count.
-
-        Configured repositories replace those that need one; an archive's suites don't.
-        """
-        return not self.repositories or self.distro.apt is not None
-
-    @property
-    def entitlements(self) -> dict[str, str]:
-        """The files of the host's subscriptions: their path by path in the container."""
-        return entitlements_of(self.distro, self.root) if self.needs_entitlements else {}
-
-    def authorities(self) -> dict[str, bytes]:
-        """Return the certificates that this host trusts, by path below ``WORK``.
-
-        Images have none of a site's own mirrors, nor of a proxy that reads along; Debian's and
-        Ubuntu's have none at all. They are not needed without an https mirror or a proxy.
-        """
-        urls = [url for one in self.repositories for url in one.urls]
-        is_needed = bool(self.entitlements or proxies())
-        if not is_needed and not any(url.startswith("https:") for url in urls):
-            return {}
-        found = authorities_of(self.root)
-        return {AUTHORITIES: found.read_bytes()} if found else {}
+    Images have none of a site's own mirrors, nor of a proxy that reads along; Debian's and
+    Ubuntu's have none at all. They are not needed without an https mirror or a proxy.
+    """
+    urls = [url for one in request.repositories for url in one.urls]
+    is_needed = bool(_entitlements(request) or proxies())
+    if not is_needed and not any(url.startswith("https:") for url in urls):
+        return {}
+    found = authorities_of(request.root)
+    return {AUTHORITIES: found.read_bytes()} if found else {}
 
 
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
@@ -177,12 +137,12 @@ class Solver:
     def start(self) -> Iterator[Container]:
         """Start a container of the base image; it is removed at the end of the block."""
         request = self._request
-        binds = self._entitlements()
+        binds = self._binds()
         image = ensure_base(self._engine, request.base)
         require_architecture(image, request.base.image, request.architecture)
         container_request = ContainerRequest(
             image_id=image.id,
-            owner=container_owner(self._store.state, request.key),
+            owner=container_owner(self._store.state, request_key(request)),
             network=request.network,
             binds=binds,
             environment={"LC_ALL": "C.UTF-8", **proxies(), **request.distro.environment},
@@ -191,11 +151,11 @@ class Solver:
         with self._engine.container(container_request) as container:
             yield container
 
-    def _entitlements(self) -> dict[str, str]:
+    def _binds(self) -> dict[str, str]:
         request = self._request
         if request.needs_entitlements and lacking_entitlements(request.distro, request.root):
             raise missing_entitlement(self._failure(Ran(0, ""), ""))
-        binds = request.entitlements
+        binds = _entitlements(request)
         if binds and not self._engine.host.startswith("unix:"):
             raise ProvisionError(
                 f"This machine's subscription to {request.distro.name} can't be used by the"
@@ -228,17 +188,7 @@ class Solver:
         return container.read(f"{WORK}/closure")
 
     def _failure(self, ran: Ran, version: str) -> SolverFailure:
-        request = self._request
-        return SolverFailure(
-            status=ran.status,
-            said=ran.said,
-            distro=request.distro,
-            release=request.release,
-            kernel=request.kernel,
-            architecture=request.architecture,
-            query=request.query,
-            full_version=version or None,
-        )
+        return SolverFailure(self._request, ran.status, ran.said, version or None)
 
     def _take(self, container: Container, packages: Iterable[Package]) -> None:
         pinned = {package.file: package.pinned.sha256 for package in packages}
@@ -341,8 +291,8 @@ class Solver:
             *([compiler] if compiler else []),
             *(Spec(name) for name in sorted({name for name in tools if name})),
         )
-        script = self._family.solve(request.supply, specs, config)
-        more = {**self._archived, **request.authorities()}
+        script = self._family.solve(request, specs, config)
+        more = {**self._archived, **_authorities(request)}
         return script._replace(files={**script.files, **more})
 
     def _closed(
@@ -404,7 +354,7 @@ class Solver:
         # Configured repositories exclude all others, unless the archive is configured as well.
         if archive is None or (request.repositories and request.archive_mirror is None):
             raise gone
-        keys = parse_keys(self.run(container, keys_script(request.supply)))
+        keys = parse_keys(self.run(container, keys_script(request)))
         report(Note(f"The repositories have no headers of {request.kernel}; asking {archive.name}"))
         tried: list[str] = []
         for url in header_addresses(archive, request.kernel, keys, mirror=request.archive_mirror):
@@ -446,7 +396,7 @@ def solve(
         engine: Connects to the engine that has the base image; not called if the store has the
             closure.
     """
-    key = request.key
+    key = request_key(request)
     if not update and (kept := store.kept(key)):
         return kept
     with store.solving(key):
@@ -585,7 +535,7 @@ class SolvingSession:
                 distro.name,
                 self._readable,
                 [name for recipe in recipes for name in packages_of(recipe, names)],
-                lambda asked: self._answer(Apt().packages(self._supply(), asked)),
+                self._packages,
             )
 
     def __enter__(self) -> Self:
@@ -603,15 +553,15 @@ class SolvingSession:
 
     def kernels(self) -> tuple[str, ...]:
         """Return the kernels that the distro packages headers of, the newest first."""
-        data = self._supply().distro
+        data, _release = distros.release_of(self._distro)
         if data.family == "tree":
             raise NotFoundError(
                 f"{data.name} has no packages of kernels that could be listed.",
                 resolution="Any kernel whose tree is there can be built for: --kernel names it"
                 " (docs/how-to/kernel-trees.md).",
             )
-        family = distros.family_of(data)
-        return family.parse_kernels(data, self._answer(family.kernels(self._supply())))
+        family, request = distros.family_of(data), self._question()
+        return family.parse_kernels(data, self._answer(request, family.kernels(request)))
 
     def solve(
         self, kernel: str, packages: Iterable[str], toolchain: Toolchain | None = None
@@ -634,15 +584,16 @@ class SolvingSession:
             container=self._container,
         )
 
-    def _supply(self) -> Supply:
-        return Supply(*distros.release_of(self._distro), self._readable)
+    def _packages(self, names: tuple[str, ...]) -> bytes:
+        request = self._question()
+        return self._answer(request, Apt().packages(request, names))
 
-    def _answer(self, script: Script) -> bytes:
+    def _question(self) -> SolveRequest:
+        return solve_request(self._settings, self._distro, self.base(), repositories=self._readable)
+
+    def _answer(self, request: SolveRequest, script: Script) -> bytes:
         """Return what a script prints, of late or now."""
-        request = solve_request(
-            self._settings, self._distro, self.base(), repositories=self._readable
-        )
-        key = closure_key({"asked": request.key, "script": script.text})
+        key = closure_key({"asked": request_key(request), "script": script.text})
         if not self._update and (kept := self._store.answer(key, max_age=_MAX_AGE_S)):
             return kept
         try:
@@ -656,9 +607,9 @@ class SolvingSession:
         report(Note(f"Asking what {request.distro.name} {request.release.version} packages"))
         solver = Solver(self._settings.engine(), request, self._store)
         if self._container is None:
-            self._started.enter_context(self._store.solving(request.key))
+            self._started.enter_context(self._store.solving(request_key(request)))
             self._container = self._started.enter_context(solver.start())
-        files = {**script.files, **request.authorities()}
+        files = {**script.files, **_authorities(request)}
         return solver.run(self._container, script._replace(files=files))
 
 

@@ -21,6 +21,7 @@ from provision.build.package_store import PackageStore
 from provision.build.request import TreeChoice
 from provision.build.workspace import Settings
 from provision.config import TreeConfig
+from provision.distros import Toolchain
 from provision.distros.distro import release_address
 from provision.distros.prepare_tree import (
     TreeError,
@@ -371,17 +372,6 @@ _ALWAYS = ("libc6-dev",)
 # The kernel's build names the type information of modules after the tool that makes it.
 _BTF = "CONFIG_DEBUG_INFO_BTF"
 _BTF_PACKAGE = "dwarves"
-
-
-class Toolchain(NamedTuple):
-    """What compiles in a tree."""
-
-    # What the kernel's configuration says of the compiler that built it; None: the compiler is no
-    # package.
-    cc_version_text: str | None
-    # Further packages, by Debian's names.
-    packages: tuple[str, ...]
-    llvm: str | None = None
 
 
 def read_config(text: str, *, name: str) -> Mapping[str, str]:

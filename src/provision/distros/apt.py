@@ -26,9 +26,9 @@ from provision.distros.family import (
     Package,
     Repository,
     Script,
+    SolveRequest,
     SolverFailure,
     Spec,
-    Supply,
     records,
 )
 from provision.documents import refusing
@@ -50,13 +50,15 @@ _VERSIONED = re.compile(r"\s*(?P<name>\S+) \| .*", re.ASCII)
 class Apt(Family):
     """The family of apt; methods as ``Family`` says."""
 
-    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
+    def solve(
+        self, request: SolveRequest, specs: tuple[Spec, ...], config: str | None = None
+    ) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(_word(spec.text) for spec in specs)
-        parts = [_prelude(supply.repositories), _SOLVE.replace("@packages@", packages)]
+        parts = [_prelude(request.repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
-        return Script("\n".join(parts), source_files(supply.distro, supply.repositories))
+        return Script("\n".join(parts), source_files(request.distro, request.repositories))
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
@@ -72,21 +74,21 @@ class Apt(Family):
 
     def superseded(self, failure: SolverFailure) -> str:
         """Return how to get at headers that the archive has dropped, or never had."""
-        if failure.query.flavour == _FOREIGN:
+        if failure.request.query.flavour == _FOREIGN:
             return _ELSEWHERE
         where = " ".join(
             f"That is {archive.name} ({archive.url}): {archive.hint}"
-            for archive in failure.distro.archives
+            for archive in failure.request.distro.archives
         )
         return _SUPERSEDED + where
 
-    def kernels(self, supply: Supply) -> Script:
+    def kernels(self, request: SolveRequest) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
         names = " ".join(
             f"$(apt_cache pkgnames {shlex.quote(prefix)})"
-            for prefix, _pattern in _plain_headers(supply.distro)
+            for prefix, _pattern in _plain_headers(request.distro)
         )
-        return self._question(supply, f'set -- {names}\n[ $# = 0 ] || apt_cache madison "$@"')
+        return self._question(request, f'set -- {names}\n[ $# = 0 ] || apt_cache madison "$@"')
 
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the plain kernels' releases, the newest first."""
@@ -99,13 +101,13 @@ class Apt(Family):
         }
         return tuple(sorted(kernels, key=kernel_order, reverse=True))
 
-    def packages(self, supply: Supply, names: Iterable[str]) -> Script:
+    def packages(self, request: SolveRequest, names: Iterable[str]) -> Script:
         """Return what answers a question of ``Archive``."""
-        return self._question(supply, packages_script(names))
+        return self._question(request, packages_script(names))
 
-    def _question(self, supply: Supply, commands: str) -> Script:
-        text = f"{_prelude(supply.repositories)}\n{{\n{commands}\n}} > closure"
-        return Script(text, source_files(supply.distro, supply.repositories))
+    def _question(self, request: SolveRequest, commands: str) -> Script:
+        text = f"{_prelude(request.repositories)}\n{{\n{commands}\n}} > closure"
+        return Script(text, source_files(request.distro, request.repositories))
 
 
 # Of a distro's rules, the one for kernels that it does not package.

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from provision.distros import rpm
 from provision.distros.distro import Distro, Vault
-from provision.distros.family import AUTHORITIES, WORK, Script, Spec, Supply
+from provision.distros.family import AUTHORITIES, WORK, Script, SolveRequest, Spec
 from provision.explain import fill
 from provision.host.kernels import kernel_order
 
@@ -93,9 +93,9 @@ def archive_of_headers(distro: Distro) -> Vault | None:
     return next((archive for archive in distro.archives if archive.headers is not None), None)
 
 
-def keys_script(supply: Supply) -> Script:
+def keys_script(request: SolveRequest) -> Script:
     """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
-    text = f"set -eu\ncd {WORK}\n{rpm.key_listing(rpm.own_keys(supply))}"
+    text = f"set -eu\ncd {WORK}\n{rpm.key_listing(rpm.own_keys(request))}"
     return Script(text)
 
 
@@ -130,33 +130,35 @@ def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]
 class Dnf(rpm.RpmFamily):
     """The family of dnf; methods as ``Family`` says."""
 
-    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
+    def solve(
+        self, request: SolveRequest, specs: tuple[Spec, ...], config: str | None = None
+    ) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
         text = "\n".join(
             [
-                _prelude(supply),
+                _prelude(request),
                 _DOWNLOAD.replace("@specs@", packages).replace("@archived@", rpm.ARCHIVED),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
-                _ORIGINS.replace("@options@", _words(supply)),
-                rpm.key_check(_keys(supply, specs)),
+                _ORIGINS.replace("@options@", _words(request)),
+                rpm.key_check(_keys(request, specs)),
                 *([rpm.config_copy(config)] if config else []),
                 'wait "$locating"',
-                rpm.bases(supply.repositories) if supply.repositories else _URLS,
+                rpm.bases(request.repositories) if request.repositories else _URLS,
                 rpm.listing(),
             ]
         )
-        return Script(text, rpm.repository_files(supply.repositories))
+        return Script(text, rpm.repository_files(request.repositories))
 
-    def kernels(self, supply: Supply) -> Script:
+    def kernels(self, request: SolveRequest) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
         query = (
             "run --quiet repoquery --provides --whatprovides kernel-devel-uname-r"
             " --whatprovides kernel-uek-devel-uname-r"
         )
-        text = f"{_prelude(supply)}\n{query} > closure"
-        return Script(text, rpm.repository_files(supply.repositories))
+        text = f"{_prelude(request)}\n{query} > closure"
+        return Script(text, rpm.repository_files(request.repositories))
 
     def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
@@ -168,15 +170,15 @@ class Dnf(rpm.RpmFamily):
         return tuple(sorted(found, key=kernel_order, reverse=True))
 
 
-def _keys(supply: Supply, specs: tuple[Spec, ...]) -> tuple[str, ...]:
+def _keys(request: SolveRequest, specs: tuple[Spec, ...]) -> tuple[str, ...]:
     """Return where the keys of packages lie; what the distro's archive has, it has signed."""
-    named = rpm.key_patterns(supply)
+    named = rpm.key_patterns(request)
     is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
-    own = rpm.own_keys(supply) if is_archived else ()
+    own = rpm.own_keys(request) if is_archived else ()
     return tuple(dict.fromkeys((*named, *own)))
 
 
-def _words(supply: Supply) -> str:
+def _words(request: SolveRequest) -> str:
     options = [
         f"--setopt=cachedir={WORK}/cache",
         # The same setting of dnf 5 for root; dnf 4 says in a line that it has none.
@@ -184,16 +186,16 @@ def _words(supply: Supply) -> str:
         "--setopt=keepcache=True",
         "--setopt=install_weak_deps=False",
         *(f"--exclude={name}" for name in rpm.BUILDERS),
-        *supply.distro.options,
+        *request.distro.options,
     ]
-    if supply.repositories:
+    if request.repositories:
         options += [f"--setopt=reposdir={WORK}/repos"]
     return " ".join(shlex.quote(option) for option in options)
 
 
-def _prelude(supply: Supply) -> str:
+def _prelude(request: SolveRequest) -> str:
     return f"""\
 set -eu
 cd {WORK}
 {_TRUST}
-run() {{ dnf {_words(supply)} $authorities "$@"; }}"""
+run() {{ dnf {_words(request)} $authorities "$@"; }}"""

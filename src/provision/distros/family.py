@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from provision.distros.distro import Distro, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
 from provision.explain import Kind, explain, fill, last_line
-from provision.pin import ClosurePackage, names_of
+from provision.pin import BasePin, ClosurePackage, names_of
 
 # Where a solving container's files lie; each script may write below it, and nowhere else.
 WORK = "/provision/solve"
@@ -69,14 +70,6 @@ class Repository(NamedTuple):
     origin: str | None = None
 
 
-class Supply(NamedTuple):
-    """Where packages come from: a release of a distro, or repositories in place of its own."""
-
-    distro: Distro
-    release: Release
-    repositories: tuple[Repository, ...] = ()
-
-
 class Script(NamedTuple):
     """What to run in a container of the base image.
 
@@ -97,6 +90,91 @@ class Package(NamedTuple):
     urls: tuple[str, ...] = ()
 
 
+def headers_of(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
+    """Return where a kernel's headers are, by the first of the distro's rules that matches."""
+    for rule in distro.headers:
+        match = re.fullmatch(rule.kernels, kernel)
+        if match:
+            values = {
+                **{name: text or "" for name, text in match.groupdict().items()},
+                "kernel": kernel,
+                "arch": architecture,
+                "cpu": names_of(architecture).kernel,
+            }
+            return _query(distro, rule, kernel, values)
+    known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)
+    raise NotFoundError(
+        f"'{kernel}' is no kernel of {distro.name}.",
+        resolution=f"Name one of its own kernels with --kernel (flavours: {known}), the distro"
+        " that this kernel comes from with --distro, or the folder of its headers under"
+        " [[trees]] in /etc/provision/provision.toml.",
+    )
+
+
+def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]) -> HeaderQuery:
+    if rule.refusal is not None or rule.build is None:
+        raise NotFoundError(
+            f"Modules can't be built for the kernel {kernel} of {distro.name}: it is of the flavour"
+            f" '{rule.flavour}'.",
+            resolution=rule.refusal,
+        )
+    build = fill(rule.build, values)
+    return HeaderQuery(
+        flavour=rule.flavour,
+        specs=tuple(Spec(fill(spec, values)) for spec in rule.specs),
+        image=tuple(fill(name, values) for name in rule.image),
+        build=build,
+        source=fill(rule.source, values) if rule.source else build,
+        config=f"{build}/.config",
+        repository=rule.repository and fill(rule.repository, values),
+    )
+
+
+class Toolchain(NamedTuple):
+    """What compiles in a kernel tree."""
+
+    # What the kernel's configuration says of the compiler that built it; None: the compiler is no
+    # package.
+    cc_version_text: str | None
+    # Further packages, by Debian's names.
+    packages: tuple[str, ...]
+    llvm: str | None = None
+
+
+class SolveRequest(NamedTuple):
+    """The packages that a distro's solver is to find, in a container of a base image."""
+
+    distro: Distro
+    release: Release
+    base: BasePin
+    # The kernel's release; empty: kernels are only listed.
+    kernel: str = ""
+    architecture: str = ""
+    tools: tuple[str, ...] = ()
+    # In place of those that the base image names.
+    repositories: tuple[Repository, ...] = ()
+    # Root of the host, which may hold entitlements.
+    root: Path = Path("/")
+    network: str | None = None
+    toolchain: Toolchain | None = None
+    archive_mirror: str | None = None
+
+    @property
+    def query(self) -> HeaderQuery:
+        """Where the kernel's headers are; nowhere for a kernel tree."""
+        if not self.kernel or self.toolchain:
+            return HeaderQuery(flavour="", build="", source="", config="")
+        return headers_of(self.distro, self.kernel, self.architecture)
+
+    @property
+    def needs_entitlements(self) -> bool:
+        """Whether the host's subscriptions count.
+
+        Configured repositories replace those that need one; an archive's suites don't.
+        """
+        return not self.repositories or self.distro.apt is not None
+
+
 # Of what a package manager printed, how many lines an error shows.
 _LINES = 25
 
@@ -104,13 +182,9 @@ _LINES = 25
 class SolverFailure(NamedTuple):
     """A script that failed."""
 
+    request: SolveRequest
     status: int
     said: str
-    distro: Distro
-    release: Release
-    kernel: str
-    architecture: str
-    query: HeaderQuery
     # ``VERSION_ID`` in its os-release, where that is known.
     full_version: str | None = None
 
@@ -124,12 +198,13 @@ class SolverFailure(NamedTuple):
     @property
     def where(self) -> str:
         """The release, for people."""
-        return f"{self.distro.name} {self.release.version}"
+        return f"{self.request.distro.name} {self.request.release.version}"
 
     def is_of_headers(self, name: str) -> bool:
         """Whether what a package manager names is a package of the kernel's headers."""
         said, *specs = (
-            re.sub(r"[\s'\"]+", "", text) for text in (name, *(s.text for s in self.query.specs))
+            re.sub(r"[\s'\"]+", "", text)
+            for text in (name, *(s.text for s in self.request.query.specs))
         )
         return any(said in spec or spec in said for spec in specs)
 
@@ -140,14 +215,14 @@ class HeadersGoneError(NotFoundError):
 
 def missing_entitlement(failure: SolverFailure) -> ProvisionError:
     """Return the error for repositories that require a subscription."""
-    required = [one.host for one in failure.distro.entitlement if one.required]
+    required = [one.host for one in failure.request.distro.entitlement if one.required]
     return failure.error(
         f"The repositories of {failure.where} need a subscription, and this machine's is missing or"
         " not valid.",
         f"Register this machine, so that it has {' and '.join(required)} (they are bound read-only"
         " into the container that solves, and never part of an image; in a cloud, what its"
         " repository files name is bound instead, which AWS and Google do not accept without their"
-        f" plugins of dnf), or name a mirror under [distros.{failure.distro.id}] of"
+        f" plugins of dnf), or name a mirror under [distros.{failure.request.distro.id}] of"
         " /etc/provision/provision.toml.",
         NotFoundError,
     )
@@ -162,28 +237,10 @@ _CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-
 class Family(ABC):
     """The functions that distros of one package manager share. All of them are pure."""
 
-    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return where a kernel's headers are, by the first of the distro's rules that matches."""
-        for rule in distro.headers:
-            match = re.fullmatch(rule.kernels, kernel)
-            if match:
-                values = {
-                    **{name: text or "" for name, text in match.groupdict().items()},
-                    "kernel": kernel,
-                    "arch": architecture,
-                    "cpu": names_of(architecture).kernel,
-                }
-                return _query(distro, rule, kernel, values)
-        known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)
-        raise NotFoundError(
-            f"'{kernel}' is no kernel of {distro.name}.",
-            resolution=f"Name one of its own kernels with --kernel (flavours: {known}), the distro"
-            " that this kernel comes from with --distro, or the folder of its headers under"
-            " [[trees]] in /etc/provision/provision.toml.",
-        )
-
     @abstractmethod
-    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
+    def solve(
+        self, request: SolveRequest, specs: tuple[Spec, ...], config: str | None = None
+    ) -> Script:
         """Return what solves for packages, downloads the whole closure and checks signatures.
 
         Args:
@@ -228,27 +285,28 @@ class Family(ABC):
 
     def explain(self, failure: SolverFailure) -> ProvisionError:
         """Return the error for a script that failed."""
-        values = {"release": failure.where, "distro": failure.distro.id}
+        distro, kernel = failure.request.distro, failure.request.kernel
+        values = {"release": failure.where, "distro": distro.id}
         found = explain("solver", failure.said, values)
         if found is None:
             return failure.error(
-                f"The packages for the kernel {failure.kernel} could not be solved for on"
+                f"The packages for the kernel {kernel} could not be solved for on"
                 f" {failure.where} (exit status {failure.status}): {last_line(failure.said)}.",
                 "If the mirror is in the middle of an update, try again later, or name another:"
-                f" [distros.{failure.distro.id}] of /etc/provision/provision.toml. If the base"
+                f" [distros.{distro.id}] of /etc/provision/provision.toml. If the base"
                 " image is newer than the kernel's packages, name an older one with --base.",
             )
         if found.kind is Kind.MISSING and failure.is_of_headers(found.name):
             return self.no_headers(failure)
-        if found.kind is Kind.DENIED and any(one.required for one in failure.distro.entitlement):
+        if found.kind is Kind.DENIED and any(one.required for one in distro.entitlement):
             return missing_entitlement(failure)
         return failure.error(f"{found.cause}.", found.what_to_do, found.kind.error)
 
     def no_headers(self, failure: SolverFailure) -> ProvisionError:
         """Return the error for a kernel whose headers no repository has."""
         return failure.error(
-            f"No headers are packaged for the kernel {failure.kernel} on {failure.where}: it is"
-            " superseded, of another release or of another archive.",
+            f"No headers are packaged for the kernel {failure.request.kernel} on"
+            f" {failure.where}: it is superseded, of another release or of another archive.",
             self.superseded(failure),
             HeadersGoneError,
         )
@@ -258,31 +316,12 @@ class Family(ABC):
         """Return how to get at the headers of a kernel that the repositories have dropped."""
 
     @abstractmethod
-    def kernels(self, supply: Supply) -> Script:
+    def kernels(self, request: SolveRequest) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
 
     @abstractmethod
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
-
-
-def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]) -> HeaderQuery:
-    if rule.refusal is not None or rule.build is None:
-        raise NotFoundError(
-            f"Modules can't be built for the kernel {kernel} of {distro.name}: it is of the flavour"
-            f" '{rule.flavour}'.",
-            resolution=rule.refusal,
-        )
-    build = fill(rule.build, values)
-    return HeaderQuery(
-        flavour=rule.flavour,
-        specs=tuple(Spec(fill(spec, values)) for spec in rule.specs),
-        image=tuple(fill(name, values) for name in rule.image),
-        build=build,
-        source=fill(rule.source, values) if rule.source else build,
-        config=f"{build}/.config",
-        repository=rule.repository and fill(rule.repository, values),
-    )
 
 
 def cc_version_text(config: str) -> str | None:

@@ -22,8 +22,8 @@ from provision.distros.family import (
     Family,
     Package,
     Repository,
+    SolveRequest,
     SolverFailure,
-    Supply,
     records,
 )
 from provision.documents import refusing
@@ -229,14 +229,14 @@ _KEY = re.compile(r"^(?:gpg-pubkey-)?([0-9A-Fa-f]{8,64})(?![0-9A-Za-z])")
 _SHORT = 8
 
 
-def own_keys(supply: Supply) -> tuple[str, ...]:
+def own_keys(request: SolveRequest) -> tuple[str, ...]:
     """Return where a distro's own keys lie, as patterns in the container."""
-    return supply.release.keys or supply.distro.keys
+    return request.release.keys or request.distro.keys
 
 
-def key_patterns(supply: Supply) -> tuple[str, ...]:
+def key_patterns(request: SolveRequest) -> tuple[str, ...]:
     """Return where the keys lie that packages must be signed with, as patterns in the container."""
-    own, repositories = own_keys(supply), supply.repositories
+    own, repositories = own_keys(request), request.repositories
     if not repositories:
         return own
     given = any(repository.keys for repository in repositories)
@@ -377,15 +377,15 @@ class RpmFamily(Family):
 
     def superseded(self, failure: SolverFailure) -> str:
         """Return how to get at headers that the repositories have dropped."""
-        distro = failure.distro
-        minor = _MINOR.search(failure.kernel)
-        own = failure.full_version or failure.release.version
+        distro, release = failure.request.distro, failure.request.release
+        minor = _MINOR.search(failure.request.kernel)
+        own = failure.full_version or release.version
         full = f"{minor[1]}.{minor[2]}" if minor else own
         major = _NUMBER.match(full)
         values = {
             "version": full,
             "major": major[0] if major else full,
-            "arch": failure.architecture,
+            "arch": failure.request.architecture,
         }
         parts = []
         for archive in distro.archives:
@@ -401,9 +401,9 @@ class RpmFamily(Family):
             )
             hint = f" {archive.hint}" if archive.hint else ""
             parts.append(f"{archive.name}, {archive.url}.{hint}{setting}")
-        if repository := failure.query.repository:
+        if repository := failure.request.query.repository:
             parts.insert(0, f"They are in {repository}: enable it in the base image, or name it.")
         return (
             "Boot a kernel that is packaged ('provision drivers kernels DRIVER --distro"
-            f" {distro.id}:{failure.release.version}' lists them), or use one that is kept: "
+            f" {distro.id}:{release.version}' lists them), or use one that is kept: "
         ) + (" ".join(parts) or "name a mirror that still has it in provision.toml.")

@@ -7,7 +7,7 @@ import shlex
 
 from provision.distros import rpm
 from provision.distros.distro import Distro
-from provision.distros.family import AUTHORITIES, WORK, Repository, Script, Spec, Supply
+from provision.distros.family import AUTHORITIES, WORK, Repository, Script, SolveRequest, Spec
 from provision.host.kernels import kernel_order
 
 # zypper has no option for authorities: it trusts those of the image, and those that are added so.
@@ -28,10 +28,12 @@ _REBUILD = re.compile(r"(?<=\.)[0-9]+$")
 class Zypper(rpm.RpmFamily):
     """The family of zypper; methods as ``Family`` says."""
 
-    def solve(self, supply: Supply, specs: tuple[Spec, ...], config: str | None = None) -> Script:
+    def solve(
+        self, request: SolveRequest, specs: tuple[Spec, ...], config: str | None = None
+    ) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
-        repositories, keys = supply.repositories, rpm.key_patterns(supply)
+        repositories, keys = request.repositories, rpm.key_patterns(request)
         origins = rpm.bases(repositories) if repositories else _URLS
         text = "\n".join(
             [
@@ -49,9 +51,9 @@ class Zypper(rpm.RpmFamily):
         )
         return Script(text, rpm.repository_files(repositories))
 
-    def kernels(self, supply: Supply) -> Script:
+    def kernels(self, request: SolveRequest) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        repositories, keys = supply.repositories, rpm.trusted_keys(rpm.key_patterns(supply))
+        repositories, keys = request.repositories, rpm.trusted_keys(rpm.key_patterns(request))
         query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
         text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
         return Script(text, rpm.repository_files(repositories))

@@ -29,7 +29,7 @@ from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve import packages_request, solve
 from provision.build.workspace import Settings
-from provision.distros import family_of
+from provision.distros import headers_of
 from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path, templates_dir
@@ -173,7 +173,7 @@ def _unpack(
 
 def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
     data, _release = distros.release_of(pin.distro)
-    query = None if pin.tree else family_of(data).headers(data, kernel, pin.kernel.architecture)
+    query = None if pin.tree else headers_of(data, kernel, pin.kernel.architecture)
     if query is None or not query.image or data.apt is None:
         raise NotTriedError(
             f"The kernel {kernel} is not installed here, and {data.name}'s packages of it are not"

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from provision.build.solve import SolveRequest
-from provision.distros import find_distro, release_of
+from provision.distros import SolveRequest, find_distro, release_of
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, Ran
 from provision.pin import BasePin
 from unit.engine.fake_engine import FakeEngine

@@ -15,10 +15,9 @@ from kit.probe import is_root, need
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import packaged_distro
-from provision.build.solve import solve
-from provision.build.trees import Toolchain
+from provision.build.solve import request_key, solve
 from provision.build.workspace import Settings, load_settings
-from provision.distros import Repository, find_distro
+from provision.distros import Repository, Toolchain, find_distro
 from provision.distros.family import HeadersGoneError
 from provision.distros.repositories import repositories_of
 from provision.errors import (
@@ -227,7 +226,7 @@ def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> 
     ],
 )
 def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
+    assert request_key(request(tmp_path, "rocky:9", **changes)) != request_key(request(tmp_path))
 
 
 def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
@@ -267,17 +266,19 @@ def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
 def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
     plain = Repository("own", ("http://m",))
     snapshot, signed = plain._replace(is_snapshot=True), plain._replace(is_signed=True)
-    keys = {request(tmp_path, repositories=(one,)).key for one in (plain, snapshot, signed)}
+    keys = {
+        request_key(request(tmp_path, repositories=(one,))) for one in (plain, snapshot, signed)
+    }
     assert len(keys) == 3
-    before = request(tmp_path, "rhel:9").key
+    before = request_key(request(tmp_path, "rhel:9"))
     touch_files(tmp_path, "etc/pki/entitlement/1.pem")
-    assert request(tmp_path, "rhel:9").key != before
+    assert request_key(request(tmp_path, "rhel:9")) != before
 
 
 def test_a_closure_of_before_keeps_its_name(tmp_path: Path) -> None:
     """It would be solved for again, and artifacts get other names, without need."""
     first = "24fea5a7311e84f0a8464e5e0337f99cdacbfb57fe8770fb78767f115cdac655"
-    assert request(tmp_path).key == first
+    assert request_key(request(tmp_path)) == first
 
 
 def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
@@ -439,7 +440,7 @@ def test_what_no_repository_has_is_not_found_and_not_kept(
 ) -> None:
     with pytest.raises(NotFoundError):
         _solved(tmp_path, *map(FakeContainer, answers), **changes)
-    assert PackageStore(tmp_path).kept(request(tmp_path, **changes).key) is None
+    assert PackageStore(tmp_path).kept(request_key(request(tmp_path, **changes))) is None
 
 
 def test_a_configuration_that_names_no_compiler_is_said(tmp_path: Path) -> None:
@@ -465,7 +466,7 @@ def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) ->
     store = PackageStore(tmp_path)
     with pytest.raises(ProvisionError, match=r"make\.rpm"):
         solve(lambda: engine, request(tmp_path), store)
-    assert store.kept(request(tmp_path).key) is None
+    assert store.kept(request_key(request(tmp_path))) is None
 
 
 def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:

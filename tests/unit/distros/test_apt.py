@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from debian import debian_support
 from kit.process import run
-from provision.distros import Distro, Repository, Spec, Supply, distro_named, family_of
+from provision.distros import (
+    Distro,
+    Repository,
+    SolveRequest,
+    Spec,
+    distro_named,
+    family_of,
+    headers_of,
+)
 from provision.distros.archive import (
     Archive,
     compare_versions,
@@ -22,6 +30,7 @@ from provision.distros.archive import (
 )
 from provision.distros.repositories import AptSource, binary_key, read_sources
 from provision.errors import NotFoundError, ProvisionError
+from unit.build.made_up_driver import BASE
 from unit.fake_archive import MIRROR, answer, archive_of, samples, stanza
 
 KERNEL = "6.8.0-45-generic"
@@ -82,23 +91,23 @@ LISTING = "\n".join(
     ],
 )
 def test_a_kernels_headers_are_a_package_of_its_name(name: str, kernel: str, flavour: str) -> None:
-    query = APT.headers(distro(name), kernel, "x86_64")
+    query = headers_of(distro(name), kernel, "x86_64")
     assert query.flavour == flavour
     assert query.specs == (Spec(f"linux-headers-{kernel}"),)
     assert query.config == f"/usr/src/linux-headers-{kernel}/.config"
 
 
 def test_the_source_of_debians_kernels_is_the_shared_folder() -> None:
-    rt = APT.headers(distro("debian"), "6.1.0-47-rt-amd64", "x86_64")
+    rt = headers_of(distro("debian"), "6.1.0-47-rt-amd64", "x86_64")
     assert rt.source == "/usr/src/linux-headers-6.1.0-47-common-rt"
-    cloud = APT.headers(distro("debian"), "6.1.0-47-cloud-amd64", "x86_64")
+    cloud = headers_of(distro("debian"), "6.1.0-47-cloud-amd64", "x86_64")
     assert cloud.source == "/usr/src/linux-headers-6.1.0-47-common"
 
 
 @pytest.mark.parametrize("kernel", ["6.10.0-061000-generic", "6.11.0-061100rc3-lowlatency"])
 def test_a_mainline_build_is_refused(kernel: str) -> None:
     with pytest.raises(NotFoundError):
-        APT.headers(UBUNTU, kernel, "x86_64")
+        headers_of(UBUNTU, kernel, "x86_64")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +179,7 @@ _ARCHIVE = 'apt_cache() { case $2 in b | c) echo "Package: $2";; esac; }'
     ("spec", "asked"), [("make; reboot", "make; reboot"), ("b|c", "b"), ("a|c", "c"), ("d|a", "d")]
 )
 def test_apt_gets_one_word_for_a_spec(spec: str, asked: str) -> None:
-    lines = APT.solve(Supply(UBUNTU, NOBLE), (Spec("x"), Spec(spec))).text.splitlines()
+    lines = APT.solve(SolveRequest(UBUNTU, NOBLE, BASE), (Spec("x"), Spec(spec))).text.splitlines()
     begin, end = (
         lines.index("first_of() {"),
         next(number for number, line in enumerate(lines) if line.startswith("set -- ")),
@@ -190,7 +199,9 @@ def test_packaged_kernels_are_listed_newest_first() -> None:
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
-    script = APT.solve(Supply(UBUNTU, NOBLE), (Spec("make"),), config="/usr/src/K/.config").text
+    script = APT.solve(
+        SolveRequest(UBUNTU, NOBLE, BASE), (Spec("make"),), config="/usr/src/K/.config"
+    ).text
     of_package, _, rest = script.rpartition("if [ ! -s config ] && [ -s /usr/src/K/.config ];")
     assert "dpkg-deb --fsys-tarfile" in of_package
     assert rest.startswith(" then cp /usr/src/K/.config config; fi\n")
@@ -210,7 +221,7 @@ def test_what_builds_in_hooks_is_never_installed_where_a_driver_is_built(
 ) -> None:
     """It would build other drivers, and fail the build: apt_preferences(5), dnf(8), zypper(8)."""
     found = distro(name)
-    solving = family_of(found).solve(Supply(found, found.releases[0]), (Spec("gcc"),))
+    solving = family_of(found).solve(SolveRequest(found, found.releases[0], BASE), (Spec("gcc"),))
     assert said in solving.text
 
 

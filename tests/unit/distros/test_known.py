@@ -13,6 +13,7 @@ from provision.distros import (
     distro_on,
     family_of,
     find_distro,
+    headers_of,
     known_distros,
     release_of,
 )
@@ -161,7 +162,7 @@ def distro(name: str) -> Distro:
 
 
 def headers(name: str, kernel: str, architecture: str = "x86_64") -> HeaderQuery:
-    return family_of(distro(name)).headers(distro(name), kernel, architecture)
+    return headers_of(distro(name), kernel, architecture)
 
 
 @pytest.mark.parametrize(

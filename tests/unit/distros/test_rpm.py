@@ -10,8 +10,8 @@ from koji import PathInfo as KojiPaths
 
 from provision.distros import (
     Repository,
+    SolveRequest,
     Spec,
-    Supply,
     distro_named,
     find_distro,
     release_of,
@@ -26,6 +26,7 @@ from provision.distros.dnf import (
 )
 from provision.distros.zypper import Zypper
 from provision.errors import ProvisionError
+from unit.build.made_up_driver import BASE
 
 _SHA = "a" * 64
 _LISTING = f"""\
@@ -257,17 +258,18 @@ def test_a_package_of_the_archive_is_asked_for_by_its_path_and_has_its_address()
     assert package.urls == (url,)
     assert package.pinned.repository == "archive"
     distro, release = release_of(find_distro("fedora:43"))
-    text = Dnf().solve(Supply(distro, release), (spec, Spec("gcc"))).text
+    text = Dnf().solve(SolveRequest(distro, release, BASE), (spec, Spec("gcc"))).text
     assert "cp archived/*.rpm packages/" in text
     # Signed by the distro, whatever keys the admin's own repositories have.
     own = (Repository("own", ("http://m",), {"k.asc": b"KEY"}),)
-    assert distro.keys[0] in Dnf().solve(Supply(distro, release, own), (spec,)).text
-    assert distro.keys[0] not in Dnf().solve(Supply(distro, release, own), (Spec("gcc"),)).text
+    wanted = SolveRequest(distro, release, BASE, repositories=own)
+    assert distro.keys[0] in Dnf().solve(wanted, (spec,)).text
+    assert distro.keys[0] not in Dnf().solve(wanted, (Spec("gcc"),)).text
 
 
 def test_addresses_in_zyppers_xml_are_taken_out_of_it() -> None:
     distro, release = release_of(find_distro("opensuse-leap:15.6"))
-    text = Zypper().solve(Supply(distro, release), (Spec("gcc"),)).text
+    text = Zypper().solve(SolveRequest(distro, release, BASE), (Spec("gcc"),)).text
     # The ampersand last: an address may have the characters of another entity behind it.
     entities = re.findall(r"s\|(&[a-z]+;)\|", text)
     assert entities == ["&lt;", "&gt;", "&quot;", "&apos;", "&amp;"]
@@ -277,6 +279,8 @@ def test_addresses_in_zyppers_xml_are_taken_out_of_it() -> None:
 def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
     distro, release = release_of(find_distro("opensuse-leap:15.6"))
     for config in ("/usr/src/K/.config", None):
-        text = Zypper().solve(Supply(distro, release), (Spec("gcc"),), config=config).text
+        text = (
+            Zypper().solve(SolveRequest(distro, release, BASE), (Spec("gcc"),), config=config).text
+        )
         assert text.index("if [ ! -e refreshed ]") < text.index("run refresh")
         assert text.index("run refresh") < text.index(": > refreshed\nfi")
