@@ -37,7 +37,7 @@ from provision.kmod.module_signatures import is_signed
 from provision.manifest import ADMISSION
 from provision.registry import parse_reference
 from provision.registry.find import TrustOverride, facts_of, tag_of
-from provision.registry.publish import EngineImage, publish, sign_image
+from provision.registry.publish import publish, sign_image
 from provision.registry.repositories import find_digest
 from provision.registry.signatures import FileSigner, verify_signature
 from provision.store.entries import Admission, distrust, record_admission, unsigned_image
@@ -97,11 +97,13 @@ def _install(settings: Settings, _engine: FakeEngine) -> None:
     store_image(settings, PIN.image, DEFAULT)
 
 
-def _sign_pushed(settings: Settings, engine: FakeEngine) -> None:
+def _sign_pushed(settings: Settings, _engine: FakeEngine) -> None:
     publish(
         settings,
-        EngineImage(engine, "sha256:theirs", PIN, SIGNER),
+        PIN,
+        "sha256:theirs",
         NAME,
+        SIGNER,
         connected=connected(MemoryRegistry()),
     )
 

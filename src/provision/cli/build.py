@@ -43,7 +43,7 @@ from provision.kmod.verify import Finding, Report, kernel_entry, verify_artifact
 from provision.pin import Pin
 from provision.registry import check_push_name
 from provision.registry.find import TrustOverride, host_reference
-from provision.registry.publish import EngineImage, publish
+from provision.registry.publish import publish
 from provision.store.activate import host_files
 from provision.store.availability import check_age
 from provision.store.layout import Layout
@@ -217,10 +217,10 @@ def build_command(
         signer = private.signer(settings) if signs else None
         built = build_image(settings, pin, jobs=jobs, rebuild=rebuild)
         tried = _tried(settings, built.image) if trial else None
-        image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
         if push_to is not None:
-            pushed, signed = publish(settings, image, str(host_reference(settings, pin, push_to)))
+            name = str(host_reference(settings, pin, push_to))
+            pushed, signed = publish(settings, pin, built.image_id, name, signer)
     phases = built.phases()
     emit(
         {

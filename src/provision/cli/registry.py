@@ -39,7 +39,7 @@ from provision.registry.find import (
     examine,
     host_reference,
 )
-from provision.registry.publish import EngineImage, copy_published, publish, sign_image
+from provision.registry.publish import copy_published, publish, sign_image
 from provision.registry.repositories import Repository
 from provision.registry.signatures import generate_key
 from provision.sources.candidates import newest_first
@@ -87,8 +87,7 @@ def push(
             pin = image_pin(found, image)
             name = _push_name(settings, pin, reference)
             signer = private.signer(settings) if signs else None
-            source = EngineImage(settings.engine(), found.id, pin, signer)
-            pushed, signed = publish(settings, source, name)
+            pushed, signed = publish(settings, pin, found.id, name, signer)
     emit(
         {**pushed._asdict(), "signed": signed},
         f"{pushed.reference}@{pushed.digest}",

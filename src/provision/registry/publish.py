@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.image import require_built_here
 from provision.build.workspace import Settings
-from provision.engine.docker_api import Engine, find_image
+from provision.engine.docker_api import find_image
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import lock, settled_path, write_atomic
 from provision.host.kernels import machine
@@ -64,16 +64,6 @@ class PinTagConflictError(ProvisionError):
     """A registry has another image of the same Pin, and the tag of a Pin is never moved."""
 
 
-class EngineImage(NamedTuple):
-    """An artifact image of an engine, on its way to a registry or folder."""
-
-    engine: Engine
-    image_id: str
-    pin: Pin
-    # None: it stays unsigned.
-    signer: Signer | None = None
-
-
 class Pushed(NamedTuple):
     """An image in a registry: its name there and the registry's digest of it."""
 
@@ -95,21 +85,24 @@ class SignedImage(NamedTuple):
 
 def publish(
     settings: Settings,
-    image: EngineImage,
+    pin: Pin,
+    image_id: str,
     name: str,
+    signer: Signer | None = None,
     *,
     connected: Connect = connect,
     push: Callable[..., str] = push_image,
 ) -> tuple[Pushed, SignedImage | None]:
-    """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
+    """Push an image of the engine under a name, the tag of its Pin and those of a GPU operator.
+
+    It is signed, if there is a signer.
 
     Raises:
         PinTagConflictError: The registry has another image of this Pin that is signed, or neither
             is to be signed; nothing was pushed.
         UntrustedError: It is to be signed, and was not built here.
     """
-    pin, signer = image.pin, image.signer
-    found = find_image(image.engine, image.image_id)
+    found = find_image(settings.engine(), image_id)
     if signer is not None:
         # A signature is this builder's word for an image.
         require_built_here(
@@ -128,7 +121,7 @@ def publish(
     if digest is None:
         _name_licences(labels, name)
         report(Note(f"Pushing {name}"))
-        digest = push(image.engine, image.image_id, client, state=settings.state)
+        digest = push(settings.engine(), image_id, client, state=settings.state)
     else:
         report(Note(f"{name}: the registry has the image already, as {digest}"))
         client.tag(digest, str(client.reference.tag))

@@ -46,7 +46,7 @@ from provision.registry.find import (
     host_reference,
     unpack_layers,
 )
-from provision.registry.publish import EngineImage, configured_signer, publish
+from provision.registry.publish import configured_signer, publish
 from provision.store.availability import check_age, record_serial
 from provision.store.entries import (
     Admission,
@@ -94,7 +94,7 @@ def obtain(settings: Settings, pin: Pin, *, replace: bool = False) -> Stored:
     built = build_image(settings, pin)
     origin: Origin = "build" if built.built else "engine"
     if built.built:
-        _push(settings, EngineImage(settings.engine(), built.image_id, pin))
+        _push(settings, pin, built.image_id)
     # By id: another process may have given the name to another image.
     image = find_image(settings.engine(), built.image_id)
     manifest = add(settings, image, pin.image, pin)
@@ -216,15 +216,15 @@ def _of_pin(settings: Settings, pin: Pin) -> ArtifactImage | None:
     return find_pin_in_registries(settings, pin, trust, accept=accept)
 
 
-def _push(settings: Settings, image: EngineImage) -> None:
+def _push(settings: Settings, pin: Pin, image_id: str) -> None:
     """Push and sign what was built, where provision.toml says so; the host has it in any case."""
-    reference = host_reference(settings, image.pin)
+    reference = host_reference(settings, pin)
     if not reference or not settings.config.registry.push:
         return
     try:
-        if settings.config.registry.sign_key is not None:
-            image = image._replace(signer=configured_signer(settings))
-        _pushed, signed = publish(settings, image, reference)
+        signs = settings.config.registry.sign_key is not None
+        signer = configured_signer(settings) if signs else None
+        _pushed, signed = publish(settings, pin, image_id, reference, signer)
         if signed is not None:
             report(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:

@@ -21,7 +21,6 @@ from provision.pin import PIN_LABEL
 from provision.registry import parse_reference, pin_tag
 from provision.registry.find import facts_of, tag_of
 from provision.registry.publish import (
-    EngineImage,
     PinTagConflictError,
     SignedImage,
     publish,
@@ -29,7 +28,7 @@ from provision.registry.publish import (
 )
 from provision.registry.repositories import Writable, find_digest
 from provision.registry.signatures import FileSigner, signature_tag, verify_signature
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -108,11 +107,12 @@ def slow_push(
     return push
 
 
-def engine_image(settings: Settings, **labels: str) -> EngineImage:
+def with_image(settings: Settings, **labels: str) -> Settings:
+    """A host whose engine has the image that was built."""
     engine = FakeEngine()
     engine.have(Image("sha256:ours", (), (), {"provision.build": "1"} | labels, 1))
     record_built(settings.state, "sha256:ours", NAME)
-    return EngineImage(engine, "sha256:ours", PIN, SIGNER)
+    return using(settings, engine)
 
 
 @pytest.mark.parametrize("rounds", [0, 2], ids=["signed before", "signed a little later"])
@@ -136,9 +136,9 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
             registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
 
     monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
-    image, copied = engine_image(settings), slow_push(registry, meanwhile)
+    host, copied = with_image(settings), slow_push(registry, meanwhile)
     with pytest.raises(PinTagConflictError):
-        publish(settings, image, NAME, connected=connected(registry), push=copied)
+        publish(host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied)
     client = registry.client(NAME)
     assert find_digest(client, tag_of(PIN).text) == theirs[0]
     assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
@@ -156,8 +156,10 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(
         theirs = registry.have_image(
             PIN, [b"theirs"], pin_tag(PIN.digest), labels={PIN_LABEL: "none"}
         )
-    image, copied = engine_image(settings), slow_push(registry)
-    pushed, signed = publish(settings, image, NAME, connected=connected(registry), push=copied)
+    host, copied = with_image(settings), slow_push(registry)
+    pushed, signed = publish(
+        host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
+    )
     assert signed is not None
     client = registry.client(NAME)
     digests = {find_digest(client, tag) for tag in (pin_tag(PIN.digest), tag_of(PIN).text)}
@@ -170,17 +172,21 @@ def test_what_a_registry_has_with_our_labels_is_signed_if_a_trusted_key_signed_i
     settings: Settings, registry: MemoryRegistry, key: ec.EllipticCurvePrivateKey | None
 ) -> None:
     """Whoever may write there can put our labels on layers of another."""
-    image = engine_image(settings, **{PIN_LABEL: PIN.canonical_json()})
-    labels = image.engine.images_with_label("provision.build")[0].labels
+    host = with_image(settings, **{PIN_LABEL: PIN.canonical_json()})
+    labels = host.engine().images_with_label("provision.build")[0].labels
     theirs = registry.have_image(PIN, [b"theirs"], pin_tag(PIN.digest), labels=labels)
     if key is not None:
         registry.sign(theirs, facts_of(PIN, SERIAL), key)
     copied = slow_push(registry)
     if key is OTHER:
         with pytest.raises(PinTagConflictError):
-            publish(settings, image, NAME, connected=connected(registry), push=copied)
+            publish(
+                host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
+            )
         return
-    pushed, _ = publish(settings, image, NAME, connected=connected(registry), push=copied)
+    pushed, _ = publish(
+        host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
+    )
     assert (pushed.digest == theirs) == (key is KEY)
 
 
@@ -200,9 +206,9 @@ def test_a_push_names_licences_that_may_forbid_it(
     named: str | None,
     notes: list[str],
 ) -> None:
-    image = engine_image(settings, **{"org.opencontainers.image.licenses": licences})
+    host = with_image(settings, **{"org.opencontainers.image.licenses": licences})
     where, copied = connected(registry), slow_push(registry)
-    publish(settings, image._replace(signer=None), NAME, connected=where, push=copied)
+    publish(host, PIN, "sha256:ours", NAME, connected=where, push=copied)
     warnings = [note for note in notes if note.startswith("Warning")]
     assert bool(warnings) == bool(named)
     assert not named or f"{named} may forbid" in warnings[0]
