@@ -6,17 +6,23 @@ an artifact needs no absolute links, devices, set-uid bits or owners other than 
 
 from __future__ import annotations
 
+import errno
+import gzip
 import io
 import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, cast
 
 from provision.errors import ProvisionError
 from provision.progress import Transfer, report
+from provision.run import decompress
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -327,3 +333,70 @@ def _refused(name: str, why: str) -> ProvisionError:
         f"The image's content is refused: '{name}' {why}.",
         resolution="This is no artifact image that provision built: don't use it.",
     )
+
+
+# Limit of a layer's unpacked bytes; a driver has some 1.5 GB.
+LARGEST_CONTENT = 16 << 30
+
+
+@contextmanager
+def layer_content(stored: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
+    """Yield the tar stream in a layer, which another thread decompresses ahead of its reader.
+
+    zlib and the kernel let other threads run while they work, so two processors share the work. At
+    the end, the bytes after the archive's end are read, which must be valid too.
+    """
+    reads, writes = os.pipe()
+
+    def fill() -> None:
+        left = LARGEST_CONTENT
+        # Its reader may stop early.
+        with suppress(BrokenPipeError), os.fdopen(writes, "wb") as pipe:
+            source = gzip.GzipFile(fileobj=stored) if is_gzip else stored
+            try:
+                while data := source.read(_CHUNK):
+                    left -= len(data)
+                    if left < 0:
+                        raise _too_much()
+                    pipe.write(data)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise _damaged(str(error)) from error
+
+    with ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(fill)
+        try:
+            with os.fdopen(reads, "rb") as content:
+                yield content
+                while content.read(_CHUNK):
+                    pass
+        finally:
+            # Why a stream ends early, its reader does not know.
+            filled.result()
+
+
+def _too_much() -> ProvisionError:
+    return ProvisionError(
+        f"A layer of the image unpacks to more than {LARGEST_CONTENT} bytes.",
+        resolution="This is no artifact image that provision built: don't use it.",
+    )
+
+
+def _damaged(details: str) -> ProvisionError:
+    return ProvisionError(
+        "A layer of the image can't be decompressed.",
+        resolution="Have the image pushed again by those who build it: provision registry push"
+        " IMAGE",
+        details=details or None,
+    )
+
+
+def unzstd(file: Path, name: str) -> Path:
+    """Decompress a layer into a file beside it, of which ``name`` is the image."""
+    target = file.with_name("plain")
+    try:
+        decompress(file, target, limit=LARGEST_CONTENT, why=f"unpack a layer of {name}")
+    except ValueError as error:
+        raise _damaged(str(error)) from error
+    except OSError as error:
+        raise _too_much() if error.errno == errno.EFBIG else error from error
+    return target

@@ -8,21 +8,17 @@ image's configuration, and then its layers, all by their digests.
 
 from __future__ import annotations
 
-import errno
-import gzip
-import os
 import re
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.documents import parse_json
+from provision.engine.tar_streams import layer_content, unzstd
 from provision.errors import (
     ConfigError,
     DeniedError,
@@ -70,66 +66,7 @@ from provision.registry.signatures import (
     settled_keys,
     verify_signature,
 )
-from provision.run import decompress
 from provision.sources.candidates import newest_first
-
-# Limit of a layer's unpacked bytes; a driver has some 1.5 GB.
-LARGEST_CONTENT = 16 << 30
-# Large enough that threads seldom wait for each other, small enough for a processor's cache.
-_CHUNK = 256 << 10
-
-
-@contextmanager
-def layer_content(stored: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
-    """Yield the tar stream in a layer, which another thread decompresses ahead of its reader.
-
-    zlib and the kernel let other threads run while they work, so two processors share the work. At
-    the end, the bytes after the archive's end are read, which must be valid too.
-    """
-    reads, writes = os.pipe()
-
-    def fill() -> None:
-        left = LARGEST_CONTENT
-        # Its reader may stop early.
-        with suppress(BrokenPipeError), os.fdopen(writes, "wb") as pipe:
-            source = gzip.GzipFile(fileobj=stored) if is_gzip else stored
-            try:
-                while data := source.read(_CHUNK):
-                    left -= len(data)
-                    if left < 0:
-                        raise too_much()
-                    pipe.write(data)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise damaged(str(error)) from error
-
-    with ThreadPoolExecutor(1) as pool:
-        filled = pool.submit(fill)
-        try:
-            with os.fdopen(reads, "rb") as content:
-                yield content
-                while content.read(_CHUNK):
-                    pass
-        finally:
-            # Why a stream ends early, its reader does not know.
-            filled.result()
-
-
-def too_much() -> ProvisionError:
-    """Return the error for a layer that unpacks to too many bytes."""
-    return ProvisionError(
-        f"A layer of the image unpacks to more than {LARGEST_CONTENT} bytes.",
-        resolution="This is no artifact image that provision built: don't use it.",
-    )
-
-
-def damaged(details: str) -> ProvisionError:
-    """Return the error for a layer that can't be decompressed; ``details`` says why."""
-    return ProvisionError(
-        "A layer of the image can't be decompressed.",
-        resolution="Have the image pushed again by those who build it: provision registry push"
-        " IMAGE",
-        details=details or None,
-    )
 
 
 class ArtifactImage(NamedTuple):
@@ -267,22 +204,11 @@ def unpack_layers(
 def _unpack_layer(
     layer: Descriptor, file: Path, unpack: Callable[[IO[bytes]], None], name: str
 ) -> None:
-    plain = _unzstd(file, name) if layer.is_zstd else file
+    plain = unzstd(file, name) if layer.is_zstd else file
     with plain.open("rb") as stored, layer_content(stored, is_gzip=layer.is_gzip) as content:
         unpack(content)
     if plain != file:
         plain.unlink()
-
-
-def _unzstd(file: Path, name: str) -> Path:
-    target = file.with_name("plain")
-    try:
-        decompress(file, target, limit=LARGEST_CONTENT, why=f"unpack a layer of {name}")
-    except ValueError as error:
-        raise damaged(str(error)) from error
-    except OSError as error:
-        raise too_much() if error.errno == errno.EFBIG else error from error
-    return target
 
 
 # Versions that Debian's order can compare.

@@ -13,9 +13,9 @@ import pytest
 from kit.memory_registry import (
     MemoryRegistry,
 )
+from provision.engine import tar_streams as layers
 from provision.engine import tar_streams as unpack
 from provision.errors import ProvisionError
-from provision.registry import find as layers
 from unit.registry.signed_images import (
     changed_layer,
     images_manifest,

@@ -27,14 +27,13 @@ from kit.memory_registry import (
     new_key,
     public,
 )
-from provision.engine.tar_streams import Unpacker
+from provision.engine import tar_streams as layers
+from provision.engine.tar_streams import Unpacker, layer_content
 from provision.errors import ProvisionError
 from provision.registry import Reference
-from provision.registry import find as layers
 from provision.registry.find import (
     ArtifactImage,
     facts_of,
-    layer_content,
     read_image,
     unpack_layers,
 )
