@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,14 @@ class MemoryRepository:
 
     stored: MemoryRegistry
     reference: Reference
+
+    def options(self, _side: str) -> AbstractContextManager[list[str]]:
+        """Return no options: skopeo does not reach it."""
+        return nullcontext([])
+
+    def name(self, name: str) -> str:
+        """Return a name that skopeo does not know."""
+        return f"memory:{name}"
 
     def at(self, reference: Reference) -> MemoryRepository:
         return replace(self, reference=reference)

@@ -50,7 +50,7 @@ from provision.progress import Note, report
 from provision.registry import HostTag, Reference, parse_reference
 from provision.registry.find import Connect, connect
 from provision.registry.publish import retag_existing
-from provision.registry.repositories import Writable, find_digest
+from provision.registry.repositories import Repository, find_digest
 from provision.registry.signatures import Signer, signature_tag
 from provision.run import run
 
@@ -112,7 +112,7 @@ class FleetRegistry(NamedTuple):
                 return True
         return False
 
-    def _client(self, cell: Cell) -> Writable:
+    def _client(self, cell: Cell) -> Repository:
         return self.connected(self.settings, self.reference(cell))
 
 

@@ -55,7 +55,6 @@ from provision.registry.repositories import (
     ImageLayout,
     Registry,
     Repository,
-    Writable,
     folder_layout,
 )
 from provision.registry.signatures import (
@@ -232,7 +231,7 @@ class TrustOverride(NamedTuple):
 
 
 # Returns a repository.
-Connect = Callable[[Settings, Reference], Writable]
+Connect = Callable[[Settings, Reference], Repository]
 
 
 def connect(settings: Settings, reference: Reference) -> Registry | ImageLayout:

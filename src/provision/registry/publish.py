@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.image import require_built_here
@@ -24,10 +24,7 @@ from provision.progress import Note, report
 from provision.registry import Reference, operator_tags, parse_manifest, parse_reference, pin_tag
 from provision.registry.find import ArtifactImage, Connect, connect, facts_of, read_image, tag_of
 from provision.registry.repositories import (
-    ImageLayout,
-    Registry,
     Repository,
-    Writable,
     copy,
     find_digest,
     push_image,
@@ -147,7 +144,7 @@ def publish(
     return pushed, signed
 
 
-def _writable(settings: Settings, name: str, connected: Connect) -> Writable:
+def _writable(settings: Settings, name: str, connected: Connect) -> Repository:
     """Return the repository of a name to push to; a folder is made."""
     reference = parse_reference(name)
     if reference.layout is not None:
@@ -157,7 +154,7 @@ def _writable(settings: Settings, name: str, connected: Connect) -> Writable:
 
 def _published(
     settings: Settings,
-    client: Writable,
+    client: Repository,
     pin: Pin,
     labels: Mapping[str, str],
     signer: Signer | None,
@@ -196,19 +193,15 @@ def copy_published(settings: Settings, image: ArtifactImage, name: str) -> Pushe
     report(Note(f"Copying {image.reference} to {name}"))
     # Signatures first: no host sees an unsigned image.
     if find_digest(source, signature_tag(digest)) is not None:
-        _copy(source, signature_tag(digest), client, signature_tag(digest))
+        copy(source, signature_tag(digest), client, signature_tag(digest))
     if find_digest(client, str(client.reference.tag)) != digest:
-        _copy(source, digest, client, str(client.reference.tag))
+        copy(source, digest, client, str(client.reference.tag))
     set_pin_tag(client, image.pin, digest, is_signed=image.verified is not None)
     set_operator_tags(client, image.pin, image.labels, digest)
     return Pushed(name, digest)
 
 
-def _copy(source: Repository, name: str, target: Repository, tag: str) -> None:
-    copy(cast("Registry | ImageLayout", source), name, cast("Registry | ImageLayout", target), tag)
-
-
-def _has_signature(client: Writable, digest: str) -> bool:
+def _has_signature(client: Repository, digest: str) -> bool:
     return find_digest(client, signature_tag(digest)) is not None
 
 
@@ -267,7 +260,7 @@ def next_serial(settings: Settings, last: int = 0) -> int:
 
 
 def _sign(
-    settings: Settings, client: Writable, image: ArtifactImage, signer: Signer, last: int
+    settings: Settings, client: Repository, image: ArtifactImage, signer: Signer, last: int
 ) -> SignedImage:
     facts = facts_of(image.pin, next_serial(settings, last))
     digest = str(image.reference.digest)
@@ -280,7 +273,7 @@ def _sign(
     return SignedImage(str(image.reference), name, facts, tag)
 
 
-def set_pin_tag(client: Writable, pin: Pin, digest: str, *, is_signed: bool = False) -> str:
+def set_pin_tag(client: Repository, pin: Pin, digest: str, *, is_signed: bool = False) -> str:
     """Make the tag of a Pin lead to an image that the registry has; return the tag.
 
     One that will be signed replaces an image without a signature, which a builder left that ended
@@ -299,7 +292,7 @@ def set_pin_tag(client: Writable, pin: Pin, digest: str, *, is_signed: bool = Fa
     return tag
 
 
-def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
+def _conflict(client: Repository, pin: Pin, digest: str) -> PinTagConflictError:
     repository = client.reference.name
     return PinTagConflictError(
         f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
@@ -310,7 +303,7 @@ def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
     )
 
 
-def set_operator_tags(client: Writable, pin: Pin, labels: Mapping[str, str], digest: str) -> None:
+def set_operator_tags(client: Repository, pin: Pin, labels: Mapping[str, str], digest: str) -> None:
     """Make the tags by which a GPU operator finds an image lead to it.
 
     That of a branch leads to its newest version. An image without a label for operators has none.
@@ -332,7 +325,7 @@ def set_operator_tags(client: Writable, pin: Pin, labels: Mapping[str, str], dig
 
 
 def retag_existing(
-    settings: Settings, client: Writable, pin: Pin, signer: Signer | None
+    settings: Settings, client: Repository, pin: Pin, signer: Signer | None
 ) -> str | None:
     """Make the tag of a client's reference lead to the image of a Pin; return its digest.
 
@@ -351,7 +344,7 @@ def retag_existing(
 
 
 def _is_trusted(
-    settings: Settings, client: Writable, pin: Pin, digest: str, signer: Signer
+    settings: Settings, client: Repository, pin: Pin, digest: str, signer: Signer
 ) -> bool:
     wanted = facts_of(pin, 0)._asdict()
     del wanted["serial"]

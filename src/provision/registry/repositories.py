@@ -22,9 +22,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, Protocol, Self, cast
+from typing import IO, NamedTuple, Protocol, Self
 
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, WrongContentError
@@ -60,11 +60,17 @@ _CHUNK = 1 << 20
 
 
 class Repository(Protocol):
-    """A repository that images are read from."""
+    """A repository that images are read from and written to."""
 
     @property
     def reference(self) -> Reference:
         """The selected image."""
+
+    def options(self, side: str) -> AbstractContextManager[list[str]]:
+        """Yield what skopeo needs to reach it as ``src`` or ``dest`` of a copy, or by itself."""
+
+    def name(self, name: str) -> str:
+        """Return the name for skopeo of an image, given by its tag or digest."""
 
     def at(self, reference: Reference) -> Self:
         """Return the same repository for another of its images."""
@@ -86,10 +92,6 @@ class Repository(Protocol):
 
     def tags(self) -> tuple[str, ...]:
         """Return the tags."""
-
-
-class Writable(Repository, Protocol):
-    """A repository that images are written to."""
 
     def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
         """Write an image under a tag; return its digest.
@@ -152,7 +154,7 @@ def refused(name: Path, why: str) -> ProvisionError:
 
 
 class ImageLayout(NamedTuple):
-    """The images of an OCI image layout: a ``Writable``; what is written is in a folder of ours."""
+    """The images of an OCI image layout; what is written is in a folder of ours."""
 
     folder: Path
     reference: Reference
@@ -161,6 +163,10 @@ class ImageLayout(NamedTuple):
     def names(self) -> Mapping[str, Descriptor]:
         """The entries of its index by tag; entries without a tag by digest."""
         return _names(self.folder)
+
+    def options(self, _side: str) -> AbstractContextManager[list[str]]:
+        """Return no options: a folder is reached without."""
+        return nullcontext([])
 
     def name(self, name: str) -> str:
         """Return the name for skopeo of an image, given by its tag or digest."""
@@ -222,7 +228,7 @@ class ImageLayout(NamedTuple):
         return tuple(self.names)
 
     def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
-        """As ``Writable.put_image``."""
+        """As ``Repository.put_image``."""
         for blob in (*blobs, manifest):
             digest = content_digest(blob)
             write_atomic(self.folder / _blob(digest), blob)
@@ -230,7 +236,7 @@ class ImageLayout(NamedTuple):
         return digest
 
     def tag(self, digest: str, tag: str) -> None:
-        """As ``Writable.tag``."""
+        """As ``Repository.tag``."""
         self._set_tag(tag, digest, self.manifest(digest).data)
 
     def _set_tag(self, tag: str, digest: str, manifest: bytes) -> None:
@@ -338,7 +344,7 @@ _TAG = "image"
 
 
 class Registry(NamedTuple):
-    """A repository of a registry, read and written by skopeo: a ``Writable``.
+    """A repository of a registry, read and written by skopeo.
 
     What its methods raise: NotFoundError, WrongContentError (another content than its digest says),
     DeniedError, UnreachableError, and ProvisionError for all else; OSError: the disk is full.
@@ -429,7 +435,7 @@ class Registry(NamedTuple):
                 path.unlink()
 
     def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
-        """As ``Writable.put_image``."""
+        """As ``Repository.put_image``."""
         with tempfile.TemporaryDirectory(prefix="provision-push-") as name:
             layout = writable_layout(Path(name), self.reference)
             digest = layout.put_image(_TAG, manifest, blobs)
@@ -437,7 +443,7 @@ class Registry(NamedTuple):
         return digest
 
     def tag(self, digest: str, tag: str) -> None:
-        """As ``Writable.tag``."""
+        """As ``Repository.tag``."""
         copy(self, digest, self, tag)
 
     def _output(self, command: tuple[str, ...], name: str) -> str:
@@ -450,9 +456,9 @@ class Registry(NamedTuple):
 
 
 def copy(
-    source: Registry | ImageLayout,
+    source: Repository,
     name: str,
-    target: Registry | ImageLayout,
+    target: Repository,
     tag: str,
     *,
     size: int = 0,
@@ -469,8 +475,7 @@ def copy(
     argv = ["copy", "--quiet", "--all", "--preserve-digests", f"--retry-times={_RETRIES}"]
     with ExitStack() as stack:
         for side, place in (("src", source), ("dest", target)):
-            if isinstance(place, Registry):
-                argv += stack.enter_context(place.options(side))
+            argv += stack.enter_context(place.options(side))
         argv += [source.name(name), target.name(tag)]
         if isinstance(target, ImageLayout) and on_bytes is not None:
             stack.enter_context(_watched(target.folder, on_bytes))
@@ -481,24 +486,22 @@ def copy(
         raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
 
 
-def push_image(engine: Engine, image_id: str, target: Writable, *, state: Path) -> str:
+def push_image(engine: Engine, image_id: str, target: Repository, *, state: Path) -> str:
     """Copy an image of an engine to the tag of a repository's reference; return its digest there.
 
     An engine that pushes it by itself would do so with credentials and settings of its own.
     """
-    place = cast("Registry | ImageLayout", target)
     with scratch(state, "engine-image") as folder, ExitStack() as stack:
         saved, digest = folder / "saved.tar", folder / "digest"
         with saved.open("wb") as stream:
             for chunk in engine.save(image_id):
                 stream.write(chunk)
         argv = ["copy", "--quiet", f"--retry-times={_RETRIES}", f"--digestfile={digest}"]
-        if isinstance(place, Registry):
-            argv += stack.enter_context(place.options("dest"))
-        argv += [f"docker-archive:{saved}", place.name(str(place.reference.tag))]
+        argv += stack.enter_context(target.options("dest"))
+        argv += [f"docker-archive:{saved}", target.name(str(target.reference.tag))]
         done = _run(argv, why="copy images", timeout=_REQUEST_S * 30)
         if done.returncode:
-            raise _error(f"'{place.reference}' could not be pushed.", done, place)
+            raise _error(f"'{target.reference}' could not be pushed.", done, target)
         return digest.read_text().strip()
 
 
@@ -549,7 +552,7 @@ def _watched(folder: Path, on_bytes: Callable[[int], None]) -> Iterator[None]:
         watcher.join()
 
 
-def _error(message: str, done: Completed, place: Registry | ImageLayout) -> ProvisionError:
+def _error(message: str, done: Completed, place: Repository) -> ProvisionError:
     output = done.stderr.strip()
     host = place.reference.registry if isinstance(place, Registry) else ""
     found = explain("skopeo", output, {"host": host})

@@ -46,7 +46,7 @@ from provision.registry import (
     content_digest,
     parse_manifest,
 )
-from provision.registry.repositories import Repository, Writable
+from provision.registry.repositories import Repository
 from provision.run import run
 from provision.trust import LONGEST, fingerprint, key_files, require_trusted
 
@@ -583,7 +583,7 @@ def payload_of(digest: str, facts: SignedFacts, name: str) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def sign(client: Writable, digest: str, facts: SignedFacts, signer: Signer) -> str:
+def sign(client: Repository, digest: str, facts: SignedFacts, signer: Signer) -> str:
     """Add a signature to those of an image; return their name.
 
     A registry can't write a tag conditionally: of two signers at the same moment, the second may
@@ -629,7 +629,7 @@ def _layers(client: Repository, tag: str) -> list[dict[str, Any]]:
 
 
 def _put_signatures(
-    client: Writable, tag: str, layers: Sequence[Mapping[str, Any]], payload: bytes
+    client: Repository, tag: str, layers: Sequence[Mapping[str, Any]], payload: bytes
 ) -> None:
     """Write signatures, of which the repository may lack one payload."""
     created = "0001-01-01T00:00:00Z"

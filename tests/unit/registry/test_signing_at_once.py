@@ -26,7 +26,7 @@ from provision.registry.publish import (
     publish,
     sign_image,
 )
-from provision.registry.repositories import Writable, find_digest
+from provision.registry.repositories import Repository, find_digest
 from provision.registry.signatures import FileSigner, signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
@@ -99,7 +99,7 @@ def slow_push(
 ) -> Callable[..., str]:
     """Return a push that takes so long that another has pushed the same Pin meanwhile."""
 
-    def push(_engine: Engine, _id: str, target: Writable, *, state: Path) -> str:
+    def push(_engine: Engine, _id: str, target: Repository, *, state: Path) -> str:
         del state
         meanwhile()
         return registry.have_image(PIN, [b"ours"], str(target.reference.tag))
