@@ -41,7 +41,7 @@ from provision.sources.candidates import (
     pin_sources,
     unlisted,
 )
-from provision.sources.upstream import MAX_AGE, UpstreamResult, ask, known_branches, today
+from provision.sources.upstream import MAX_AGE, Branches, UpstreamResult, ask, known_branches, today
 from provision.sources.vendor_sums import SumRecord, UnpublishedError
 
 
@@ -297,10 +297,16 @@ def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> Ver
     branches = known_branches(recipe.upstream, readings)
     # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
-    followed = branches.followed(version, today()) if version is not None else None
-    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    asked = request.version_request(followed, ended)
+    asked = of_branches(request, branches)
     return asked._replace(published=published) if takes_any else asked
+
+
+def of_branches(request: DriverRequest, branches: Branches) -> VersionRequest:
+    """Return the request for a version, where branches are known, of which some have ended."""
+    name = request.version_name
+    followed = branches.followed(name, today()) if name is not None else None
+    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
+    return request.version_request(followed, ended)
 
 
 def _say_troubles(readings: Iterable[UpstreamResult]) -> None:

@@ -28,6 +28,7 @@ from provision.build.versions import (
     cards_for,
     files_of,
     follow,
+    of_branches,
     read_upstream,
     suitable_versions,
 )
@@ -163,10 +164,7 @@ def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool 
     kernel = settings.facts.kernel
     # What ``provision apply`` would take now.
     asked_for = DriverRequest(driver, version=configured.version)
-    name = asked_for.version_name
-    kinds = branches.followed(name, today()) if name is not None else None
-    ended = frozenset(branch.name for branch in branches.all if branch.has_ended(today()))
-    version = asked_for.version_request(kinds, ended)._replace(cards=cards)
+    version = of_branches(asked_for, branches)._replace(cards=cards)
     untried = settings.config.policy.untried
     suitable, fitting = suitable_versions(recipe, flavour, offered, version, kernel or "", untried)
     return Offers(
@@ -337,8 +335,7 @@ def _version_request(
     if distro is not None and settings.config.policy.build != "never":
         return follow(settings, request, distro)
     branches = known_branches(recipe.upstream, ())
-    ended = frozenset(one.name for one in branches.all if one.has_ended(today()))
-    asked = request.version_request(branches.followed(name, today()), ended)
+    asked = of_branches(request, branches)
     is_open = name == DEFAULT_VERSION and asked.branches is not None
     return asked._replace(known=frozenset(one.name for one in branches.all)) if is_open else asked
 
