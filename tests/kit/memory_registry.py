@@ -23,7 +23,7 @@ from provision.registry import (
     BLOBS,
     Content,
     Descriptor,
-    Manifest,
+    ImageManifest,
     Reference,
     blob_path,
     parse_reference,
@@ -125,7 +125,7 @@ class MemoryRepository:
             raise NotFoundError(f"no {name}")
         return Content(data, digest_of(data))
 
-    def config(self, digest: str, manifest: Manifest) -> bytes:
+    def config(self, digest: str, manifest: ImageManifest) -> bytes:
         self._ask("config")
         del digest
         return self.stored.blobs[manifest.config.digest]
@@ -133,7 +133,7 @@ class MemoryRepository:
     def fetch(
         self,
         digest: str,
-        manifest: Manifest,
+        manifest: ImageManifest,
         layers: Collection[Descriptor],
         folder: Path,
     ) -> None:

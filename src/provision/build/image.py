@@ -309,7 +309,7 @@ def _ensure_toolchain(
         return image, stream.steps
 
 
-def build(
+def build_context(
     settings: Settings,
     pin: Pin,
     context: RenderedContext,
@@ -393,7 +393,7 @@ def build_image(
     before = module_sums(_manifest_of(settings, replaced)) if replaced else {}
     # An engine elsewhere may have more processors than this process may use.
     jobs = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
-    built = build(settings, pin, context, jobs=jobs, rebuild=rebuild)
+    built = build_context(settings, pin, context, jobs=jobs, rebuild=rebuild)
     image = engine.image(built.image_id)
     if image is None:
         return built

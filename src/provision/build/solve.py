@@ -382,7 +382,7 @@ class Solver:
         )
 
 
-def solve(
+def closure_of(
     engine: Callable[[], Engine],
     request: SolveRequest,
     store: PackageStore,
@@ -566,7 +566,7 @@ class SolvingSession:
     def solve(
         self, kernel: str, packages: Iterable[str], toolchain: Toolchain | None = None
     ) -> Closure:
-        """Return what a build for a kernel installs, as ``solve`` does."""
+        """Return what a build for a kernel installs, as ``closure_of`` does."""
         request = solve_request(
             self._settings,
             self._distro,
@@ -576,7 +576,7 @@ class SolvingSession:
             repositories=self._repositories,
             toolchain=toolchain,
         )
-        return solve(
+        return closure_of(
             self._settings.engine,
             request,
             self._store,

@@ -33,7 +33,7 @@ from provision.distros import all_distros
 from provision.errors import ExitCode
 from provision.files import write_output
 from provision.host.facts import PciDevice, pci_devices
-from provision.sources.upstream import UpstreamResult, newest_first
+from provision.sources.upstream import UpstreamResult, by_version
 from provision.store.availability import Offers, list_kernels, list_offers
 from provision.store.foreign import foreign_vendor_file
 
@@ -321,7 +321,7 @@ def _vendor_source(reading: UpstreamResult) -> dict[str, Any]:
         "read": answer.read if answer else None,
         "releases": [
             release.model_dump(mode="json", exclude_none=True)
-            for release in newest_first(reading.releases)
+            for release in by_version(reading.releases)
         ],
         "error": trouble and members(trouble, "message", "details", "resolution"),
     }

@@ -133,7 +133,7 @@ def resolve_cell(settings: Settings, cell: Cell) -> Pin:
     return resolve_pin(settings, DriverRequest(**cell.members(), force=True))
 
 
-def run_build(words: Sequence[str], stdin: bytes | None = None) -> Mapping[str, Any]:
+def run_cell(words: Sequence[str], stdin: bytes | None = None) -> Mapping[str, Any]:
     """Run this ``provision`` with ``--json``, and return what it prints."""
     argv = [*_WITH_PARENT, sys.executable, "-P", "-m", "provision", *words]
     ended = run(
@@ -170,7 +170,7 @@ class RunOptions(NamedTuple):
     # Where images are pushed; None: only the results of cells are kept.
     registry: FleetRegistry | None = None
     resolve: Callable[[Settings, Cell], Pin] = resolve_cell
-    build: Callable[[Sequence[str], bytes | None], Mapping[str, Any]] = run_build
+    build: Callable[[Sequence[str], bytes | None], Mapping[str, Any]] = run_cell
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.solve import packages_request, solve
+from provision.build.solve import closure_of, packages_request
 from provision.build.workspace import Settings
 from provision.distros import headers_of
 from provision.engine.docker_api import Container, ContainerRequest, container_owner
@@ -200,7 +200,7 @@ def distro_packages(settings: Settings, pin: Pin, names: Sequence[str]) -> dict[
 def _solved(settings: Settings, pin: Pin, names: Sequence[str], *, kernel: str = "") -> Closure:
     asked = packages_request(settings, pin.distro, pin.base, tuple(names))
     request = asked._replace(kernel=kernel, architecture=pin.kernel.architecture)
-    return solve(settings.engine, request, PackageStore(settings.state))
+    return closure_of(settings.engine, request, PackageStore(settings.state))
 
 
 def _fetched(store: PackageStore, closure: Closure) -> dict[str, Path]:

@@ -299,7 +299,7 @@ class Descriptor(Foreign):
         return self.media_type in _ZSTD
 
 
-class Manifest(Foreign):
+class ImageManifest(Foreign):
     """An image, or the signatures of one."""
 
     schema_version: Literal[2] = Field(alias="schemaVersion")
@@ -344,7 +344,7 @@ class _Config(Foreign):
     config: _ConfigBody | None = None
 
 
-def parse_manifest(data: bytes, name: str) -> Manifest | Index:
+def parse_manifest(data: bytes, name: str) -> ImageManifest | Index:
     """Parse a manifest whose digest was compared before."""
     document = _object(data, name)
     kind = document.get("mediaType")
@@ -355,10 +355,10 @@ def parse_manifest(data: bytes, name: str) -> Manifest | Index:
     if kind is not None and kind not in (INDEXES if has_manifests else MANIFESTS):
         raise _refused(name, f"is a {str(kind)[:80]}, and no image")
     with refusing(f"'{name}' is refused: it is no manifest of an image.", resolution=_NOT_OURS):
-        return (Index if has_manifests else Manifest).model_validate_json(data)
+        return (Index if has_manifests else ImageManifest).model_validate_json(data)
 
 
-def check_image(manifest: Manifest, name: str) -> None:
+def check_image(manifest: ImageManifest, name: str) -> None:
     """Check that all layers of an image can be unpacked."""
     if manifest.config.media_type not in {OCI_CONFIG, DOCKER_CONFIG}:
         raise _refused(name, f"holds a {manifest.config.media_type}, and no image")
@@ -373,7 +373,7 @@ def check_image(manifest: Manifest, name: str) -> None:
         raise _refused(name, f"is larger than {LARGEST_LAYER} bytes")
 
 
-def parse_labels(data: bytes, manifest: Manifest, name: str) -> Mapping[str, str]:
+def parse_labels(data: bytes, manifest: ImageManifest, name: str) -> Mapping[str, str]:
     """Return the labels in an image's configuration."""
     with refusing(f"'{name}' is refused: its configuration is not valid.", resolution=_NOT_OURS):
         config = _Config.model_validate_json(data)

@@ -38,8 +38,8 @@ from provision.registry import (
     Content,
     Descriptor,
     HostTag,
+    ImageManifest,
     Index,
-    Manifest,
     Reference,
     blob_path,
     check_image,
@@ -74,7 +74,7 @@ class ArtifactImage(NamedTuple):
     client: Repository
     # By its digest, which the bytes of the manifest have.
     reference: Reference
-    manifest: Manifest
+    manifest: ImageManifest
     labels: Mapping[str, str]
     # One of them.
     pin: Pin
@@ -120,7 +120,7 @@ def read_image(
     return ArtifactImage(client, reference, manifest, labels, pin, verified)
 
 
-def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
+def _manifest(client: Repository, architecture: str) -> tuple[Content, ImageManifest]:
     name = str(client.reference)
     content = client.manifest(client.reference.digest or client.reference.tag or "latest")
     found = parse_manifest(content.data, name)
@@ -135,7 +135,7 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
     return content, found
 
 
-def _labels(client: Repository, digest: str, manifest: Manifest) -> Mapping[str, str]:
+def _labels(client: Repository, digest: str, manifest: ImageManifest) -> Mapping[str, str]:
     data = client.config(digest, manifest)
     if content_digest(data) != manifest.config.digest:
         raise WrongContentError(

@@ -39,8 +39,8 @@ from provision.registry import (
     OCI_MANIFEST,
     Content,
     Descriptor,
+    ImageManifest,
     Index,
-    Manifest,
     Reference,
     blob_path,
     content_digest,
@@ -78,11 +78,11 @@ class Repository(Protocol):
     def manifest(self, name: str) -> Content:
         """Return a manifest by tag or digest."""
 
-    def config(self, digest: str, manifest: Manifest) -> bytes:
+    def config(self, digest: str, manifest: ImageManifest) -> bytes:
         """Return the configuration of an image; the digest is of its manifest."""
 
     def fetch(
-        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
+        self, digest: str, manifest: ImageManifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """Put some layers of an image into a folder, at ``blob_path``, compared with their digests.
 
@@ -194,13 +194,13 @@ class ImageLayout(NamedTuple):
         self._compare(digest, content_digest(data))
         return Content(data, digest)
 
-    def config(self, digest: str, manifest: Manifest) -> bytes:
+    def config(self, digest: str, manifest: ImageManifest) -> bytes:
         """Return the configuration of an image."""
         del digest
         return _read_small(self.folder, _blob(manifest.config.digest))
 
     def fetch(
-        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
+        self, digest: str, manifest: ImageManifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """As ``Repository.fetch``."""
         del digest, manifest
@@ -396,7 +396,7 @@ class Registry(NamedTuple):
             )
         return Content(data, digest)
 
-    def config(self, digest: str, manifest: Manifest) -> bytes:
+    def config(self, digest: str, manifest: ImageManifest) -> bytes:
         """Return the configuration of an image."""
         del manifest
         return self._output(("inspect", "--config", "--raw"), self.name(digest)).encode()
@@ -407,7 +407,7 @@ class Registry(NamedTuple):
         return tuple(json.loads(listing)["Tags"] or ())
 
     def fetch(
-        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
+        self, digest: str, manifest: ImageManifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """As ``Repository.fetch``."""
         (folder / BLOBS).mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,7 @@ def git_tags(text: str, *, url: str, pattern: str) -> tuple[Release, ...]:
     return bounded(found, url)
 
 
-def newest_first(releases: Iterable[Release]) -> tuple[Release, ...]:
+def by_version(releases: Iterable[Release]) -> tuple[Release, ...]:
     """Return releases in Debian's order of versions, the newest first."""
     return tuple(sorted(releases, key=lambda release: version_key(release.version), reverse=True))
 

@@ -17,7 +17,7 @@ from provision.build.image import (
     TOOLCHAIN_KERNEL_LABEL,
     TOOLCHAIN_LABEL,
     Built,
-    build,
+    build_context,
     built_here,
     record_built,
     remove_layers,
@@ -92,7 +92,7 @@ def make(engine: FakeEngine, tmp_path: Path) -> Build:
     store = PackageStore(tmp_path)
     for content in (b"gcc", b"source", b"another gcc"):
         store.add_bytes(content)
-    return lambda pin=PIN, context=None, **options: build(
+    return lambda pin=PIN, context=None, **options: build_context(
         settings, pin, context or _context(), **options
     )
 

@@ -15,7 +15,7 @@ from kit.probe import is_root, need
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import packaged_distro
-from provision.build.solve import request_key, solve
+from provision.build.solve import closure_of, request_key
 from provision.build.workspace import Settings, load_settings
 from provision.distros import Repository, Toolchain, find_distro
 from provision.distros.family import HeadersGoneError
@@ -209,7 +209,7 @@ def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> 
     more = "url\tfile:///srv/gcc.rpm\nurl\thttps://one.example/$releasever/make.rpm"
     more += "\nurl\thttps://one.example/make.rpm"
     engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", f"{BOTH}\n{more}")]))
-    found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    found = closure_of(lambda: engine, request(tmp_path), PackageStore(tmp_path))
     assert list(found.urls.values()) == [("https://one.example/make.rpm",)]
 
 
@@ -242,7 +242,7 @@ def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
         repositories = (Repository("bookworm", (url,)),)
         wish = request(tmp_path, distro, repositories=repositories, **more)
         with pytest.raises(ProvisionError):
-            solve(lambda: SolvingEngine(container), wish, PackageStore(tmp_path))
+            closure_of(lambda: SolvingEngine(container), wish, PackageStore(tmp_path))
         return container.files_given
 
     files = given("debian:12", "https://m.example/debian", kernel=kernel)
@@ -285,7 +285,7 @@ def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path
     said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
     engine = SolvingEngine(FakeContainer([(1, said, "")]))
     with pytest.raises(NotFoundError) as caught:
-        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+        closure_of(lambda: engine, request(tmp_path), PackageStore(tmp_path))
     assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
 
 
@@ -313,7 +313,7 @@ def _fedora(
     """Solve for a kernel that the repositories have dropped."""
     container = FakeContainer([_GONE, *answers])
     wish = request(folder, "fedora:43", kernel=_FEDORA, **changes)
-    return container, solve(lambda: SolvingEngine(container), wish, PackageStore(folder))
+    return container, closure_of(lambda: SolvingEngine(container), wish, PackageStore(folder))
 
 
 @pytest.mark.parametrize("repositories", [(), _OWN])
@@ -359,7 +359,7 @@ def _solved(
 ) -> tuple[Closure, SolvingEngine]:
     engine = SolvingEngine(*containers)
     wish = request(folder, distro, **changes)
-    return solve(lambda: engine, wish, PackageStore(folder)), engine
+    return closure_of(lambda: engine, wish, PackageStore(folder)), engine
 
 
 def test_one_round_where_headers_and_tools_bring_the_compiler(tmp_path: Path) -> None:
@@ -389,9 +389,9 @@ def test_a_compiler_that_no_repository_has_costs_no_further_container(tmp_path: 
 def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     engine = SolvingEngine(FakeContainer(list(GOOD)), FakeContainer(list(GOOD)))
-    found = solve(lambda: engine, request(tmp_path), store)
-    assert solve(never, request(tmp_path), store) == found
-    assert solve(lambda: engine, request(tmp_path), store, update=True) == found
+    found = closure_of(lambda: engine, request(tmp_path), store)
+    assert closure_of(never, request(tmp_path), store) == found
+    assert closure_of(lambda: engine, request(tmp_path), store, update=True) == found
     assert len(engine.requests) == 2
 
 
@@ -465,14 +465,14 @@ def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) ->
     engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", lying)]))
     store = PackageStore(tmp_path)
     with pytest.raises(ProvisionError, match=r"make\.rpm"):
-        solve(lambda: engine, request(tmp_path), store)
+        closure_of(lambda: engine, request(tmp_path), store)
     assert store.kept(request_key(request(tmp_path))) is None
 
 
 def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:
     engine = SolvingEngine(architecture="arm64")
     with pytest.raises(ProvisionError) as caught:
-        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+        closure_of(lambda: engine, request(tmp_path), PackageStore(tmp_path))
     assert "--platform linux/amd64" in str(caught.value.resolution)
 
 
@@ -552,11 +552,11 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(
     engine = SolvingEngine(FakeContainer(list(GOOD)))
     if binds is None:
         with pytest.raises(NotFoundError) as caught:
-            solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+            closure_of(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
         assert "/etc/pki/entitlement" in str(caught.value.resolution)
         assert not engine.requests
     else:
-        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+        closure_of(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
         found = engine.requests[0].binds
         assert found == {place: str(tmp_path / name) for place, name in binds.items()}
 
@@ -568,7 +568,7 @@ def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> N
     engine = SolvingEngine()
     engine.host = host
     with pytest.raises(ProvisionError) as caught:
-        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+        closure_of(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
     assert host in caught.value.message
     assert not engine.requests
 
@@ -577,5 +577,5 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer(list(GOOD)))
     own = (Repository("own", ("http://m",)),)
     wish = request(tmp_path, "rhel:9", repositories=own)
-    assert solve(lambda: engine, wish, PackageStore(tmp_path)).packages
+    assert closure_of(lambda: engine, wish, PackageStore(tmp_path)).packages
     assert not engine.requests[0].binds
