@@ -27,6 +27,7 @@ from kit.probe import can_mount, need, need_programs
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 from kit.released import make_release, repository_of
 from kit.runfile import SMALL_MODULES, SMALL_SOURCES
+from kit.signed_registry import Fleet, signed_fleet
 from kit.toolchains import load_toolchains
 
 
@@ -110,6 +111,18 @@ def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
     need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
     with overlaid(base_root, tmp_path / "layer") as root:
         yield root
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    engine: Engine, first_small_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """A registry with the small driver, pushed under the name that hosts look for, and signed."""
+    need_programs("docker-registry")
+    # Built by then: what follows takes no minutes.
+    assert first_small_build["image"]
+    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="session")

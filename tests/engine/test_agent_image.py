@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +22,7 @@ from kit.podman import Podman
 from kit.process import run
 from kit.product import DECORATOR, Provision
 from kit.released import agent_image, bare
-from kit.signed_fleet import Fleet, signed_fleet
+from kit.signed_registry import Fleet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
@@ -44,18 +43,6 @@ def _assert_runs(archive: Path, engine: Engine, architecture: str, machine: str)
     words = ("run", "--rm", "--network=none", f"--platform=linux/{architecture}", tag)
     facts = json.loads(engine.docker(*words, "facts", "--json").stdout)
     assert (facts["distro"]["id"], facts["arch"]) == ("debian", machine)
-
-
-@pytest.fixture(scope="module")
-def fleet(
-    engine: Engine,
-    first_small_build: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
-    """A registry with an image that hosts of the next test pull."""
-    assert first_small_build["image"]
-    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_the_agent_needs_no_network(outer: SignedRegistry, tmp_path: Path) -> No
     need(os.geteuid() == 0, "root", "a network namespace of its own")
     host = AgentHost.make(tmp_path / "inner", running=OLD_KERNEL)
     outer.carry(host.root / "srv/drivers")
-    host.write("etc/provision/trust.d/fleet.pub", outer.public.read_text())
+    host.trust(outer.public)
     host.configure(
         f'[drivers.{SMALL_DRIVER}]\n[registry]\nfolders = ["/srv/drivers"]\n'
         '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
@@ -94,7 +94,7 @@ def test_a_build_goes_to_a_folder(
 ) -> None:
     provision("registry", "key", "--output", tmp_path / "fleet", "--no-password")
     host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
-    host.write("etc/provision/trust.d/fleet.pub", (tmp_path / "fleet.pub").read_text())
+    host.trust(tmp_path / "fleet.pub")
     host.configure('[trust]\nkeys = "/etc/provision/trust.d"\n')
     folder = f"oci:{tmp_path}/drivers"
     words = ("registry", "push", small_build["image"], folder, "--sign", "--key")
@@ -107,9 +107,8 @@ def test_a_build_goes_to_a_folder(
 
 
 def test_what_cosign_saves_is_taken(outer: SignedRegistry, cosign: Path, tmp_path: Path) -> None:
-    name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
     saved = tmp_path / "saved"
-    run([cosign, "save", "--allow-insecure-registry", "--dir", saved, name])
+    run([cosign, "save", "--allow-insecure-registry", "--dir", saved, outer.name])
     named = f"oci:{saved}@{outer.digest}"
     pulled = NO_ENGINE.json("registry", "pull", named, "--root", outer.root)
     assert (pulled["signed_by"], pulled["digest"]) == ("fleet.pub", PIN.digest)

@@ -13,13 +13,12 @@ import pytest
 import yaml
 
 from kit.api_server import ApiServer
-from kit.engine import Engine
 from kit.go_modules import go_module, go_programs
 from kit.host_tree import DRIVER, KERNEL, HostTree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.process import run, wait_for
 from kit.product import Provision
-from kit.signed_fleet import Fleet, signed_fleet
+from kit.signed_registry import Fleet
 
 # Besides, the first time: the server is compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
@@ -55,16 +54,6 @@ def server() -> Iterator[ApiServer]:
             within_s=60,
         )
         yield server
-
-
-@pytest.fixture(scope="module")
-def fleet(
-    engine: Engine, first_small_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    """A registry with one signed image."""
-    assert first_small_build["image"]
-    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.fixture(scope="module")

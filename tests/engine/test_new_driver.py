@@ -98,7 +98,7 @@ def test_a_vendors_driver_reaches_a_host_that_builds_nothing(
     host = AgentHost.make(tmp_path / "customer", running=OLD_KERNEL)
     shutil.copytree(drivers, host.root / "etc/provision/drivers")
     shutil.copytree(medium, host.root / "srv/drivers")
-    host.write("etc/provision/trust.d/fleet.pub", (tmp_path / "fleet.pub").read_text())
+    host.trust(tmp_path / "fleet.pub")
     host.write(
         "etc/provision/provision.toml",
         f'catalogue = ["/etc/provision/drivers"]\n[drivers.{MADE_UP}]\nversion = "1.4"\n'

@@ -18,7 +18,7 @@ import pytest
 
 from kit.agent_host import AgentHost
 from kit.engine import Engine
-from kit.files import BOOKWORM, TRIXIE
+from kit.files import BOOKWORM, TRIXIE, plug_in
 from kit.hosts import NEW_KERNEL
 from kit.nvidia_day import (
     AMPERE,
@@ -27,7 +27,6 @@ from kit.nvidia_day import (
     NvidiaDay,
     nvidia_day,
     of_pages,
-    plug_in,
     readme,
 )
 from kit.product import Provision, base_archive

@@ -1,6 +1,6 @@
 """NVIDIA's driver from its .run: never run, and built on a distro that has no such packages.
 
-The file is in NVIDIA's layout and holds the real driver of Debian's packages (`kit.runfile`). The
+The file is in NVIDIA's layout and holds the real driver of Debian's packages. The
 distro is a stand-in made from Debian's packages (`kit.rpm_sites`). Compiling the real driver takes
 minutes and is nightly; a small file in the same layout is built with each change.
 """
@@ -11,14 +11,14 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.cache import REPOSITORY
+from kit.cache import REPOSITORY, cached
 from kit.engine import Engine
 from kit.fileserver import Mirror, served
 from kit.hosts import DISTRO, NEW_KERNEL
@@ -28,14 +28,23 @@ from kit.process import run
 from kit.product import Provision, driver_modules
 from kit.rpm_distros import RpmDistro, rocky_9
 from kit.rpm_sites import site_of
-from kit.runfile import debian_runfile, manifest, write_runfile
+from kit.runfile import manifest, write_runfile
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _ROCKY = "rockylinux/rockylinux:9"
 _MODULES = ["nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm"]
-
-
+# What of Debian's packages is what in NVIDIA's list: MODULE by the beginning of a name.
+_NAMES = (
+    ("libcuda", "gpgpu", "CUDA_LIB"),
+    ("libnvidia-ml", "nvml", "UTILITY_LIB"),
+    ("libnvidia-cfg", "installer", "UTILITY_LIB"),
+    ("libnvidia-opencl", "gpgpu", "OPENCL_LIB"),
+    ("libnvcuvid", "nvcuvid", "NVCUVID_LIB"),
+    ("libnvidia-encode", "encodeapi", "ENCODEAPI_LIB"),
+    ("libnvidia-opticalflow", "opticalflow", "CUDA_LIB"),
+    ("libnvidia-", "gpgpu", "CUDA_LIB"),
+)
 _HELLO = """\
 #include <linux/module.h>
 static int __init hello_init(void) { return 0; }
@@ -70,6 +79,77 @@ driver_feature = ["utility"]
 """
 
 
+def _debian_runfile(provision: Provision) -> tuple[Path, str]:
+    """The driver of Debian's packages as a file of NVIDIA's, and its version; from the cache.
+
+    With the open modules' source and their prebuilt objects, and the libraries and programs.
+    """
+    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    pin = provision.json("resolve", *target)
+    version = pin["driver"]["version"]
+
+    def make(draft: Path) -> None:
+        work = draft.with_suffix(".work")
+        shutil.rmtree(work, ignore_errors=True)
+        context, tree = work / "context", work / "tree"
+        provision("build", *target, "--render", context)
+        for source in pin["sources"]:
+            run(["dpkg-deb", "--extract", context / "sources" / source["sha256"], tree])
+        packed = tree / "usr/src/nvidia-open-kernel.tar.xz"
+        run(["tar", "--extract", "--xz", "--file", packed, "--directory", tree])
+        files = _members(tree, version)
+        # Half of the size is debug information of the prebuilt objects.
+        for name in files:
+            if name.endswith(".o_binary"):
+                run(["strip", "--strip-debug", files[name]])
+        listed = manifest(version, _rows(files))
+        (work / ".manifest").write_text(listed)
+        write_runfile(draft, version, {".manifest": work / ".manifest", **files})
+        shutil.rmtree(work)
+
+    return cached(f"NVIDIA-Linux-x86_64-{version}.run", make), version
+
+
+def _members(tree: Path, version: str) -> dict[str, Path]:
+    source = tree / "modules/nvidia-open-kernel"
+    files = {
+        f"kernel-open/{path.relative_to(source)}": path
+        for path in sorted(source.rglob("*"))
+        if path.is_file()
+    }
+    libraries = sorted(tree.rglob(f"lib*.so.{version}"))
+    files |= {path.name: path for path in libraries if not path.is_symlink()}
+    for name in ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-modprobe", "nvidia-persistenced"):
+        found = [path for path in sorted(tree.rglob(name)) if _is_program(path)]
+        files |= dict.fromkeys([name], found[0]) if found else {}
+    files |= {f"firmware/{path.name}": path for path in sorted(tree.rglob("gsp_*.bin"))}
+    (icd,) = tree.rglob("OpenCL/vendors/nvidia.icd")
+    return files | {"nvidia.icd": icd}
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF"
+
+
+def _rows(files: Mapping[str, Path]) -> Iterable[str]:
+    for name in files:
+        if name.startswith("kernel-open/"):
+            yield f"{name} 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:resman"
+        elif name.startswith("firmware/"):
+            yield f"{name} 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:gsp"
+        elif name == "nvidia.icd":
+            yield f"{name} 0644 CUDA_ICD MODULE:gpgpu"
+        elif name.startswith("lib"):
+            module, kind = next((m, k) for start, m, k in _NAMES if name.startswith(start))
+            plain = name.partition(".so.")[0]
+            symlink = kind if kind != "CUDA_LIB" else "CUDA"
+            yield f"{name} 0755 {kind} NATIVE / MODULE:{module}"
+            yield f"{plain}.so.1 0000 {symlink}_SYMLINK NATIVE / {name} MODULE:{module}"
+            yield f"{plain}.so 0000 {symlink}_SYMLINK NATIVE / {plain}.so.1 MODULE:{module}"
+        else:
+            yield f"{name} 0755 UTILITY_BINARY MODULE:nvml"
+
+
 @dataclass(frozen=True, slots=True)
 class _Stand:
     """A catalogue with NVIDIA's shipped recipe, whose .run is on a server of its own."""
@@ -83,7 +163,7 @@ class _Stand:
 @pytest.fixture(scope="module")
 def stand(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
     """The shipped recipe with other addresses, and without Debian's packages."""
-    file, version = debian_runfile(provision)
+    file, version = _debian_runfile(provision)
     folder = tmp_path_factory.mktemp("vendor")
     name = f"NVIDIA-Linux-x86_64-{version}.run"
     (folder / name).symlink_to(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 import requests
 
-from kit.engine import Engine
 from kit.foreign import foreign_program
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import Completed, run
-from kit.product import Provision
-from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
+from kit.signed_registry import NO_ENGINE, PASSWORD, Fleet
 from provision.errors import ProvisionError
 from provision.registry import OCI_MANIFEST
 from provision.registry.signatures import generate_key, load_keys, open_signer
@@ -26,38 +23,23 @@ from provision.registry.signatures import generate_key, load_keys, open_signer
 _INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
 _PIN = "4711"
 _SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
-# An address at which no engine is: what is run there needs none.
-_NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
-
-
-@pytest.fixture(scope="module")
-def fleet(
-    engine: Engine,
-    first_small_build: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
-    """One image, built, pushed under the name that hosts look for, and signed."""
-    # Built by then: what follows takes no minutes.
-    assert first_small_build["image"]
-    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub")
-    document = _NO_ENGINE.json("apply", "--root", host.root)
+    document = NO_ENGINE.json("apply", "--root", host.root)
     assert "(from: registry)" in document["actions"][0]["result"]
     digest12 = fleet.built["digest"].removeprefix("sha256:")[:12]
     assert host.current(SMALL_DRIVER) == digest12
-    status = _NO_ENGINE.json("status", "--root", host.root)
+    status = NO_ENGINE.json("status", "--root", host.root)
     assert host.slot(status, SMALL_DRIVER, OLD_KERNEL)["unsigned"] is None
-    assert _NO_ENGINE.json("apply", "--root", host.root)["changed"] is False
+    assert NO_ENGINE.json("apply", "--root", host.root)["changed"] is False
 
 
 def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_path: Path) -> None:
     public = fleet.folder / "fleet.pub"
     annotation = ("-a", f"driver={SMALL_DRIVER}")
-    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
+    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.name])
     environment = {"COSIGNPASSWORD": PASSWORD, "HOME": str(tmp_path)}
     prefix = fleet.folder / "cosign"
     words = ("generate-key-pair", "--output-key-prefix", prefix)
@@ -65,12 +47,12 @@ def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_p
     facts = {**fleet.built["signed"]["facts"]}
     said = [word for name, value in facts.items() for word in ("-a", f"{name}={value}")]
     how = ("--tlog-upload=false", "--allow-insecure-registry", "-y", *said)
-    run([cosign, "sign", "--key", f"{prefix}.key", *how, fleet.by_digest], env=environment)
+    run([cosign, "sign", "--key", f"{prefix}.key", *how, fleet.name], env=environment)
     host = fleet.host(tmp_path / "host", "cosign.pub")
-    pulled = _NO_ENGINE.json("registry", "pull", fleet.by_digest, "--root", host.root)
+    pulled = NO_ENGINE.json("registry", "pull", fleet.name, "--root", host.root)
     assert pulled["signed_by"] == "cosign.pub"
     # And ours is still there beside it.
-    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
+    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.name])
 
 
 def test_a_key_in_a_token_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +80,7 @@ def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
     """With nothing but the standard's own words: a payload, its signature, a public key."""
     registry, _, prefix = fleet.address.partition("/")
     base = f"http://{registry}/v2/{prefix}/{SMALL_DRIVER}"
-    tag = fleet.by_digest.rsplit("@", 1)[1].replace(":", "-")
+    tag = fleet.digest.replace(":", "-")
     accept = {"Accept": OCI_MANIFEST}
     manifest = requests.get(f"{base}/manifests/{tag}.sig", headers=accept, timeout=10).json()
     layer = manifest["layers"][0]
@@ -160,12 +142,12 @@ def _copied(skopeo: Skopeo, name: str, key: Path, folder: Path) -> Completed:
 
 def test_skopeos_policy_takes_what_we_signed(fleet: Fleet, skopeo: Skopeo, tmp_path: Path) -> None:
     key = fleet.folder / "fleet.pub"
-    names = (fleet.by_digest, str(fleet.built["pushed"]["reference"]))
+    names = (fleet.name, str(fleet.built["pushed"]["reference"]))
     for number, name in enumerate(names):
         copied = _copied(skopeo, name, key, tmp_path / str(number))
         assert copied.returncode == 0, copied.output
         assert (tmp_path / str(number) / "manifest.json").exists()
-    foreign = _copied(skopeo, fleet.by_digest, fleet.folder / "other.pub", tmp_path / "foreign")
+    foreign = _copied(skopeo, fleet.name, fleet.folder / "other.pub", tmp_path / "foreign")
     assert foreign.returncode != 0
     assert "Source image rejected" in foreign.output
 
@@ -175,7 +157,7 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
 ) -> None:
     need_programs("zstd")
     name = f"{fleet.address}/zstd/{SMALL_DRIVER}:1"
-    source, plain = f"docker://{fleet.by_digest}", f"dir:{tmp_path}/plain"
+    source, plain = f"docker://{fleet.name}", f"dir:{tmp_path}/plain"
     packed = f"oci:{tmp_path}/packed:1"
     # Step by step: skopeo would take layers of gzip that it knows the registry to have.
     for words in (
@@ -190,20 +172,20 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
     manifest = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
     assert all(layer["mediaType"].endswith("zstd") for layer in manifest["layers"])
     password = ("--password-file", fleet.folder / "password")
-    _NO_ENGINE("registry", "sign", name, "--key", fleet.folder / "fleet.key", *password)
+    NO_ENGINE("registry", "sign", name, "--key", fleet.folder / "fleet.key", *password)
     host = fleet.host(tmp_path / "host", "fleet.pub")
-    pulled = _NO_ENGINE.json("registry", "pull", name, "--root", host.root)
+    pulled = NO_ENGINE.json("registry", "pull", name, "--root", host.root)
     assert pulled["changed"] is True
-    _NO_ENGINE("verify", pulled["entry"])
+    NO_ENGINE("verify", pulled["entry"])
 
 
 def test_tags_say_what_there_is(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub")
-    found = _NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
+    found = NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
     (image,) = found["images"]
     assert (image["pin"], image["signed_by"]) == (fleet.built["digest"], "fleet.pub")
     # A second push of the same image sends nothing; the tag of its Pin leads to it.
-    digest = fleet.by_digest.rsplit("@", 1)[1]
+    digest = fleet.digest
     by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
-    pulled = _NO_ENGINE.json("registry", "pull", by_pin, "--root", host.root)
+    pulled = NO_ENGINE.json("registry", "pull", by_pin, "--root", host.root)
     assert pulled["reference"] == f"{by_pin}@{digest}"

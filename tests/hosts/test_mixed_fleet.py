@@ -19,7 +19,8 @@ import yaml
 from hosts.conftest import ENGINE
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.engine import Engine
-from kit.nvidia_day import BLACKWELL, PASCAL, nvidia_day, plug_in
+from kit.files import plug_in
+from kit.nvidia_day import BLACKWELL, PASCAL, nvidia_day
 from kit.playbooks import SITE, Ansible
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]

@@ -50,6 +50,10 @@ class AgentHost(HostFiles):
         head = _CONFIG.format(mirror=mirror(), security=security_mirror())
         self.write("etc/provision/provision.toml", head + drivers)
 
+    def trust(self, key: Path) -> None:
+        """Trust a public key, under its name."""
+        self.write(f"etc/provision/trust.d/{key.name}", key.read_text())
+
     def store(self, driver: str) -> Path:
         return self.root / "var/lib/provision" / driver
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from kit.engine import flags_of
 from kit.engine_tree import DEBIAN_13
 from kit.files import remove_tree
 from kit.process import Completed, Daemon, end_tree_of, run, wait_for
@@ -123,18 +124,7 @@ class DockerInTree:
     def _start(self, tree: Path) -> Daemon:
         binds = (self.folder, *self.binds)
         namespace = ["unshare", "--mount", "--propagation=private", "sh", "-c", _ENTER, "sh"]
-        socket = self.folder / "docker.sock"
-        dockerd = [
-            "dockerd",
-            f"--host=unix://{socket}",
-            f"--data-root={self.folder}/data",
-            f"--exec-root={self.folder}/exec",
-            f"--pidfile={self.folder}/docker.pid",
-            "--bridge=none",
-            "--iptables=false",
-            "--ip6tables=false",
-            "--exec-opt=native.cgroupdriver=cgroupfs",
-        ]
+        dockerd = ["dockerd", *flags_of(self.folder)]
         return Daemon(
             [*namespace, tree, self.folder, str(len(binds)), *binds, *dockerd],
             log=self.folder / "log",

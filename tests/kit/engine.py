@@ -26,6 +26,18 @@ from kit.probe import find_program, installed_program
 from kit.process import Completed, Daemon, run, wait_for
 
 
+def flags_of(folder: Path, data_root: Path | None = None) -> list[str]:
+    """What every dockerd with a folder of its own is started with."""
+    return [
+        f"--host=unix://{folder}/docker.sock",
+        f"--data-root={data_root or folder / 'data'}",
+        f"--exec-root={folder}/exec",
+        f"--pidfile={folder}/docker.pid",
+        *("--bridge=none", "--iptables=false", "--ip6tables=false"),
+        "--exec-opt=native.cgroupdriver=cgroupfs",
+    ]
+
+
 @dataclass
 class Engine:
     """A private engine. `with Engine(...) as engine:` starts it and cleans up behind it."""
@@ -149,18 +161,11 @@ class Engine:
     def _flags(self) -> list[str]:
         runtimes = [f"--add-runtime={name}={path}" for name, path in self.runtimes.items()]
         return [
-            f"--host={self.host}",
-            f"--data-root={self.data_root or self.folder / 'data'}",
-            f"--exec-root={self.folder}/exec",
-            f"--pidfile={self.folder}/docker.pid",
+            *flags_of(self.folder, self.data_root),
             f"--containerd={self._containerd.socket}",
             # One of our own: the machine's daemon.json is for its own engine.
             f"--config-file={self._config()}",
             *([f"--host=tcp://127.0.0.1:{self.port}", "--tls=false"] if self.port else []),
-            "--bridge=none",
-            "--iptables=false",
-            "--ip6tables=false",
-            "--exec-opt=native.cgroupdriver=cgroupfs",
             *runtimes,
         ]
 

@@ -26,6 +26,16 @@ def write_all(root: Path, texts: Mapping[str, str], mode: int = 0o644) -> None:
         write(root / name, text, mode)
 
 
+def plug_in(root: Path, *devices: str, vendor: str = "10de", driver: str | None = None) -> None:
+    """Put display controllers with these device ids into a host, NVIDIA's if no other's."""
+    for number, device in enumerate(devices, start=1):
+        folder = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
+        for name, value in {"vendor": vendor, "device": device, "class": "030000"}.items():
+            write(folder / name, f"0x{value}\n")
+        if driver is not None:
+            (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+
 def remove_tree(folder: Path) -> None:
     """Remove `folder` with everything in it, unmounting first what a killed engine left mounted."""
     unmount_all(folder)

@@ -3,13 +3,19 @@
 Nothing of `provision` is replaced. The host counts as the running one because its /proc says so;
 it pulls from a folder of signed images, so that no engine and no network is needed; and the
 programs that would change the machine's own kernel, or boot another, are stand-ins on PATH.
+
+`python -m kit.host_tree VERSION` keeps a host as a release left it, for later ones to read. Run it
+with the code of that release, once; the files are never made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import stat
+import sys
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +30,13 @@ from kit.artifact import (
     with_program,
     write_manifest,
 )
-from kit.files import BOOKWORM, HostFiles, write, write_all
+from kit.cache import REPOSITORY
+from kit.files import BOOKWORM, HostFiles, plug_in, write, write_all
 from kit.media import image_of
 from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
+from kit.process import run
 from kit.upstream import demo_recipe
+from provision.agent.desired import load_desired, read_inputs
 from provision.manifest import Check, HostNeeds, PciMatch
 from provision.pin import Pin
 from provision.registry import Reference
@@ -302,9 +311,7 @@ class HostTree(HostFiles):
 
     def plug_in(self, *devices: str) -> None:
         """Put cards of the vendor 1234 into the host."""
-        for number, device in enumerate(devices, start=1):
-            for name, value in {"vendor": "1234", "device": device, "class": "030000"}.items():
-                self.write(f"sys/bus/pci/devices/0000:{number:02x}:00.0/{name}", f"0x{value}\n")
+        plug_in(self.root, *devices, vendor="1234")
 
     def carry(self) -> None:
         """Have the image in another folder, which was carried here, under the tag 1."""
@@ -338,3 +345,53 @@ def _held(name: str, references: int, users: Sequence[str]) -> str:
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text()
+
+
+_KEPT_HOSTS = REPOSITORY / "tests/data/kept-hosts"
+# All but what `HostTree` makes anew, and what names the folder that it was in.
+_KEPT = ("etc", "lib", "proc/modules", "proc/sys", "srv", "sys", "usr", "var")
+
+
+def have_kept_host(host: HostTree, version: str) -> None:
+    """Lay out a host on which a release has two versions of a driver, and the next kernel's."""
+    boot_id = (host.root / "proc/sys/kernel/random/boot_id").read_text()
+    run(["tar", "-C", host.root, "-xpJf", _KEPT_HOSTS / f"{version}.tar.xz"])
+    # It runs now, and not since the boot in which it was kept.
+    host.write("proc/sys/kernel/random/boot_id", boot_id)
+    host.add_kernel(NEXT)
+    # Templates and distros' data have changed since, on which a resolved Pin need not depend.
+    desired = load_desired(host.root)
+    inputs = read_inputs(host.root, desired)
+    for driver in desired.drivers:
+        path = host.root / "var/lib/provision" / driver / "state.json"
+        state = json.loads(path.read_text())
+        for release, kernel in state["kernels"].items():
+            kernel["inputs"] = inputs.of(driver, release)
+        path.write_text(json.dumps(state, indent=2) + "\n")
+
+
+def _keep(version: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        host = HostTree.make(Path(folder))
+        host.want()
+        host.offer()
+        _apply(host)
+        host.add_kernel(NEXT)
+        for kernel in (KERNEL, NEXT):
+            host.offer("2.0", kernel=kernel)
+        host.want(version="2.0")
+        _apply(host)
+        _KEPT_HOSTS.mkdir(exist_ok=True)
+        with tarfile.open(_KEPT_HOSTS / f"{version}.tar.xz", "x:xz") as archive:
+            for name in _KEPT:
+                if (host.root / name).exists():
+                    archive.add(host.root / name, arcname=name)
+
+
+def _apply(host: HostTree) -> None:
+    program = Path(sys.executable).parent / "provision"
+    run([program, "apply", "--root", host.root], env=host.environment)
+
+
+if __name__ == "__main__":
+    _keep(sys.argv[1])

@@ -13,15 +13,15 @@ def module_key(root: Path, name: str = "mine") -> SigningConfig:
     """Make a key and its certificate below the root of a host; what provision.toml says of it."""
     need_programs("openssl")
     root.mkdir(parents=True, exist_ok=True)
-    words: list[str | Path] = [
-        "openssl",
-        "req",
-        "-x509",
+    words = (
         "-newkey",
         "ec",
         "-pkeyopt",
         "ec_paramgen_curve:P-256",
-    ]
-    files: list[str | Path] = ["-keyout", root / f"{name}.key", "-out", root / f"{name}.crt"]
-    run([*words, "-nodes", "-subj", f"/CN={name}/", *files])
+        "-nodes",
+        "-subj",
+        f"/CN={name}/",
+    )
+    files = ("-keyout", root / f"{name}.key", "-out", root / f"{name}.crt")
+    run(("openssl", "req", "-x509", *words, *files))
     return SigningConfig(key=f"/{name}.key", certificate=f"/{name}.crt")

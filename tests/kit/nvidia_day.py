@@ -49,16 +49,6 @@ def readme() -> str:
     return found[1]
 
 
-def plug_in(root: Path, *devices: str, driver: str | None = None) -> None:
-    """Put NVIDIA's cards with these device ids into a host."""
-    for number, device in enumerate(devices, start=1):
-        folder = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
-        for name, value in {"vendor": "10de", "device": device, "class": "030000"}.items():
-            write(folder / name, f"0x{value}\n")
-        if driver is not None:
-            (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
-
-
 @dataclass(frozen=True, slots=True)
 class NvidiaDay:
     """The servers, and a catalogue whose recipes lead to them."""

@@ -19,17 +19,12 @@ from kit.process import run
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def in_ci() -> bool:
-    """Whether a missing tool is a failure (`CI=true`, as every CI service sets it)."""
-    return os.environ.get("CI", "").lower() in {"1", "true", "yes"}
-
-
 def need(available: object, what: str, remedy: str) -> None:
     """Go on when `available`; otherwise skip the test, or fail it in CI."""
     if available:
         return
     message = f"needs {what} ({remedy})"
-    if in_ci():
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
         pytest.fail(f"{message}; CI=true, so this is a failure", pytrace=False)
     pytest.skip(message)
 

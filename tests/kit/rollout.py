@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from kit.files import BOOKWORM, HostFiles, write_all
@@ -51,10 +51,11 @@ _JITTER = 600.0
 BUILD_S = 180.0
 # How long the registry is away, besides its start; a host's client tries again for 3.5 s.
 _AWAY_S = 0.5
+# Hosts that run at the same time.
+_AT_ONCE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Artifact:
+class _Artifact(NamedTuple):
     pin: Pin
     layers: tuple[bytes, ...]
 
@@ -132,13 +133,13 @@ class Rollout:
         self.roots = [self._host(number) for number in range(hosts)]
         self.figures = Figures(hosts)
 
-    def run(self, *, workers: int = 2) -> Figures:
+    def run(self) -> Figures:
         """Have every host move to its kernel within an hour, and look again when it has."""
         figures = self.figures
         begun = time.monotonic()
         # A fork would take this process's connections with it.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            _Play(self, pool, workers).play()
+        with ProcessPoolExecutor(_AT_ONCE, mp_context=get_context("spawn")) as pool:
+            _Play(self, pool).play()
             figures.seconds = time.monotonic() - begun
             before = self._registry.sent(AGENT)
             for said in pool.map(_apply, self.roots, chunksize=20):
@@ -214,13 +215,8 @@ class Rollout:
         shared = random.Random(0).randbytes(_SHARED)  # noqa: S311 - the same of all kernels
         make_artifact(folder, pin=pin, module=module, library=shared)
         manifest = "driver/manifest.json"
-        return _Artifact(
-            pin,
-            (
-                _layer(folder, "driver", without=(manifest,)),
-                _layer(folder, "lib", manifest),
-            ),
-        )
+        user_space = _layer(folder, "driver", without=(manifest,))
+        return _Artifact(pin, (user_space, _layer(folder, "lib", manifest)))
 
 
 def _less(sent: Sent, other: Sent) -> Sent:
@@ -244,8 +240,7 @@ def _layer(folder: Path, *names: str, without: Sequence[str] = ()) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(NamedTuple):
     """A run of a host that has not ended."""
 
     # When it began, in simulated seconds.
@@ -262,7 +257,6 @@ class _Play:
 
     rollout: Rollout
     pool: ProcessPoolExecutor
-    workers: int
 
     def play(self) -> None:
         """Run until every host has what it should have."""
@@ -283,7 +277,7 @@ class _Play:
                 # Hosts go on meanwhile, and find no registry.
                 self._restarting = Thread(target=rollout.restart)
                 self._restarting.start()
-            if not self._events or len(self._running) >= self.workers or self._waits():
+            if not self._events or len(self._running) >= _AT_ONCE or self._waits():
                 self._finish()
                 continue
             time_, kind, number = heapq.heappop(self._events)

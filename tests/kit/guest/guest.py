@@ -175,7 +175,7 @@ class Guest:
         return self("uname -r").stdout.strip()
 
     def install(self, product: Path) -> None:
-        """Install the product: an archive of `kit.guest.product`."""
+        """Install the product, as `vm/conftest.py` has packed it."""
         self.put(product, "/root/product.tar")
         self("tar -C / -xf /root/product.tar && rm /root/product.tar")
 

@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
-from kit.kept_host import have_kept_host
+from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree, have_kept_host
 from provision.fleet import Cell, Column, Row
 from provision.fleet.results import matrix_folder, result_of, write_result
 from provision.manifest import PciMatch

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import write
+from kit.files import plug_in
 from kit.nvidia_day import (
     AMPERE,
     BLACKWELL,
@@ -23,7 +24,6 @@ from kit.nvidia_day import (
     NvidiaDay,
     nvidia_day,
     of_pages,
-    plug_in,
     readme,
 )
 from kit.pages import snippet
