@@ -3,8 +3,6 @@
 Every key is optional; a host without the file gets the defaults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase

@@ -4,8 +4,6 @@ It lies at ``driver/manifest.json`` in a store entry (``/opt/driver/manifest.jso
 The vendor config and the ld.so.conf.d file are made from it, not from the recipe.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath

@@ -3,8 +3,6 @@
 Its digest names the artifact image, so an image is built again exactly when an input changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

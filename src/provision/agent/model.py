@@ -1,7 +1,5 @@
 """Desired and observed state, the plan that brings a host from one to the other, outcomes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple

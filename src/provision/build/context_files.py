@@ -6,8 +6,6 @@ user's settings. So addresses, logins (``~/.netrc``, credential helpers), keys a
 proxies and authorities mean what they mean to ``git clone``, and nothing of them is read here.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterable, Mapping

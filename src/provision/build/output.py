@@ -1,7 +1,5 @@
 """What an engine says of a build: its steps, their times and layers, and why it failed."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

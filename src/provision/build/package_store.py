@@ -5,8 +5,6 @@ need. So nothing is solved twice. All files are complete, because they appear by
 the store costs time, and nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

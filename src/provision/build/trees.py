@@ -5,8 +5,6 @@ of each tree: the state of the folder that it was packed from, or its address. A
 neither packed nor downloaded again.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """Kinds of text in a recipe, and its tables that are independent of its sources."""
 
-from __future__ import annotations
-
 import calendar
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Data types only; ``provision.catalogue`` finds and loads the files.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Iterator

@@ -3,8 +3,6 @@
 ``provision.sources`` has the behaviour of each kind.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase

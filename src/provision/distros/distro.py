@@ -1,7 +1,5 @@
 """The distros' data: the model of the files ``<id>.toml`` beside this module, each read once."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

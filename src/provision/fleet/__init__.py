@@ -4,8 +4,6 @@ Options or a fleet.toml select them. ``fleet.offers`` gathers the offers, ``flee
 them, and ``fleet.results`` holds the result of each cell.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

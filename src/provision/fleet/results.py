@@ -5,8 +5,6 @@ network and no other file. Its content comes from builds and hosts, so all of it
 policy forbids loading files and running scripts other than its own.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time

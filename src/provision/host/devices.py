@@ -9,8 +9,6 @@ The files below another host's root are not the kernel's: they may have any cont
 ``docs/reference/device-facts.schema.json`` is made from these types.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import re

@@ -9,14 +9,12 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/manifest.md (also image
 config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -85,11 +83,11 @@ class Reference(NamedTuple):
         name = host if host.endswith("]") else re.sub(r":[0-9]+$", "", host)
         return bool(_LOOPBACK.fullmatch(name))
 
-    def with_tag(self, tag: str) -> Reference:
+    def with_tag(self, tag: str) -> Self:
         """Return the image of another tag in the same repository."""
         return self._replace(tag=tag, digest=None)
 
-    def with_digest(self, digest: str) -> Reference:
+    def with_digest(self, digest: str) -> Self:
         """Return the same image by its digest."""
         return self._replace(digest=digest)
 

@@ -6,8 +6,6 @@ Unknown members of JSON are accepted, because vendors add some; a missing one, o
 type, is an error that names the address and the member.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -5,8 +5,6 @@ the first answer is kept in ``.known-sums.json`` beside the store, and counts as
 answer that differs is an error that names both, with their times.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

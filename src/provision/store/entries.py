@@ -10,8 +10,6 @@ is chosen. What is in use stays in use: a driver that fails to appear after a re
 worse answer to a changed key than a status that says so (docs/decisions/06-registries.md).
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

@@ -3,8 +3,6 @@
 Why a foreign file is not replaced: docs/decisions/07-store-and-modules.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,13 +5,11 @@ stays. So unknown keys are kept, a value that can't be read is reported and cost
 file of a newer provision is not touched: docs/decisions/08-agent.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
@@ -146,15 +144,15 @@ class DriverState(_Remembered):
         """Return the state of one kernel; an empty one if nothing is known."""
         return self.kernels.get(release, KernelState())
 
-    def updated(self, release: str, kernel: KernelState) -> DriverState:
+    def updated(self, release: str, kernel: KernelState) -> Self:
         """Return this state with that of one kernel replaced."""
         return self.model_copy(update={"kernels": {**self.kernels, release: kernel}})
 
-    def changed(self, release: str, **changes: Any) -> DriverState:  # noqa: ANN401 - its fields
+    def changed(self, release: str, **changes: Any) -> Self:  # noqa: ANN401 - its fields
         """Return this state with members of one kernel's replaced."""
         return self.updated(release, self.of(release).model_copy(update=changes))
 
-    def without(self, release: str) -> DriverState:
+    def without(self, release: str) -> Self:
         """Return this state without one kernel."""
         kept = {name: kernel for name, kernel in self.kernels.items() if name != release}
         return self.model_copy(update={"kernels": kept})
