@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from provision.agent.desired import read_inputs, setting_fingerprint
@@ -43,6 +44,8 @@ from provision.store.state import (
     load_state,
 )
 
+_Manifests = Callable[[str | None], Manifest | None]
+
 
 def observe(
     root: Path,
@@ -66,7 +69,7 @@ def observe(
     loaded = loaded_modules(root) if is_live else None
     drivers = {}
     for name, setting in desired.drivers.items():
-        layout = Layout(root, name)
+        layout, manifests = Layout(root, name), _manifests(root, name)
         state, links = load_state(layout), linked_kernels(layout)
         artifacts = {}
         for release in kernels.relevant:
@@ -77,6 +80,7 @@ def observe(
             )
             artifact = _artifact(
                 layout,
+                manifests,
                 _known(layout, state, release, current_inputs),
                 links.get(release),
                 desired,
@@ -89,12 +93,12 @@ def observe(
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         # A driver that serves no card at all does not work.
         here = deciding(cards, setting.flavour, setting.version) if is_live else ()
-        driver = _driver(layout, state, artifacts, kernels.running, loaded, here)
+        driver = _driver(layout, manifests, state, artifacts, kernels.running, loaded, here)
         unknown = recipe if isinstance(recipe, ProvisionError) else None
         known = None if isinstance(recipe, ProvisionError) else recipe
         lacks_card = known is not None and bool(known.hardware.pci) and not cards
         drivers[name] = driver._replace(
-            other=other_installation(root, name, known, stored_manifest(layout.current)),
+            other=other_installation(root, name, known, manifests(driver.current)),
             unknown=unknown,
             lacks_card=lacks_card,
             # Without its card, no driver passes a check.
@@ -102,15 +106,21 @@ def observe(
         )
     unnamed: list[Unnamed] = []
     for name in sorted(applied_drivers(root) - drivers.keys()):
-        layout = Layout(root, name)
-        drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
-        unnamed += _unnamed(layout)
+        layout, manifests = Layout(root, name), _manifests(root, name)
+        drivers[name] = _driver(layout, manifests, load_state(layout), {}, None, loaded)
+        unnamed += _unnamed(layout, manifests)
     return Observed(kernels, is_live, drivers, read_hold(root, kernels.installed), tuple(unnamed))
 
 
-def _unnamed(layout: Layout) -> Iterator[Unnamed]:
+def _manifests(root: Path, driver: str) -> _Manifests:
+    """Return what reads the manifests of a driver's artifacts, each once."""
+    layout = Layout(root, driver)
+    return cache(lambda digest: stored_manifest(layout.entry(digest)) if digest else None)
+
+
+def _unnamed(layout: Layout, manifests: _Manifests) -> Iterator[Unnamed]:
     for release, digest in linked_kernels(layout).items():
-        manifest = stored_manifest(layout.entry(digest))
+        manifest = manifests(digest)
         version = manifest.pin.driver.version if manifest else None
         yield Unnamed(layout.driver, release, digest, version)
 
@@ -138,6 +148,7 @@ def _known(layout: Layout, state: DriverState, release: str, inputs: str) -> Ker
 
 def _artifact(
     layout: Layout,
+    manifests: _Manifests,
     known: KernelState,
     digest: str | None,
     desired: Desired,
@@ -151,7 +162,7 @@ def _artifact(
         entry = layout.entry(digest)
         unsigned = unsigned_image(entry)
         why = distrust(desired.config, layout.root, layout.driver, entry)
-        manifest = stored_manifest(entry)
+        manifest = manifests(digest)
         if manifest is None:
             damage = f"it is missing in the store: {entry}"
         else:
@@ -187,6 +198,7 @@ def _artifact(
 
 def _driver(
     layout: Layout,
+    manifests: _Manifests,
     state: DriverState,
     artifacts: Mapping[str, KernelArtifact],
     running: str | None,
@@ -200,20 +212,19 @@ def _driver(
         current = None
     # The state of a newer provision can't be updated: there, the links decide.
     is_switched = current is not None and (state.activated == current or state.is_newer)
-    active = stored_manifest(layout.entry(current)) if current else None
+    active = manifests(current)
     files = host_files(layout, active) if active else HostFiles()
     is_active = is_switched and not files.lost
     # What the running kernel uses; of a driver that provision.toml does not name, what is active.
     artifact = artifacts.get(running or "")
     used = (artifact.digest if artifact else None) if artifacts else current
-    manifests = {}
+    # Of the two whose modules may be loaded.
+    read = {}
     if loaded is not None:
-        read = {used: stored_manifest(layout.entry(used))} if used and used != current else {}
-        read |= {current: active} if current else {}
-        manifests = {digest: manifest for digest, manifest in read.items() if manifest is not None}
+        read = {one: manifest for one in (used, current) if one and (manifest := manifests(one))}
     how = {
         digest: _how_loaded(layout.entry(digest), manifest, loaded or {})
-        for digest, manifest in manifests.items()
+        for digest, manifest in read.items()
     }
     initramfs = initramfs_problem(layout)
     is_loaded = how.get(current or "") == "yes"
@@ -231,7 +242,7 @@ def _driver(
         lost=tuple(map(str, files.lost)),
         loaded=how.get(used or "", "no"),
         serves=is_active and not lacking and not has_failed and (loaded is None or is_loaded),
-        users=_users(manifests.values(), loaded or {}, layout.root),
+        users=_users(read.values(), loaded or {}, layout.root),
         notes=(
             *(f"'{layout.state}': {problem}" for problem in state.problems),
             *(
