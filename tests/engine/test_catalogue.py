@@ -19,7 +19,7 @@ from kit.hosts import Host
 from kit.product import Provision
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.source_models import DebSource, DkmsSource
-from provision.distros import find_distro, source_names
+from provision.distros.distro import find_distro, source_names
 from provision.documents import load_toml
 
 pytestmark = pytest.mark.nightly

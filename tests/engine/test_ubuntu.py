@@ -16,7 +16,7 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.openpgp import key_of
 from kit.product import Provision
 from kit.ubuntu import KEYRING, UBUNTU, UbuntuHost, shared_headers, ubuntu_host, ubuntu_kernel
-from provision.distros import archive_of, find_distro
+from provision.distros.distro import archive_of, find_distro
 
 # One row of apt is enough by day: Debian's.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]

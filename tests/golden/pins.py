@@ -14,7 +14,7 @@ from provision.catalogue.source_models import (
     GitReleases,
     RunfileReleases,
 )
-from provision.distros import release_of, source_names
+from provision.distros.distro import release_of, source_names
 from provision.documents import load_toml
 from provision.pin import (
     FORMAT,

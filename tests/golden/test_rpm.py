@@ -11,7 +11,7 @@ from golden.pins import recipe as shipped
 from golden.test_golden import assert_is_kept, without_digest
 from provision.build.dockerfile import load_templates, render
 from provision.catalogue import Recipe
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.documents import parse_json
 from provision.errors import NotFoundError
 from provision.pin import (

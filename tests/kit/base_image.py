@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.workspace import load_settings
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.errors import ProvisionError
 from provision.pin import DistroPin
 

@@ -28,7 +28,7 @@ from kit.repackaged import Rpm, download, packaged, repackage, signing_key, writ
 from kit.rpm_distros import Repository, rocky_10
 from kit.rpm_kernels import El, unpack_headers
 from kit.rpm_sites import Site, packaged_kernel, repository_file, site_of
-from provision.distros.archive import version_key
+from provision.distros import version_key
 
 if TYPE_CHECKING:
     from kit.engine import Engine

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from provision.distros import Repository
 from provision.distros.archive import Archive
+from provision.distros.family import Repository
 from provision.engine.docker_api import Container, ContainerRequest, Image, Ran
 from provision.errors import ProvisionError
 from unit.engine.fake_engine import FakeEngine

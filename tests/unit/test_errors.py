@@ -14,8 +14,8 @@ import provision
 from kit.artifact import make_pin
 from provision import errors
 from provision.build.output import BuildStream, build_error
-from provision.distros import SolveRequest, SolverFailure, distro_named, family_of
-from provision.distros.family import HeadersGoneError
+from provision.distros.distro import distro_named
+from provision.distros.family import HeadersGoneError, SolveRequest, SolverFailure, family_of
 from provision.errors import (
     ConfigError,
     DeniedError,

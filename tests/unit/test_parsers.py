@@ -22,8 +22,9 @@ from kit.artifact import make_artifact, make_pin
 from provision import documents
 from provision.catalogue import Recipe
 from provision.config import Config
-from provision.distros import distro_named, family_of
 from provision.distros.archive import parse_depends, parse_packages
+from provision.distros.distro import distro_named
+from provision.distros.family import family_of
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.distros.repositories import binary_key, parse_lines, parse_paragraphs
 from provision.documents import Frozen, load_json, load_toml

@@ -21,7 +21,7 @@ from provision.catalogue import Catalogue, Recipe
 from provision.catalogue.suitability import AUTO, Card, cards_of, chosen_flavour, deciding
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, catalogue_folders, load
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.errors import NotFoundError, ProvisionError, as_error
 from provision.files import in_root, remove_drafts, state_of, write_atomic
 from provision.host import STORE

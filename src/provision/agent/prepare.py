@@ -28,7 +28,7 @@ from provision.build.workspace import Settings, load_settings
 from provision.catalogue.recipe import Known, Recipe
 from provision.catalogue.suitability import advice, cards_of
 from provision.config import DriverConfig
-from provision.distros.archive import compare_versions
+from provision.distros import compare_versions
 from provision.engine.docker_api import EngineLostError
 from provision.errors import (
     ExitCode,

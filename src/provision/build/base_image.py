@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from provision import distros
 from provision.build.output import transfer
 from provision.build.workspace import Settings
 from provision.distros import rpm
-from provision.distros.distro import release_address
+from provision.distros.distro import Distro, distro_named, release_address, release_of, uses_archive
 from provision.distros.repositories import binary_key, repositories_of
 from provision.documents import mistakes_of
 from provision.engine.docker_api import Engine, Image, Message, split_reference
@@ -79,7 +78,7 @@ def base_request(
 ) -> BaseRequest:
     """Return the base image on which a distro is built here."""
     # For a build in a kernel tree, provision may have no data of the distro.
-    data = distros.distro_named(distro.id)
+    data = distro_named(distro.id)
     release = data.release(distro.version) if data else None
     if data and release and data.family == "tree" and release.version != distro.version:
         # These distros have an image for each version, and none for a whole release.
@@ -100,9 +99,7 @@ def base_request(
     )
 
 
-def _configured_image(
-    settings: Settings, distro: DistroPin, data: distros.Distro | None
-) -> str | None:
+def _configured_image(settings: Settings, distro: DistroPin, data: Distro | None) -> str | None:
     images = settings.config.distro(distro.id).base_images
     if distro.version in images or data is None or data.family == "tree":
         return images.get(distro.version)
@@ -279,7 +276,7 @@ def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
         tree = folder / "root"
         if request.distro.id == _FLATCAR:
             program = _flatcar(settings, request, tree)
-        elif distros.uses_archive(request.distro):
+        elif uses_archive(request.distro):
             program = _debootstrap(settings, request, tree)
         else:
             program = _packages(settings, request, tree)
@@ -374,7 +371,7 @@ def _packages(settings: Settings, request: BaseRequest, tree: Path) -> str:
 
     Their repositories are those of provision.toml, or of such a host.
     """
-    distro, release = distros.release_of(request.distro)
+    distro, release = release_of(request.distro)
     own = repositories_of(request.distro, settings.config.distro(distro.id), settings.root)
     facts = settings.facts.distro
     is_such_a_host = facts.id == distro.id and distro.release(facts.version or "") == release

@@ -21,7 +21,7 @@ from provision.build.request import choose_distro
 from provision.build.unpack_source import UnpackError, unpack
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.distros import archive_of, uses_archive
+from provision.distros.distro import archive_of, uses_archive
 from provision.documents import parse_json
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.fields import CONTROL
-from provision.distros import distro_named, headers_of, known_distros, release_of, source_names
+from provision.distros.distro import distro_named, known_distros, release_of, source_names
+from provision.distros.family import headers_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.explain import fill
 from provision.files import templates_dir, write_atomic

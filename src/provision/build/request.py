@@ -19,7 +19,7 @@ from provision.build.workspace import Settings
 from provision.catalogue.fields import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.catalogue.suitability import Card
 from provision.config import TreeConfig
-from provision.distros import distro_on, find_distro, uses_archive
+from provision.distros.distro import distro_on, find_distro, uses_archive
 from provision.errors import NotFoundError, UsageError
 from provision.pin import DistroPin
 

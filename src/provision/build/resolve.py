@@ -44,7 +44,7 @@ from provision.build.versions import (
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.catalogue.suitability import chosen_flavour
-from provision.distros import source_names
+from provision.distros.distro import source_names
 from provision.documents import load_json, mistakes_of, refusing
 from provision.errors import (
     ConfigError,

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
 
-from provision import distros
 from provision.build.base_image import (
     base_request,
     ensure_base,
@@ -27,20 +26,9 @@ from provision.build.base_image import (
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.workspace import Settings, proxies
 from provision.catalogue import Recipe
-from provision.distros import (
-    WORK,
-    Package,
-    Script,
-    SolveRequest,
-    SolverFailure,
-    Spec,
-    Toolchain,
-    archive_of,
-    family_of,
-    uses_archive,
-)
 from provision.distros.apt import Apt
 from provision.distros.archive import Archive
+from provision.distros.distro import archive_of, release_of, source_names, uses_archive
 from provision.distros.dnf import (
     archive_of_headers,
     archived_files,
@@ -50,8 +38,17 @@ from provision.distros.dnf import (
 from provision.distros.family import (
     AUTHORITIES,
     NOTE,
+    WORK,
     HeadersGoneError,
+    Package,
+    Repository,
+    Script,
+    SolveRequest,
+    SolverFailure,
+    Spec,
+    Toolchain,
     cc_version_text,
+    family_of,
     missing_entitlement,
 )
 from provision.distros.repositories import entitlements_of, lacking_entitlements, repositories_of
@@ -446,7 +443,7 @@ def solve_request(
     *,
     kernel: str = "",
     packages: Iterable[str] = (),
-    repositories: tuple[distros.Repository, ...] = (),
+    repositories: tuple[Repository, ...] = (),
     toolchain: Toolchain | None = None,
 ) -> SolveRequest:
     """Return the request of a build to a distro's solver, in a container of a base image.
@@ -454,7 +451,7 @@ def solve_request(
     Args:
         packages: Further packages that a recipe needs, by Debian's names.
     """
-    data, release = distros.release_of(distro)
+    data, release = release_of(distro)
     more = toolchain.packages if toolchain else ()
     return SolveRequest(
         distro=data,
@@ -530,7 +527,7 @@ class SolvingSession:
             self._readable = tuple(
                 suite._replace(components=suite.components or read) for suite in self._repositories
             )
-            names = distros.source_names(distro)
+            names = source_names(distro)
             self.archive = Archive(
                 distro.name,
                 self._readable,
@@ -553,14 +550,14 @@ class SolvingSession:
 
     def kernels(self) -> tuple[str, ...]:
         """Return the kernels that the distro packages headers of, the newest first."""
-        data, _release = distros.release_of(self._distro)
+        data, _release = release_of(self._distro)
         if data.family == "tree":
             raise NotFoundError(
                 f"{data.name} has no packages of kernels that could be listed.",
                 resolution="Any kernel whose tree is there can be built for: --kernel names it"
                 " (docs/how-to/kernel-trees.md).",
             )
-        family, request = distros.family_of(data), self._question()
+        family, request = family_of(data), self._question()
         return family.parse_kernels(data, self._answer(request, family.kernels(request)))
 
     def solve(
@@ -615,7 +612,7 @@ class SolvingSession:
 
 def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
     """Return the components of a distro's archive that a driver needs besides those always read."""
-    components = components_of(recipe, distros.source_names(distro))
+    components = components_of(recipe, source_names(distro))
     known = archive_of(distro).components
     foreign = [name for name in components if name not in known]
     if foreign:

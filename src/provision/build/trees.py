@@ -19,8 +19,8 @@ from provision.build.package_store import PackageStore
 from provision.build.request import TreeChoice
 from provision.build.workspace import Settings
 from provision.config import TreeConfig
-from provision.distros import Toolchain
 from provision.distros.distro import release_address
+from provision.distros.family import Toolchain
 from provision.distros.prepare_tree import (
     TreeError,
     check_symvers,

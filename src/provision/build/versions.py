@@ -24,8 +24,9 @@ from provision.catalogue.suitability import (
     require_kernel,
 )
 from provision.config import Untried
-from provision.distros import source_names
-from provision.distros.archive import Archive, compare_versions
+from provision.distros import compare_versions
+from provision.distros.archive import Archive
+from provision.distros.distro import source_names
 from provision.errors import NotFoundError, choices
 from provision.files import in_root, is_writable
 from provision.host import STORE

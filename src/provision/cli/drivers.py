@@ -29,7 +29,7 @@ from provision.cli.output import (
     table,
     wants_json,
 )
-from provision.distros import all_distros
+from provision.distros.distro import all_distros
 from provision.errors import ExitCode
 from provision.files import write_output
 from provision.host.facts import PciDevice, pci_devices

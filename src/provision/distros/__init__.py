@@ -1,89 +1,64 @@
-"""The distros that drivers are built for: data by distro, one module a family. Starts nothing."""
+"""The distros that drivers are built for: data by distro, one module a family.
+
+Here is Debian's order of versions, by which vendors number theirs too.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+import re
+import sys
 
-from provision.distros.distro import (
-    Distro,
-    Entitlement,
-    Proof,
-    Release,
-    all_distros,
-    archive_of,
-    distro_named,
-    distro_on,
-    find_distro,
-    known_distros,
-    release_of,
-    source_names,
-    uses_archive,
-)
-from provision.distros.family import (
-    WORK,
-    Family,
-    HeaderQuery,
-    Package,
-    Repository,
-    Script,
-    SolveRequest,
-    SolverFailure,
-    Spec,
-    Toolchain,
-    headers_of,
-)
-
-__all__ = [
-    "WORK",
-    "Distro",
-    "Entitlement",
-    "Family",
-    "HeaderQuery",
-    "Package",
-    "Proof",
-    "Release",
-    "Repository",
-    "Script",
-    "SolveRequest",
-    "SolverFailure",
-    "Spec",
-    "Toolchain",
-    "all_distros",
-    "archive_of",
-    "distro_named",
-    "distro_on",
-    "family_of",
-    "find_distro",
-    "headers_of",
-    "known_distros",
-    "release_of",
-    "source_names",
-    "uses_archive",
-]
+# A run of other characters, and the number after it.
+_PART = re.compile(r"([^0-9]*)([0-9]*)")
+_VERSION = re.compile(r"([0-9]+:)?[A-Za-z0-9][A-Za-z0-9.+:~-]*")
+_Parts = list[tuple[tuple[int, ...], int]]
+VersionKey = tuple[int, "_Parts", "_Parts"]
 
 
-def family_of(distro: Distro) -> Family:
-    """Return the module that serves a distro.
+def version_key(version: str) -> VersionKey:
+    """Return a sort key: ``sorted(versions, key=version_key)`` puts the oldest first.
 
-    Raises:
-        KeyError: The distro has no package manager: ``tree``.
+    Vendors' versions have characters that Debian's lack, such as ``_``: each has a place.
+
+    Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
     """
-    return _family(distro.family)
+    epoch, upstream, revision = _split(version)
+    return epoch, _parts(upstream), _parts(revision)
 
 
-@cache
-def _family(name: str) -> Family:
-    match name:
-        case "apt":
-            from provision.distros.apt import Apt  # noqa: PLC0415 - most runs build nothing
+def _split(version: str) -> tuple[int, str, str]:
+    epoch, colon, rest = version.partition(":")
+    if not (colon and epoch.isascii() and epoch.isdigit()):
+        epoch, rest = "0", version
+    upstream, dash, revision = rest.rpartition("-")
+    return (int(epoch), upstream, revision) if dash else (int(epoch), rest, "")
 
-            return Apt()
-        case "dnf":
-            from provision.distros.dnf import Dnf  # noqa: PLC0415 - as above
 
-            return Dnf()
-        case "zypper":
-            from provision.distros.zypper import Zypper  # noqa: PLC0415 - as above
+def _parts(text: str) -> _Parts:
+    # The end of a text is greater than a tilde, and less than anything else. No number is 0.
+    return [
+        ((*map(_place, word), 0), int(number or 0)) for word, number in _PART.findall(text or "0")
+    ]
 
-            return Zypper()
-    raise KeyError(name)
+
+def _place(character: str) -> int:
+    if character == "~":
+        return -1
+    # Letters come before everything else.
+    return ord(character) + (0 if character.isalpha() else sys.maxunicode)
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version of a Debian package."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def compare_versions(one: str, other: str) -> int:
+    """Return a number below, equal to or above 0, as ``one`` is older, the same or newer."""
+    first, second = version_key(one), version_key(other)
+    return (first > second) - (first < second)
+
+
+def upstream_version(version: str) -> str:
+    """Return a version without epoch and Debian revision: ``1:2.0+ds-3`` → ``2.0+ds``."""
+    return _split(version)[1]

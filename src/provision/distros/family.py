@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -351,3 +352,30 @@ def records(
             raise unreadable(line)
         found[words[0]].append(words[1:])
     return found
+
+
+def family_of(distro: Distro) -> Family:
+    """Return the module that serves a distro.
+
+    Raises:
+        KeyError: The distro has no package manager: ``tree``.
+    """
+    return _family(distro.family)
+
+
+@cache
+def _family(name: str) -> Family:
+    match name:
+        case "apt":
+            from provision.distros.apt import Apt  # noqa: PLC0415 - most runs build nothing
+
+            return Apt()
+        case "dnf":
+            from provision.distros.dnf import Dnf  # noqa: PLC0415 - as above
+
+            return Dnf()
+        case "zypper":
+            from provision.distros.zypper import Zypper  # noqa: PLC0415 - as above
+
+            return Zypper()
+    raise KeyError(name)

@@ -14,7 +14,7 @@ from provision.agent.status import NAME_A_DRIVER, ArtifactStatus
 from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
 from provision.catalogue.fields import DraDriver
-from provision.distros import all_distros, distro_named, find_distro
+from provision.distros.distro import all_distros, distro_named, find_distro
 from provision.distros.repositories import lacking_entitlements
 from provision.doctor.observation import (
     Driver,

@@ -20,8 +20,8 @@ from provision.build.versions import suitable_versions
 from provision.catalogue import Catalogue, Recipe
 from provision.catalogue.fields import DEFAULT_VERSION, NEWEST_WITHOUT_KINDS, is_of
 from provision.config import RegistryAddress
-from provision.distros import find_distro
-from provision.distros.archive import version_key
+from provision.distros import version_key
+from provision.distros.distro import find_distro
 from provision.documents import Frozen, how_to_correct, like, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
 from provision.host.kernels import kernel_series

@@ -14,8 +14,8 @@ from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.catalogue.fields import is_of
 from provision.catalogue.suitability import Card, flavour_for
-from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.archive import Archive
+from provision.distros.distro import distro_named, source_names, uses_archive
 from provision.documents import how_to_correct
 from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
 from provision.fleet import (

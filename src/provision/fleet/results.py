@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 
 import provision
 from provision.build.output import SourceError
-from provision.distros.archive import version_key
+from provision.distros import version_key
 from provision.documents import Frozen, load_json
 from provision.errors import ExitCode, NotFoundError, ProvisionError, redact
 from provision.files import in_root, remove_drafts, write_atomic

@@ -24,12 +24,12 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, NamedTuple
 
-from provision import distros
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve import closure_of, packages_request
 from provision.build.workspace import Settings
-from provision.distros import headers_of
+from provision.distros.distro import release_of
+from provision.distros.family import headers_of
 from provision.engine.docker_api import Container, ContainerRequest, container_owner
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock, mark_used, replacing, shared_path, templates_dir
@@ -172,7 +172,7 @@ def _unpack(
 
 
 def _closure(settings: Settings, pin: Pin, kernel: str) -> Closure:
-    data, _release = distros.release_of(pin.distro)
+    data, _release = release_of(pin.distro)
     query = None if pin.tree else headers_of(data, kernel, pin.kernel.architecture)
     if query is None or not query.image or data.apt is None:
         raise NotTriedError(
@@ -277,7 +277,7 @@ def qemu_in_container(
     """
     machine = pin.kernel.architecture
     package = package_of(machine)
-    data, _release = distros.release_of(pin.distro)
+    data, _release = release_of(pin.distro)
     if data.apt is None or pin.tree is not None or machine != os.uname().machine:
         raise NotTriedError(
             f"There is no {qemu_of(machine)}, which boots a kernel to try modules in.",

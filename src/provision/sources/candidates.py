@@ -23,13 +23,8 @@ from provision.catalogue.source_models import (
     RunfileReleases,
     no_commit_at,
 )
-from provision.distros.archive import (
-    Archive,
-    ArchivePackage,
-    parse_depends,
-    upstream_version,
-    version_key,
-)
+from provision.distros import upstream_version, version_key
+from provision.distros.archive import Archive, ArchivePackage, parse_depends
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.explain import fill

@@ -32,7 +32,7 @@ from provision.catalogue.fields import (
     UpstreamSource,
 )
 from provision.catalogue.recipe import Recipe
-from provision.distros.archive import compare_versions, version_key
+from provision.distros import compare_versions, version_key
 from provision.documents import Foreign, Frozen, load_if_readable, refusing
 from provision.errors import ProvisionError
 from provision.fetch import get_small

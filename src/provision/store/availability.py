@@ -38,8 +38,8 @@ from provision.catalogue.fields import CHANNELS, DEFAULT_VERSION
 from provision.catalogue.recipe import Known
 from provision.catalogue.suitability import chosen_flavour, is_refused, require_kernel
 from provision.config import DriverConfig
-from provision.distros import source_names
-from provision.distros.archive import compare_versions
+from provision.distros import compare_versions
+from provision.distros.distro import source_names
 from provision.errors import NotFoundError, ProvisionError, UntrustedError
 from provision.files import write_atomic
 from provision.host.kernels import machine

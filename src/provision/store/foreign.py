@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from provision.catalogue import Recipe
 from provision.catalogue.fields import Installed
-from provision.distros.archive import version_key
+from provision.distros import version_key
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root, text_in_root

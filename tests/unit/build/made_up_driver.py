@@ -13,8 +13,8 @@ from provision.build.versions import choose_version
 from provision.catalogue import Entry, Recipe
 from provision.catalogue.suitability import chosen_flavour
 from provision.config import Untried
-from provision.distros import source_names
 from provision.distros.archive import Archive
+from provision.distros.distro import source_names
 from provision.errors import ExitCode, NotFoundError
 from provision.pin import (
     BasePin,

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from provision.distros import SolveRequest, find_distro, release_of
+from provision.distros.distro import find_distro, release_of
+from provision.distros.family import SolveRequest
 from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, Ran
 from provision.pin import BasePin
 from unit.engine.fake_engine import FakeEngine

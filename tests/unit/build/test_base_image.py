@@ -21,7 +21,7 @@ from provision.build.base_image import (
     named_base,
 )
 from provision.build.workspace import load_settings
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin

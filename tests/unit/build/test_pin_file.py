@@ -31,7 +31,7 @@ from provision.build.resolve import (
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import ArchiveConfig, Config, DistroConfig
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UnreachableError
 from provision.pin import (

@@ -17,8 +17,8 @@ from provision.build.package_store import Closure, PackageStore
 from provision.build.request import packaged_distro
 from provision.build.solve import closure_of, request_key
 from provision.build.workspace import Settings, load_settings
-from provision.distros import Repository, Toolchain, find_distro
-from provision.distros.family import HeadersGoneError
+from provision.distros.distro import find_distro
+from provision.distros.family import HeadersGoneError, Repository, Toolchain
 from provision.distros.repositories import repositories_of
 from provision.errors import (
     ConfigError,

@@ -17,7 +17,7 @@ from provision.build import versions
 from provision.build.request import DriverRequest
 from provision.build.versions import follow, suitable_versions, version_context
 from provision.build.workspace import Settings, load_settings
-from provision.distros import find_distro
+from provision.distros.distro import find_distro
 from provision.sources.candidates import candidates as candidates_of
 from provision.store import availability
 from provision.store.entries import link_kernel

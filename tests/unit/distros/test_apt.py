@@ -11,23 +11,10 @@ from hypothesis import strategies as st
 
 from debian import debian_support
 from kit.process import run
-from provision.distros import (
-    Distro,
-    Repository,
-    SolveRequest,
-    Spec,
-    distro_named,
-    family_of,
-    headers_of,
-)
-from provision.distros.archive import (
-    Archive,
-    compare_versions,
-    parse_depends,
-    parse_packages,
-    upstream_version,
-    version_key,
-)
+from provision.distros import compare_versions, upstream_version, version_key
+from provision.distros.archive import Archive, parse_depends, parse_packages
+from provision.distros.distro import Distro, distro_named
+from provision.distros.family import Repository, SolveRequest, Spec, family_of, headers_of
 from provision.distros.repositories import AptSource, binary_key, read_sources
 from provision.errors import NotFoundError, ProvisionError
 from unit.build.made_up_driver import BASE

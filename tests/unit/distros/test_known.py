@@ -6,19 +6,16 @@ import re
 
 import pytest
 
-from provision.distros import (
+from provision.distros.distro import (
     Distro,
-    HeaderQuery,
     distro_named,
     distro_on,
-    family_of,
     find_distro,
-    headers_of,
     known_distros,
+    release_address,
     release_of,
 )
-from provision.distros.distro import release_address
-from provision.distros.family import cc_version_text
+from provision.distros.family import HeaderQuery, cc_version_text, family_of, headers_of
 from provision.errors import NotFoundError
 
 IDS = sorted({name.partition(":")[0] for name in known_distros()})

@@ -8,22 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from koji import PathInfo as KojiPaths
 
-from provision.distros import (
-    Repository,
-    SolveRequest,
-    Spec,
-    distro_named,
-    find_distro,
-    release_of,
-    rpm,
-)
-from provision.distros.distro import Vault
+from provision.distros import rpm
+from provision.distros.distro import Vault, distro_named, find_distro, release_of
 from provision.distros.dnf import (
     Dnf,
     archive_of_headers,
     archived_files,
     header_addresses,
 )
+from provision.distros.family import Repository, SolveRequest, Spec
 from provision.distros.zypper import Zypper
 from provision.errors import ProvisionError
 from unit.build.made_up_driver import BASE

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from provision.config import ArchiveConfig, DistroConfig
-from provision.distros import Repository, find_distro
+from provision.distros.distro import find_distro
+from provision.distros.family import Repository
 from provision.distros.repositories import repositories_of
 from provision.errors import NotFoundError
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.files import HostFiles
-from provision.distros.archive import version_key
+from provision.distros import version_key
 from provision.documents import plain
 from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts

@@ -42,7 +42,7 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.suitability import chosen_flavour
-from provision.distros import find_distro, source_names
+from provision.distros.distro import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
 from provision.fleet import Selection, choose_rows
 from provision.fleet.offers import find_offers
