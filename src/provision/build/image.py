@@ -23,7 +23,13 @@ from pydantic import ValidationError
 
 from provision.build.base_image import ensure_base
 from provision.build.context_files import context_files
-from provision.build.dockerfile import RenderedContext
+from provision.build.dockerfile import (
+    TREE,
+    RenderedContext,
+    load_templates,
+    render,
+    template_family,
+)
 from provision.build.output import (
     OTHER_PLATFORM,
     BuildStream,
@@ -33,7 +39,6 @@ from provision.build.output import (
     layers_of,
 )
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.resolve import render_context
 from provision.build.workspace import Settings
 from provision.engine.docker_api import (
     Engine,
@@ -382,6 +387,13 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
         for path in sorted({*before, *after})
         if before.get(path) != after.get(path)
     )
+
+
+def render_context(settings: Settings, pin: Pin) -> RenderedContext:
+    """Render the build context of a Pin; the same Pin gives the same bytes."""
+    entry = settings.catalogue.entry(pin.driver.name)
+    templates = load_templates(TREE if pin.tree else template_family(pin.distro.id))
+    return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 
 
 def build_image(

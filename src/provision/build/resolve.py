@@ -19,11 +19,6 @@ from pydantic import Field, ValidationError
 
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.dockerfile import (
-    TREE,
-    RenderedContext,
-    load_templates,
-    render,
-    template_family,
     variant_of,
 )
 from provision.build.package_store import Closure
@@ -222,13 +217,6 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
         parts["check"] = recipe.check.model_dump(mode="json")
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def render_context(settings: Settings, pin: Pin) -> RenderedContext:
-    """Render the build context of a Pin; the same Pin gives the same bytes."""
-    entry = settings.catalogue.entry(pin.driver.name)
-    templates = load_templates(TREE if pin.tree else template_family(pin.distro.id))
-    return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 
 
 class PinFile(Pin):

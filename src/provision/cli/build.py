@@ -15,10 +15,10 @@ import click
 from provision.agent.desired import load_desired
 from provision.agent.use import refuse_reverted, refuse_unsuitable, use
 from provision.build.context_files import context_files
-from provision.build.image import build_image, find_built, image_pin
+from provision.build.image import build_image, find_built, image_pin, render_context
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest
-from provision.build.resolve import pin_document, read_pin, render_context, resolve_pin
+from provision.build.resolve import pin_document, read_pin, resolve_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (

@@ -19,13 +19,12 @@ from kit.fileserver import served
 from kit.probe import is_root, need
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.context_files import context_files
-from provision.build.image import DIGEST_LABEL, build_image
+from provision.build.image import DIGEST_LABEL, build_image, render_context
 from provision.build.package_store import PackageStore
 from provision.build.resolve import (
     pin_document,
     read_pin,
     recipe_digest,
-    render_context,
     resolve_pin,
 )
 from provision.build.workspace import Settings

@@ -20,9 +20,10 @@ from provision.build.image import (
     differences,
     module_sums,
     record_built,
+    render_context,
 )
 from provision.build.request import DriverRequest, choose_distro
-from provision.build.resolve import render_context, resolve_pin
+from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings, load_settings, proxies
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UnreachableError

@@ -15,9 +15,10 @@ import pytest
 from provision.build import trees
 from provision.build.base_image import BaseRequest, base_request, ensure_distro_base
 from provision.build.context_files import context_files
+from provision.build.image import render_context
 from provision.build.package_store import PackageStore
 from provision.build.request import DriverRequest, choose_tree
-from provision.build.resolve import pin_document, read_pin, render_context, resolve_pin
+from provision.build.resolve import pin_document, read_pin, resolve_pin
 from provision.build.trees import build_packages, compiler_beside
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
