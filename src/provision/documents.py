@@ -1,7 +1,5 @@
 """Reads TOML and JSON into strict models; says all that is wrong with a document in plain words."""
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import errno
@@ -14,7 +12,6 @@ from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Any,
     ClassVar,
     Literal,
     TypeVar,
@@ -74,20 +71,6 @@ def like(pattern: str, example: str, *, max_length: int | None = None) -> String
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)
-
-
-def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
-    """Return a value as JSON has it: a named tuple or a model as an object."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        named = getattr(value, "_fields", None)
-        inner = map(plain, value)
-        return list(inner) if named is None else dict(zip(named, inner, strict=True))
-    dump = getattr(value, "model_dump", None)
-    return str(value) if dump is None else dump(mode="json")
 
 
 def default(model: type[ModelT]) -> ModelT:
@@ -215,7 +198,7 @@ def _has_wrong_items(place: Place, others: list[Place]) -> bool:
     return any(len(other) > len(place) and other[: len(place)] == place for other in others)
 
 
-def _found(model: type[BaseModel] | None, item: ErrorDetails) -> tuple[Place, str]:
+def _found(model: type[BaseModel] | None, item: "ErrorDetails") -> tuple[Place, str]:
     """Return where a mistake is, in the document's own keys, and what it is."""
     place, known = _follow(model, item["loc"])
     match item["type"]:

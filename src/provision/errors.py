@@ -13,7 +13,7 @@ import difflib
 import errno
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -102,6 +102,20 @@ def redact(text: str) -> str:
     control characters become question marks.
     """
     return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", printable(text))
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value as JSON has it: a named tuple or a model as an object."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        named = getattr(value, "_fields", None)
+        inner = map(plain, value)
+        return list(inner) if named is None else dict(zip(named, inner, strict=True))
+    dump = getattr(value, "model_dump", None)
+    return str(value) if dump is None else dump(mode="json")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

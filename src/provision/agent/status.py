@@ -20,8 +20,7 @@ from provision.agent.model import (
     Unnamed,
 )
 from provision.config import Config, KubernetesConfig
-from provision.documents import plain
-from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.errors import ExitCode, NotFoundError, ProvisionError, plain
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import Kernels
 from provision.progress import Note, report

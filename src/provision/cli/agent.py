@@ -29,8 +29,7 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.documents import plain
-from provision.errors import ExitCode, NotFoundError, choices
+from provision.errors import ExitCode, NotFoundError, choices, plain
 from provision.host.kernels import kernels_of_usr, wait_for_kernel
 from provision.store.state import IN_USE
 

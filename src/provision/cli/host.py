@@ -22,8 +22,7 @@ from provision.cli.output import (
     wants_json,
 )
 from provision.config import load
-from provision.documents import plain
-from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
+from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError, plain
 from provision.host.devices import read_facts_file, recorded
 from provision.host.facts import read_facts
 from provision.kmod.load import (

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.documents import plain
-from provision.errors import ExitCode, ProvisionError, redact
+from provision.errors import ExitCode, ProvisionError, plain, redact
 from provision.progress import (
     Event,
     Listener,

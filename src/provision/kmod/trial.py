@@ -19,8 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from provision.build.workspace import Settings
-from provision.documents import plain
-from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.errors import ExitCode, NotFoundError, ProvisionError, plain
 from provision.explain import fill, last_line
 from provision.files import glob_in_root, in_root, templates_dir
 from provision.host import STORE

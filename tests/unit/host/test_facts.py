@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kit.files import HostFiles
 from provision.distros import version_key
-from provision.documents import plain
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, plain
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order
 
