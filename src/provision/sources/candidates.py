@@ -28,7 +28,7 @@ from provision.distros.archive import Archive, ArchivePackage, parse_depends
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.explain import fill
-from provision.pin import PackageSource, RunfileSource, Source
+from provision.pin import PackageSource, RunfileSource, Source, is_address
 
 # Returns the sha256 that a vendor publishes for a file, given the addresses of the file and of the
 # checksums.
@@ -217,7 +217,8 @@ def pin_sources(
             )
         packages = _packages(driver, str(variant.package), source, version, archive)
         sources = tuple(map(_pinned, packages))
-        urls = {package.sha256: (package.url,) for package in packages}
+        # apt may have other ways to its mirrors, such as mirror+file:.
+        urls = {one.sha256: (one.url,) for one in packages if is_address(one.url)}
         needs |= {*_libraries_of(packages, source, archive)}
         needs |= {*_tools_of(packages[0], source, archive)}
     else:

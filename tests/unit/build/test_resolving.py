@@ -25,6 +25,8 @@ from provision.build.image import (
 from provision.build.request import DriverRequest, choose_distro
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings, load_settings, proxies
+from provision.distros.archive import Archive
+from provision.distros.family import Repository
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UnreachableError
 from provision.fleet import Selection, plan_cells
@@ -47,8 +49,21 @@ from unit.build.made_up_driver import (
 )
 from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine, using
-from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, archive_of, samples, stanza
+from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, answer, archive_of, samples, stanza
 from unit.recipes import recipe
+
+
+def test_an_address_that_only_apt_reads_is_no_part_of_a_pin() -> None:
+    texts = {("bookworm", "main"): packages()}
+    mirrors = "mirror+file:/etc/apt/mirrors.list"
+
+    def asked(names: tuple[str, ...]) -> bytes:
+        return answer(texts, names).replace(MIRROR.encode(), mirrors.encode())
+
+    suites = [Repository("bookworm", (mirrors,), components=("main",))]
+    found = pin(Archive("debian:12", suites, [], asked))
+    assert found.digest == pin(archive_of(texts)).digest
+    assert mirrors not in str(found.urls)
 
 
 def test_the_same_wish_gives_the_same_pin_and_context(
