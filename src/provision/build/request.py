@@ -190,9 +190,6 @@ class TreeChoice(NamedTuple):
     # The place of the tree; None: COS's files for the ``build_id``.
     tree: TreeConfig | None
     toolchain: DistroPin | None
-    # The base image that has everything, unless another is named; None: that of the toolchain, or
-    # one that has to be named.
-    image: str | None = None
     build_id: str = ""
 
 
@@ -203,7 +200,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     configured = settings.config.tree_of(kernel)
     if configured is not None:
         if configured.toolchain == _IMAGE:
-            return TreeChoice(distro, configured, None, image=_developer(distro))
+            return TreeChoice(distro, configured, None)
         return TreeChoice(distro, configured, _compiling_distro(configured.toolchain))
     if distro.id == _FLATCAR:
         tree = (
@@ -211,7 +208,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
             if named is None
             else TreeConfig(kernels="*", kind="image", toolchain=_IMAGE)
         )
-        return TreeChoice(distro, tree, None, image=_developer(distro))
+        return TreeChoice(distro, tree, None)
     if distro.id == _COS:
         return TreeChoice(distro, None, find_distro(_COS_TOOLCHAIN), build_id=build_id)
     return None
@@ -255,7 +252,7 @@ def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
         return find_distro(text)
 
 
-def _developer(distro: DistroPin) -> str | None:
+def developer_image(distro: DistroPin) -> str | None:
     """Return the name of the image that is made of Flatcar's developer container.
 
     None: the distro has no such image, so one has to be named.

@@ -26,6 +26,7 @@ from provision.build.request import (
     DriverRequest,
     choose_distro,
     choose_tree,
+    developer_image,
     own_kernel,
     packaged_distro,
 )
@@ -99,7 +100,7 @@ def resolve_pin(settings: Settings, request: DriverRequest) -> Pin:
         )
         closure = None
         if session is None:
-            base = _complete_image(settings, distro, request.base, choice.image if choice else None)
+            base = _complete_image(settings, distro, request.base)
         else:
             base = session.base()
             closure = session.solve(kernel.release, version.needs, toolchain)
@@ -159,10 +160,9 @@ def _refuse_packages(recipe: Recipe, distro: DistroPin) -> None:
         )
 
 
-def _complete_image(
-    settings: Settings, distro: DistroPin, named: str | None, image: str | None
-) -> BasePin:
+def _complete_image(settings: Settings, distro: DistroPin, named: str | None) -> BasePin:
     """Return a base image that has the compiler and all tools."""
+    image = developer_image(distro)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
     reference = named or own or image

@@ -17,7 +17,7 @@ from provision.build.base_image import BaseRequest, base_request, ensure_distro_
 from provision.build.context_files import context_files
 from provision.build.image import render_context
 from provision.build.package_store import PackageStore
-from provision.build.request import DriverRequest, choose_tree
+from provision.build.request import DriverRequest, choose_tree, developer_image
 from provision.build.resolve import pin_document, read_pin, resolve_pin
 from provision.build.trees import build_packages, compiler_beside
 from provision.build.workspace import Settings, load_settings
@@ -201,7 +201,7 @@ def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) ->
     choice = choose_tree(settings, "6.6.74-flatcar", None)
     assert choice is not None
     assert choice.toolchain is None
-    assert choice.image == "flatcar-developer:3227.2.4"
+    assert developer_image(choice.distro) == "flatcar-developer:3227.2.4"
     assert choice.tree == TreeConfig(
         kernels="*",
         kind="prepared",
@@ -215,7 +215,7 @@ def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) ->
     assert elsewhere is not None
     assert elsewhere.tree is not None
     assert elsewhere.tree.kind == "image"
-    assert elsewhere.image == "flatcar-developer:4081.2.0"
+    assert developer_image(elsewhere.distro) == "flatcar-developer:4081.2.0"
     with pytest.raises(UsageError):
         choose_tree(settings, "6.6.74-flatcar", "flatcar")
 
