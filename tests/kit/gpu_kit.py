@@ -16,25 +16,21 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.files import write
 from kit.go_modules import go_programs
+from kit.nvidia_toolkit import TOOLKIT, TOOLKIT_PROGRAMS, toolkit_programs
 from kit.probe import find_program
 from kit.process import run
 from kit.product import DECORATOR, SOURCE, make_wheel
 from kit.repackaged import download
 from shipping.agent_tree import UNWANTED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-__all__ = ["debian_root", "make_kit"]
 
 _SOURCES = REPOSITORY / "tests/gpu"
 _SUITE = "bookworm"
@@ -55,16 +51,6 @@ _ROOT = (
 _MERGED = ("bin", "lib", "lib64", "sbin")
 _UNREAD = ("usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/perl-base")
 _RUNC = "github.com/opencontainers/runc"
-_TOOLKIT_MODULE = "nvidia-container-toolkit"
-_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
-_TOOLKIT_PROGRAMS = ("nvidia-cdi-hook", "nvidia-container-runtime", "nvidia-ctk")
-_OUR_NAMES = (
-    "nvidia-cdi-hook",
-    "nvidia-container-runtime",
-    "nvidia-container-runtime-hook",
-    "nvidia-ctk",
-    "oci-decorator-runtime",
-)
 # A program that a script starts by this name starts again by it, whatever the machine's C library.
 _PYTHON = """\
 #!/bin/sh
@@ -102,7 +88,7 @@ def _archives() -> dict[str, Path]:
     return {
         "python": _archive("python", _make_python, sys.version, installed),
         "provision": _archive("provision", _make_provision, *source),
-        "programs": _archive("programs", _make_programs, go / "runc", go / _TOOLKIT_MODULE),
+        "programs": _archive("programs", _make_programs, go / "runc", go / TOOLKIT),
         "root": debian_root(),
     }
 
@@ -258,11 +244,10 @@ def _unpack(deb: Path, root: Path) -> None:
 def _make_programs(tree: Path) -> None:
     programs = tree / "programs"
     programs.mkdir()
-    for name in _OUR_NAMES:
+    for name in (*TOOLKIT_PROGRAMS, "oci-decorator-runtime"):
         (programs / name).symlink_to("oci-decorator")
     shutil.copy2(go_programs("runc", _RUNC, c="static") / "runc", programs)
-    packages = [f"{_TOOLKIT}/cmd/{name}" for name in _TOOLKIT_PROGRAMS]
-    shutil.copytree(go_programs(_TOOLKIT_MODULE, *packages, c="shared"), programs / "nvidia")
+    shutil.copytree(toolkit_programs(), programs / "nvidia")
 
 
 def _copy_busybox(folder: Path) -> None:

@@ -18,17 +18,15 @@ from kit.process import run
 
 _MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
 _SUM = ("v1.20.2", "h1:ndvx+2v4c8HmRf8A5aONf1+sE32jNDZ7qnIaBEAN5i8=")
-_NAMES = (
-    "nvidia-cdi-hook",
-    "nvidia-container-runtime",
-    "nvidia-container-runtime-hook",
+TOOLKIT_PROGRAMS = (
+    *("nvidia-cdi-hook", "nvidia-container-runtime", "nvidia-container-runtime-hook"),
     "nvidia-ctk",
 )
 _VERSION = f"{_SUM[0][1:]}-1"
-_TOOLKIT = "nvidia-container-toolkit"
-_BASE = f"{_TOOLKIT}-base"
+TOOLKIT = "nvidia-container-toolkit"
+_BASE = f"{TOOLKIT}-base"
 _LIBRARY, _TOOLS = "libnvidia-container1", "libnvidia-container-tools"
-_NEEDS = {_TOOLKIT: (_BASE, _TOOLS), _BASE: (), _TOOLS: (_LIBRARY,), _LIBRARY: ()}
+_NEEDS = {TOOLKIT: (_BASE, _TOOLS), _BASE: (), _TOOLS: (_LIBRARY,), _LIBRARY: ()}
 TOOLKIT_PACKAGES = tuple(_NEEDS)
 _STAND_INS = {
     _LIBRARY: "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.20.2",
@@ -46,8 +44,8 @@ done"""
 
 
 def toolkit_programs() -> Path:
-    packages = [f"{_MODULE}/cmd/{name}" for name in _NAMES]
-    return go_programs(_TOOLKIT, *packages, c="shared")
+    packages = [f"{_MODULE}/cmd/{name}" for name in TOOLKIT_PROGRAMS]
+    return go_programs(TOOLKIT, *packages, c="shared")
 
 
 def toolkit_archive(folder: Path) -> None:

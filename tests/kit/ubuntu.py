@@ -8,34 +8,20 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.apt_archive import AptArchive
 from kit.cache import cached, key_of
 from kit.debian import apt_sources
+from kit.engine import Engine
 from kit.files import HostFiles, write_all
 from kit.fileserver import served
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kit.engine import Engine
-
-__all__ = [
-    "KEYRING",
-    "UBUNTU",
-    "UbuntuHost",
-    "headers_of",
-    "shared_headers",
-    "ubuntu_host",
-    "ubuntu_kernel",
-]
 
 UBUNTU = "ubuntu:24.04"
 _IMAGE = "ubuntu:noble"

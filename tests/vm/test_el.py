@@ -18,18 +18,9 @@ from kit.engine import Engine
 from kit.guest import EL_10, Recipe, guest_of
 from kit.made_up import MADE_UP
 from kit.two_part_driver import DUO
+from vm import next_kernel
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
-from vm.next_kernel import (
-    COMPILER_SAYS,
-    LOADED,
-    WANTED,
-    check_failure_is_said,
-    check_only_needed_stays,
-    check_rollback,
-    check_way_back,
-    heal,
-)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(10)]
 
@@ -55,7 +46,7 @@ def host(
         guest.install(product(EL_10))
         host = ManagedGuest(guest, engine_address)
         host.put_catalogue(el_drivers)
-        host.want(**WANTED)
+        host.want(**next_kernel.WANTED)
         host.apply()
         guest("provision units install")
         # What starts the agent in this scenario are kernels.
@@ -72,7 +63,7 @@ def test_the_running_kernel_has_its_drivers(host: ManagedGuest, el: ElHost) -> N
     guest = host.guest
     assert guest.kernel() == el.older
     assert json.loads(guest("provision facts --json").stdout)["distro"]["id"] == "rocky"
-    assert host.duo() == LOADED
+    assert host.duo() == next_kernel.LOADED
     assert host.is_loaded(MADE_UP)
     assert set(host.slots(DUO)) == {el.older}
 
@@ -106,8 +97,11 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(
 def test_what_does_not_build_for_it_is_said_before_the_reboot(
     host: ManagedGuest, el: ElHost
 ) -> None:
-    check_failure_is_said(host, running=el.older, coming=el.newer)
-    assert COMPILER_SAYS in host.guest("journalctl -b --no-pager -u provision-kernel").stdout
+    next_kernel.check_failure_is_said(host, running=el.older, coming=el.newer)
+    assert (
+        next_kernel.COMPILER_SAYS
+        in host.guest("journalctl -b --no-pager -u provision-kernel").stdout
+    )
 
 
 def test_the_plugin_by_itself_starts_the_service(host: ManagedGuest, el: ElHost) -> None:
@@ -120,7 +114,7 @@ def test_the_plugin_by_itself_starts_the_service(host: ManagedGuest, el: ElHost)
 
 
 def test_with_a_patch_it_heals(host: ManagedGuest, el: ElHost, el_drivers: Path) -> None:
-    heal(host, el_drivers, since=el.newer_number)
+    next_kernel.heal(host, el_drivers, since=el.newer_number)
 
 
 def test_after_the_reboot_the_drivers_are_there_without_a_network(
@@ -131,16 +125,16 @@ def test_after_the_reboot_the_drivers_are_there_without_a_network(
     guest.reboot()
     assert guest.kernel() == el.newer
     log = host.boot_log()
-    assert host.duo() == LOADED, log
+    assert host.duo() == next_kernel.LOADED, log
     assert host.is_loaded(MADE_UP), log
     for driver in (MADE_UP, DUO):
         assert host.artifact(driver) == host.artifact(driver, f"kernels/{el.newer}")
-    check_way_back(host, el.older)
+    next_kernel.check_way_back(host, el.older)
 
 
 def test_rollback_brings_module_and_library_back_and_stays(host: ManagedGuest) -> None:
     host.guest.set_network(on=True)
-    check_rollback(host, host.want)
+    next_kernel.check_rollback(host, host.want)
 
 
 def test_a_removed_kernels_artifacts_go_and_the_others_stay(host: ManagedGuest, el: ElHost) -> None:
@@ -150,5 +144,5 @@ def test_a_removed_kernels_artifacts_go_and_the_others_stay(host: ManagedGuest, 
         packages = f"kernel-{_package(el.older)} kernel-core-{_package(el.older)}"
         guest(f"dnf -y -q remove {packages}", timeout_s=_DNF_WITHIN_S)
     assert guest(f"ls /boot/vmlinuz-{el.older}", check=False).returncode != 0
-    check_only_needed_stays(host, el.newer)
+    next_kernel.check_only_needed_stays(host, el.newer)
     assert gone not in host.entries(MADE_UP)

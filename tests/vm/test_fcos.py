@@ -25,16 +25,8 @@ from kit.made_up import MADE_UP
 from kit.ostree import Sysroot
 from kit.process import run
 from kit.two_part_driver import DUO
+from vm import next_kernel
 from vm.managed import ManagedGuest
-from vm.next_kernel import (
-    LOADED,
-    WANTED,
-    check_failure_is_said,
-    check_only_needed_stays,
-    check_rollback,
-    check_way_back,
-    heal,
-)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(10)]
 
@@ -87,7 +79,7 @@ def host(
         _lay_out(guest, el, os_release, tmp_path_factory.mktemp("programs"))
         host = ManagedGuest(guest, engine_address)
         host.put_catalogue(el_drivers)
-        _want(host, el, el_mirror, **WANTED)
+        _want(host, el, el_mirror, **next_kernel.WANTED)
         host.apply()
         guest("provision units install")
         # What starts the agent in this scenario are deployments.
@@ -169,7 +161,7 @@ def test_the_host_is_known_as_what_it_stands_for(host: ManagedGuest, el: ElHost)
 
 def test_headers_are_of_exactly_the_deployments_kernel(host: ManagedGuest, el: ElHost) -> None:
     guest = host.guest
-    assert host.duo() == LOADED
+    assert host.duo() == next_kernel.LOADED
     assert host.is_loaded(MADE_UP)
     assert guest("find /usr/lib/modules -name 'duo*'").stdout == ""
     manifest = guest(f"cat /var/lib/provision/{DUO}/current/driver/manifest.json").stdout
@@ -194,11 +186,11 @@ def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_r
     log = guest("journalctl -b --no-pager -u provision-kernel").stdout
     assert host.slots(MADE_UP)[el.newer]["state"] == "ready", log
     assert guest(f"ls /usr/lib/modules/{el.newer}", check=False).returncode != 0
-    check_failure_is_said(host, running=el.older, coming=el.newer)
+    next_kernel.check_failure_is_said(host, running=el.older, coming=el.newer)
 
 
 def test_with_a_patch_it_heals(host: ManagedGuest, el: ElHost, el_drivers: Path) -> None:
-    heal(host, el_drivers, since=el.newer_number)
+    next_kernel.heal(host, el_drivers, since=el.newer_number)
 
 
 def test_the_next_deployment_boots_into_its_drivers_without_a_network(
@@ -214,18 +206,18 @@ def test_the_next_deployment_boots_into_its_drivers_without_a_network(
     assert guest.kernel() == el.newer
     assert "Read-only" in guest("touch /usr/x", check=False).stderr
     log = host.boot_log()
-    assert host.duo() == LOADED, log
+    assert host.duo() == next_kernel.LOADED, log
     assert host.is_loaded(MADE_UP), log
     # The deployment before can be booted again, and finds its modules.
     guest("provision gc")
-    check_way_back(host, el.older)
+    next_kernel.check_way_back(host, el.older)
 
 
 def test_rollback_of_a_driver_brings_module_and_library_back(
     host: ManagedGuest, el: ElHost, el_mirror: str
 ) -> None:
     host.guest.set_network(on=True)
-    check_rollback(host, partial(_want, host, el, el_mirror))
+    next_kernel.check_rollback(host, partial(_want, host, el, el_mirror))
 
 
 def test_what_only_a_removed_deployment_needed_goes(host: ManagedGuest, el: ElHost) -> None:
@@ -236,5 +228,5 @@ def test_what_only_a_removed_deployment_needed_goes(host: ManagedGuest, el: ElHo
     _sysroot(guest).undeploy(before)
     _say(guest, booted)
     guest(f"kernel-install remove {el.older}")
-    check_only_needed_stays(host, el.newer)
+    next_kernel.check_only_needed_stays(host, el.newer)
     assert gone not in host.entries(MADE_UP)

@@ -22,18 +22,9 @@ from kit.kernel_tree import BuiltKernel, built_kernels, make_compiler_image
 from kit.made_up import MADE_UP
 from kit.process import run
 from kit.two_part_driver import DUO
+from vm import next_kernel
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
-from vm.next_kernel import (
-    LOADED,
-    WANTED,
-    check_failure_is_said,
-    check_only_needed_stays,
-    check_rollback,
-    check_way_back,
-    heal,
-    next_kernel_catalogue,
-)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(8)]
 
@@ -69,7 +60,9 @@ def drivers(
 ) -> Iterator[Path]:
     """A catalogue of two drivers, for the scenario to repair the one that is broken."""
     folder = tmp_path_factory.mktemp("flatcar-drivers")
-    with next_kernel_catalogue(folder, since=_number(kernels[1]), host=HOST) as catalogue:
+    with next_kernel.next_kernel_catalogue(
+        folder, since=_number(kernels[1]), host=HOST
+    ) as catalogue:
         yield catalogue
 
 
@@ -104,7 +97,7 @@ def host(
         guest("systemctl enable read-only.service")
         guest("rm -r /boot/vmlinuz* /boot/initrd* /usr/lib/modules/*-amd64")
         host = ManagedGuest(guest, engine_address)
-        _want(host, image, **WANTED)
+        _want(host, image, **next_kernel.WANTED)
         host.put_catalogue(drivers)
         guest.reboot()
         # What starts the agent in this scenario are boots.
@@ -159,7 +152,7 @@ def test_modules_are_built_in_the_tree_of_the_running_slot(
 ) -> None:
     host.apply()
     assert host.slots(DUO)[kernels[0].release]["state"] == "ready"
-    assert host.duo() == LOADED
+    assert host.duo() == next_kernel.LOADED
     assert host.is_loaded(MADE_UP)
 
 
@@ -170,7 +163,7 @@ def test_an_agent_in_a_pod_loads_them_too(host: ManagedGuest) -> None:
     done = guest(f"unshare --mount sh -c '{_IN_A_FOLDER}'", check=False)
     assert done.returncode == 0, done.output
     assert host.is_loaded(DUO), done.output
-    assert host.duo() == LOADED
+    assert host.duo() == next_kernel.LOADED
 
 
 def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
@@ -188,7 +181,7 @@ def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
     guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-b")
     guest.put(_DATA / "updaters/update-engine_need-reboot.txt", "/var/lib/updater")
     host.apply(status=1)
-    check_failure_is_said(host, running=kernels[0].release, coming=release)
+    next_kernel.check_failure_is_said(host, running=kernels[0].release, coming=release)
     assert guest(f"ls /usr/lib/modules/{release}", check=False).returncode != 0
     assert "USR-B" not in guest("cat /proc/mounts").stdout
     assert "provision-usr-" not in guest("cat /proc/mounts; ls /tmp").stdout
@@ -197,7 +190,7 @@ def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
 def test_with_a_patch_it_heals(
     host: ManagedGuest, drivers: Path, kernels: tuple[BuiltKernel, BuiltKernel]
 ) -> None:
-    heal(host, drivers, since=_number(kernels[1]))
+    next_kernel.heal(host, drivers, since=_number(kernels[1]))
     assert host.slots(DUO)[kernels[1].release]["role"] == "next"
 
 
@@ -214,19 +207,19 @@ def test_they_load_after_the_reboot_without_a_network(
     guest.reboot()
     assert guest.kernel() == kernels[1].release
     log = host.boot_log()
-    assert host.duo() == LOADED, log
+    assert host.duo() == next_kernel.LOADED, log
     assert host.is_loaded(MADE_UP), log
     assert host.slots(DUO)[kernels[1].release]["state"] == "ready"
     # The slot before can be booted again, and its kernel finds its modules.
     guest("provision gc")
-    check_way_back(host, kernels[0].release)
+    next_kernel.check_way_back(host, kernels[0].release)
 
 
 def test_rollback_of_a_driver_brings_module_and_library_back(
     host: ManagedGuest, image: str
 ) -> None:
     host.guest.set_network(on=True)
-    check_rollback(host, partial(_want, host, image))
+    next_kernel.check_rollback(host, partial(_want, host, image))
 
 
 def test_what_only_an_overwritten_slots_kernel_needed_goes(
@@ -235,5 +228,5 @@ def test_what_only_an_overwritten_slots_kernel_needed_goes(
     gone = host.artifact(MADE_UP, f"kernels/{kernels[0].release}")
     # A later update, which has the kernel that runs, is written over the slot before.
     host.guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-a")
-    check_only_needed_stays(host, kernels[1].release)
+    next_kernel.check_only_needed_stays(host, kernels[1].release)
     assert gone not in host.entries(MADE_UP)

@@ -17,7 +17,7 @@ import pytest
 from kit.engine import Engine
 from kit.files import write
 from kit.guest import DEBIAN_12, Guest, guest_of
-from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import Provision
@@ -35,7 +35,6 @@ _PASSPHRASE = "snakeoil"  # noqa: S105 - its README.Debian has it
 _CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd")
 _VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd")
 _COMMAND_LINE = "root=/dev/vda1 ro console=ttyS0 net.ifnames=0 mitigations=off"
-_MODULE = f"lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
 _ACCEPTED = ("sha256", "sha384", "sha512")
 # What insmod says, and what the kernel logs: kernel/module/signing.c.
 _REFUSED = {
@@ -175,22 +174,3 @@ def test_the_kernel_refuses_others_each_for_its_reason(guest: Guest, kind: str) 
         assert "is rejected" not in log
     else:
         assert logged in log
-
-
-def test_a_module_that_was_changed_is_explained(guest: Guest) -> None:
-    entry = f"/var/lib/provision/{SMALL_DRIVER}/current"
-    # Past our own verification, which would find it first.
-    guest(f"cp -a {entry}/ /root/entry && cp /root/modules/altered.ko /root/entry/{_MODULE}")
-    script = (
-        "from pathlib import Path\n"
-        "from provision.documents import load_json\n"
-        "from provision.manifest import Manifest\n"
-        "from provision.kmod.load import load\n"
-        "entry = Path('/root/entry')\n"
-        "try:\n"
-        "    load(entry, load_json(entry / 'driver/manifest.json', Manifest), root=Path('/'))\n"
-        "except Exception as error:\n"
-        "    print(error)\n"
-    )
-    said = guest("/opt/provision/bin/python -", stdin=script).stdout
-    assert "has a signature that does not verify with any of them" in said
