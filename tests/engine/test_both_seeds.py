@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kit.bundles import Bundle
 from kit.cache import REPOSITORY
-from kit.hosts import Host
+from kit.hosts import Containers, Host
 from kit.probe import can_run_crun, need, need_programs
 from kit.product import RUNTIME, write_runtime_config
 from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from kit.hosts import Containers
-
-    # Words to run and variables of the container → what the words print.
-    Start = Callable[[str, tuple[str, ...]], str]
+# Words to run and variables of the container → what the words print.
+Start = Callable[[str, tuple[str, ...]], str]
 
 _GPU = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _NIC = ("onload", "onload_epoll", "sfc_char")

@@ -6,32 +6,27 @@ import json
 import os
 import shlex
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.docker_in_tree import DockerInTree
-from kit.hosts import DISTRO, IMAGE
+from kit.engine import Engine
+from kit.hosts import DISTRO, IMAGE, Host
 from kit.installed import Installed
 from kit.pages import snippet
+from kit.podman import Podman
 from kit.probe import can_mount, need
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import DECORATOR, RUNTIME, base_archive
 from kit.standins import ALLOWED, OPEN_NODES, stand_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Host
-    from kit.podman import Podman
-    from kit.process import Completed
-
-    # What happens between the writing of the specification and the start.
-    Meanwhile = Callable[[], None] | None
-    # Flags of `run`, whether to fail the test when it fails, what runs in the container.
-    Start = Callable[..., Completed]
+# What happens between the writing of the specification and the start.
+Meanwhile = Callable[[], None] | None
+# Flags of `run`, whether to fail the test when it fails, what runs in the container.
+Start = Callable[..., Completed]
 
 _PAGE = "how-to/configure-an-engine.md"
 _VENDOR: dict[str, Any] = {

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kit.bundles import Bundle
+from kit.engine import Engine
 from kit.files import write
+from kit.hosts import Containers, Host
 from kit.probe import can_mount, need, need_programs
-from kit.process import run
+from kit.process import Completed, run
 from kit.product import DECORATOR, RUNTIME, write_runtime_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kit.engine import Engine
-    from kit.hosts import Containers, Host
-    from kit.process import Completed
-
-    # Breaks the file at a path, whose content was right.
-    Break = Callable[[Path], object]
+# Breaks the file at a path, whose content was right.
+Break = Callable[[Path], object]
 
 _FILE = "/opt/gpu/file"
 _SHOW = ("sh", "-c", f"cat {_FILE} 2>/dev/null; true")

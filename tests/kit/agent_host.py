@@ -25,8 +25,6 @@ security_mirror = "{security}"
 class AgentHost(HostFiles):
     """A Debian host below a folder, whose kernel does not run here."""
 
-    __slots__ = ()
-
     @classmethod
     def make(
         cls, root: Path, *, running: str, others: Sequence[str] = (), os_release: str = BOOKWORM

@@ -71,14 +71,7 @@ def make_artifact(
     module: bytes | None = None,
     library: bytes | None = b"library",
 ) -> Manifest:
-    """Write a whole artifact, as a build leaves it, and return its manifest.
-
-    Args:
-        folder: Where; made if it is missing.
-        pin: Its Pin.
-        module: Content of its module.
-        library: Content of its library; None: it has no user space.
-    """
+    """Write a whole artifact, as a build leaves it; without a library it has no user space."""
     pin = pin or make_pin()
     module = make_module() if module is None else module
     modules = f"lib/modules/{pin.kernel.release}"

@@ -128,15 +128,10 @@ def loaded(root: Path) -> set[str]:
 
 
 def stood_in(daemonset: dict[str, Any], root: str, manager: str) -> dict[str, Any]:
-    """The DaemonSet with what stands in, on a node that has a laid out one in a folder.
+    """The DaemonSet with what stands in, on a node that has a laid out one in the folder `root`.
 
     In place of the operator's driver-manager, a shell does what that does where no module is
     loaded, or the digest is that of before.
-
-    Args:
-        daemonset: changed.
-        root: the folder.
-        manager: an image with a shell.
     """
     pod = daemonset["spec"]["template"]["spec"]
     (first,), (container,) = pod["initContainers"], pod["containers"]

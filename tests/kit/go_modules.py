@@ -52,11 +52,8 @@ def go_programs(
 ) -> Path:
     """A folder with the programs of these packages, which the module `name` requires.
 
-    Args:
-        name: the folder of the module below `tests/data/go`.
-        packages: what is built.
-        stamps: variables that the linker sets, such as a version.
-        c: whether they have parts in C, and how these get the machine's C library.
+    `name` is a folder below `tests/data/go`; `stamps` are variables that the linker sets; `c` says
+    whether they have parts in C, and how these get the machine's C library.
     """
     need_programs("go")
     module = REPOSITORY / "tests/data/go" / name

@@ -11,12 +11,7 @@ _MIB = 1 << 20
 
 
 def partitioned_disk(disk: Path, partitions: Sequence[tuple[str, int, Path | None]]) -> None:
-    """Write a raw, sparse disk.
-
-    Args:
-        disk: The file.
-        partitions: Name, size in MiB, and the folder that it holds; None: it stays empty.
-    """
+    """Write a raw, sparse disk of partitions: name, size in MiB, and the folder that it holds."""
     with disk.open("wb") as stream:
         stream.truncate((sum(size for _name, size, _folder in partitions) + 2) * _MIB)
     table = [f"size={size}M,name={name}" for name, size, _folder in partitions]

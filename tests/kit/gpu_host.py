@@ -133,8 +133,7 @@ class GpuHost:
     ) -> Completed:
         """Run words on it, with a folder as /kit; what they write to /out is in `out`.
 
-        Args:
-            shown: what lies over its files and folders besides, by their names below its root.
+        `shown` lies over its files and folders besides, by their names below its root.
         """
         every = {"kit": kit, "sys/bus/pci/devices": self.folder / "pci"}
         if self.has_proc:

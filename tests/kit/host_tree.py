@@ -253,11 +253,7 @@ class HostTree(HostFiles):
     def want(
         self, more: str = "", *, version: str | None = None, vendor: str | None = None
     ) -> None:
-        """Write a provision.toml that wants the driver from the folder of images.
-
-        Args:
-            vendor: PCI vendor of the devices that the driver is for; None: it needs no hardware.
-        """
+        """Write a provision.toml that wants the driver, for a PCI vendor's devices if any."""
         cards = f'[[hardware.pci]]\nvendor = "{vendor}"\n\n' if vendor else ""
         recipe = demo_recipe(f'{cards}[source]\nkind = "deb"\n', flavour='package = "demo-dkms"\n')
         self.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
@@ -280,8 +276,7 @@ class HostTree(HostFiles):
     ) -> Pin:
         """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`.
 
-        Args:
-            check: What its own check runs: a script of the shell.
+        `check` is what its own check runs: a script of the shell.
         """
         pin = make_pin(version=version, kernel=kernel)
         with tempfile.TemporaryDirectory() as scratch:

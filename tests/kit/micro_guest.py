@@ -43,11 +43,7 @@ class Step(NamedTuple):
 
 @contextmanager
 def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[BootFiles]:
-    """What boots the kernel of a Pin, as `provision verify --boot` gets it from the distro.
-
-    Args:
-        modules: Those of the kernel's own that come along.
-    """
+    """What boots a Pin's kernel, with modules of its own, as `verify --boot` gets it."""
     settings = load_settings()
     own = settings.config.engine.model_copy(update={"host": engine.host, "network": "host"})
     config = settings.config.model_copy(update={"engine": own})

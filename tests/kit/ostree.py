@@ -81,12 +81,7 @@ class Sysroot:
         return re.findall(rf"{_OS} ([0-9a-f]{{64}}\.[0-9]+)", said)
 
     def status(self, booted: str, *first: str) -> str:
-        """What `rpm-ostree status --json` says on a host that runs one of them.
-
-        Args:
-            booted: The deployment that runs.
-            first: Deployments that will be there next, before those that are.
-        """
+        """What `rpm-ostree status --json` says on a host that runs `booted`; `first` come next."""
         document = json.loads(RECORDED.read_text())
         (recorded,) = document["deployments"]
         names = [*first, *self.deployments()]

@@ -92,11 +92,7 @@ def write_runfile(
 
 
 def small_runfile(path: Path, version: str, chips: Iterable[Mapping[str, object]]) -> Path:
-    """Write a version of a driver with modules that do nothing, in both flavours.
-
-    Args:
-        chips: What its `supported-gpus.json` says of cards.
-    """
+    """Write a version of a driver, for these cards, with modules that do nothing."""
     sources = {**SMALL_SOURCES, "Makefile": _MAKEFILE}
     files: dict[str, bytes | Path] = {
         f"{folder}/{name}": text.encode()

@@ -180,11 +180,7 @@ def _packages_of(engine: Engine) -> Path:
 def headers_of(engine: Engine, name: str, kernel: str, shared: str) -> tuple[Path, Path]:
     """The packages of a kernel's headers: its flavour's own, and those that flavours share.
 
-    Args:
-        engine: Downloads Debian's.
-        name: The first one's.
-        kernel: The release that it is given, such as `6.1.0-56-generic`.
-        shared: Name of the shared package, such as `linux-hwe-6.1-headers-6.1.0-56`.
+    `shared` is the name of the second, such as `linux-hwe-6.1-headers-6.1.0-56`.
     """
     source = _packages_of(engine)
 

@@ -118,12 +118,10 @@ class Qemu:
         firmware: Sequence[str] = (),
         efi: Path | None = None,
     ) -> Qemu:
-        """Start a machine; its console goes to `folder/console.log`.
+        """Start a machine, or go on from a snapshot; its console goes to `folder/console.log`.
 
         Args:
             folder: For its socket and logs; short, as a socket's path may have 107 bytes.
-            disk: Its disk, qcow2.
-            snapshot: Go on from this snapshot instead of booting.
             port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
             efi: A folder that an arm64 machine starts from; None: an x86-64 one, from its disk.
