@@ -531,8 +531,8 @@ def test_an_index_that_is_not_signed_is_not_used(
         # With its key beside it, as a mirror would have it.
         key = signing_key("foreign")
         index.with_name("repomd.xml.key").unlink()
-        shutil.copy(key.public, index.with_name("repomd.xml.key"))
-        key.sign_file(index)
+        shutil.copy(key.armoured, index.with_name("repomd.xml.key"))
+        key.sign_file(index, armour=True)
     with stand.showing(folder):
         words = ("resolve", *stand.target(), "--root", fresh.root)
         status, error = fresh.provision.failure(*words)

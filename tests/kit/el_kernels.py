@@ -20,20 +20,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.cache import cached, key_of
+from kit.engine import Engine
 from kit.process import run
-from kit.repackaged import Rpm, download, packaged, repackage, signing_key, write_rpm
+from kit.repackaged import Rpm, download, packaged, repackage, sign_rpms, write_rpm
 from kit.rpm_distros import Repository, rocky_10
 from kit.rpm_kernels import El, unpack_headers
 from kit.rpm_sites import Site, packaged_kernel, repository_file, site_of
 from provision.distros import version_key
-
-if TYPE_CHECKING:
-    from kit.engine import Engine
-
-__all__ = ["BASE_FILES", "GUEST_PACKAGES", "ElHost", "el_host"]
 
 _SUITE = "trixie"
 # A package without files that stands for Debian's base-files.
@@ -136,13 +131,13 @@ def _make(site: Site, debs: Path, kernels: Sequence[str], draft: Path) -> None:
         for deb in every
         if not deb.name.startswith(_KERNEL_STARTS) and deb.name.split("_")[0] not in known
     ]
-    repackage(missing, mirror / _GUEST.path, key=signing_key("distro"))
+    repackage(missing, mirror / _GUEST.path)
     # Debian's base-files has another os-release; some ask for a newer one than the image has. And
     # scriptlets ask for their shell by its path before the merge of /usr.
     (draft / "none").mkdir()
     provides = ("base-files = 99", "/bin/sh")
     instead = Rpm(BASE_FILES, "1", "1", noarch=True, provides=provides)
-    signing_key("distro").sign([write_rpm(instead, draft / "none", mirror / _GUEST.path)])
+    sign_rpms([write_rpm(instead, draft / "none", mirror / _GUEST.path)])
     target = mirror / _KERNELS.path
     target.mkdir()
     for kernel in kernels:
@@ -151,7 +146,7 @@ def _make(site: Site, debs: Path, kernels: Sequence[str], draft: Path) -> None:
         _pack_kernel(kernel, own, draft / "work", target)
         _pack_headers(kernel, own, draft / "work", target, mirror / "koji/packages/kernel")
         shutil.rmtree(draft / "work")
-    signing_key("distro").sign(sorted(target.glob("*.rpm")))
+    sign_rpms(sorted(target.glob("*.rpm")))
     for headers in target.glob("kernel-devel-*.rpm"):
         (found,) = mirror.rglob(f"koji/**/{headers.name}")
         shutil.copy(headers, found)

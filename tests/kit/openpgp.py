@@ -42,10 +42,11 @@ class Key:
         """Sign a text in itself; `more` are further options of gpg."""
         return self.gpg(*more, "--armor", "--clearsign", stdin=text)
 
-    def sign_file(self, path: Path) -> Path:
-        """Write the signature of a file beside it, as `path.sig`."""
-        signature = path.with_name(f"{path.name}.sig")
-        self.gpg("--yes", "--output", signature, "--detach-sign", path)
+    def sign_file(self, path: Path, *, armour: bool = False) -> Path:
+        """Write the signature of a file beside it, as `path.sig`, or as text in `path.asc`."""
+        signature = path.with_name(f"{path.name}.{'asc' if armour else 'sig'}")
+        form = ("--armor",) if armour else ()
+        self.gpg("--yes", *form, "--output", signature, "--detach-sign", path)
         return signature
 
 

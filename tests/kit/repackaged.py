@@ -12,34 +12,19 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.cache import cached
 from kit.debian import mirror, security_mirror
-from kit.openpgp import gnupg_home
+from kit.openpgp import Key, gnupg_home, new_home
 from kit.probe import find_program
 from kit.process import run
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-__all__ = [
-    "PUBLIC_KEY",
-    "Rpm",
-    "SigningKey",
-    "dependencies",
-    "download",
-    "edition",
-    "repackage",
-    "signing_key",
-    "write_rpm",
-]
-
-PUBLIC_KEY = "public.asc"
+_DOMAIN = "example.org"
 
 # What RPM distros call the same thing; `kernel-devel` and the specs of a build ask by these names.
 _ALSO_KNOWN_AS = {
@@ -98,61 +83,34 @@ _DEFINES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
-    """A key that signs packages: its secret half, its public half, and its name."""
-
-    folder: Path
-    name: str
-
-    @property
-    def public(self) -> Path:
-        """The armoured public half."""
-        return self.folder / PUBLIC_KEY
-
-    @contextmanager
-    def opened(self) -> Iterator[Path]:
-        """A GnuPG folder with this key; its agent has ended when this is left."""
-        with gnupg_home() as home:
-            gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet"]
-            run([*gpg, "--import", self.folder / "secret.asc"])
-            yield home
-
-    def sign(self, rpms: Sequence[Path]) -> None:
-        """Put this key's signature into `rpms`, in place of another."""
-        with self.opened() as home:
-            self.sign_in(home, rpms)
-
-    def sign_in(self, home: Path, rpms: Sequence[Path]) -> None:
-        """The same in an opened folder, for many packages one by one."""
-        values = {"_gpg_name": self.name, "_gpg_path": home, "__gpg": find_program("gpg")}
-        defines = [word for name, value in values.items() for word in ("-D", f"{name} {value}")]
-        run(["rpmsign", "--resign", *defines, *rpms], env={"GNUPGHOME": str(home)})
-
-    def sign_file(self, path: Path) -> Path:
-        """Write the detached signature of a file beside it, as `path.asc`."""
-        signature = path.with_name(f"{path.name}.asc")
-        signature.unlink(missing_ok=True)
-        with self.opened() as home:
-            gpg = ("gpg", "--homedir", home, "--batch", "--armor", "--detach-sign")
-            run((*gpg, "--output", signature, path))
-        return signature
-
-
-def signing_key(name: str) -> SigningKey:
-    """The key of that name; made where the cache has none."""
-    address = f"{name}@example.org"
+@cache
+def signing_key(name: str) -> Key:
+    """The key of that name, which is the same in each run; made where the cache has none."""
 
     def make(folder: Path) -> None:
         folder.mkdir()
         with gnupg_home() as home:
             gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
-            run([*gpg, "--quick-gen-key", f"Packages of tests <{address}>", "rsa2048", "sign", "0"])
-            run([*gpg, "--armor", "--output", folder / PUBLIC_KEY, "--export", address])
+            user = f"Packages of tests <{name}@{_DOMAIN}>"
+            run([*gpg, "--quick-gen-key", user, "rsa2048", "sign", "0"])
+            run([*gpg, "--armor", "--output", folder / "public.asc", "--export"])
             secret = [*gpg, "--pinentry-mode", "loopback", "--armor", "--export-secret-keys"]
-            (folder / "secret.asc").write_text(run([*secret, address]).stdout)
+            (folder / "secret.asc").write_text(run(secret).stdout)
 
-    return SigningKey(cached(f"rpm-key-{name}", make), address)
+    folder = cached(f"rpm-key-{name}", make)
+    home = new_home()
+    key = Key(home, home / "pubring.kbx", folder / "public.asc")
+    key.gpg("--quiet", "--import", folder / "secret.asc")
+    return key
+
+
+def sign_rpms(rpms: Sequence[Path], name: str = "distro") -> None:
+    """Put a key's signature into packages, in place of another."""
+    home = signing_key(name).home
+    # A part of the name is enough: it is alone there.
+    values = {"_gpg_name": _DOMAIN, "_gpg_path": home, "__gpg": find_program("gpg")}
+    defines = [word for name, value in values.items() for word in ("-D", f"{name} {value}")]
+    run(["rpmsign", "--resign", *defines, *rpms], env={"GNUPGHOME": str(home)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,24 +235,21 @@ def _apt(
     return words
 
 
-def repackage(debs: Sequence[Path], folder: Path, *, key: SigningKey) -> list[Path]:
+def repackage(debs: Sequence[Path], folder: Path) -> None:
     """Write each Debian package as a signed RPM into `folder`, some at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     work = folder.with_name(f"{folder.name}.work")
     work.mkdir()
+    signing_key("distro")
 
-    with key.opened() as home, ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+    def one(deb: Path) -> None:
+        rpm, root = _unpacked(deb, work)
+        sign_rpms([write_rpm(rpm, root, folder)])
+        shutil.rmtree(root)
 
-        def one(deb: Path) -> Path:
-            rpm, root = _unpacked(deb, work)
-            made = write_rpm(rpm, root, folder)
-            key.sign_in(home, [made])
-            shutil.rmtree(root)
-            return made
-
-        made = list(pool.map(one, debs))
+    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+        list(pool.map(one, debs))
     shutil.rmtree(work)
-    return made
 
 
 def _unpacked(deb: Path, work: Path) -> tuple[Rpm, Path]:

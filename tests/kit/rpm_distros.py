@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from kit.kernels import kernels
 from kit.rpm_kernels import El, Suse
 
-__all__ = ["Repository", "RpmDistro", "abi", "leap_15", "rocky_9", "rocky_10"]
-
 _EL = """\
 NAME="Rocky Linux"
 VERSION="{version}"

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from kit.process import run
 from kit.repackaged import Rpm, write_rpm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-__all__ = ["DebianHeaders", "El", "Suse", "unpack_headers"]
 
 # The files of a headers package that name the release, and that a build reads.
 _NAMING = (

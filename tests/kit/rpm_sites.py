@@ -12,27 +12,20 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from koji import PathInfo
 
 from kit.cache import cached, key_of
+from kit.engine import Engine
 from kit.kernels import kernels
 from kit.process import run
-from kit.repackaged import Rpm, download, repackage, signing_key, write_rpm
-from kit.rpm_distros import abi
+from kit.repackaged import Rpm, download, repackage, sign_rpms, signing_key, write_rpm
+from kit.rpm_distros import Repository, RpmDistro, abi
 from kit.rpm_kernels import El, unpack_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kit.engine import Engine
-    from kit.rpm_distros import Repository, RpmDistro
-
-__all__ = ["VARIANTS", "Site", "koji_site", "packaged_kernel", "repository_file", "site_of"]
 
 # What a mirror may look like; `good` is as it has to be.
 #   out-of-step: the metadata names a file of the kernel's headers that is gone
@@ -86,7 +79,7 @@ class Site:
     @property
     def key(self) -> Path:
         """The public key with which its packages are signed."""
-        return signing_key("distro").public
+        return signing_key("distro").armoured
 
     def mirror(self, variant: str = "good") -> Path:
         """The folder that a mirror serves."""
@@ -125,16 +118,15 @@ def koji_site() -> tuple[str, Path]:
     Below `data/signed/KEY` is the copy that the distro's key has signed; the other is not signed.
     """
     headers = El("6.1.0", f"{abi(kernels()[1])}.fc43")
-    key = signing_key("distro")
 
     def make(folder: Path) -> None:
         unpacked = unpack_headers(kernels()[1], _debs("bookworm"), folder / "headers")
         (made,) = headers.write(unpacked, folder)
-        plain, signed = koji_places(folder, headers, _short_id(key.public))
+        plain, signed = koji_places(folder, headers, _short_id(signing_key("distro").armoured))
         for place in (plain, signed):
             place.parent.mkdir(parents=True)
             shutil.copy(made, place)
-        key.sign([signed])
+        sign_rpms([signed])
         made.unlink()
         shutil.rmtree(folder / "headers")
 
@@ -182,26 +174,24 @@ def _wanted(suite: str) -> tuple[str, ...]:
 
 def _pool(suite: str) -> Path:
     """Those packages as signed RPMs; the kernel's headers are each distro's own."""
-    key = signing_key("distro")
 
     def make(folder: Path) -> None:
         plain = [deb for deb in _debs(suite) if not deb.name.startswith(_KERNEL_STARTS)]
-        repackage(plain, folder, key=key)
+        repackage(plain, folder)
 
-    inputs = (suite, _wanted(suite), key.public, _PACKAGES)
+    inputs = (suite, _wanted(suite), signing_key("distro").armoured, _PACKAGES)
     return cached(f"rpm-pool-{suite}-{key_of(*inputs)}", make)
 
 
 def _make_site(distro: RpmDistro, pool: Path, folder: Path) -> None:
     """Fill a folder with the image and all variants of the mirror."""
     folder.mkdir()
-    key = signing_key("distro")
     with ThreadPoolExecutor() as workers:
         image = workers.submit(_make_image, distro, pool, folder)
         headers = unpack_headers(distro.debian_kernel, _debs(distro.suite), folder / "headers")
         current = workers.submit(distro.headers.write, headers, folder / "current")
         old = workers.submit(distro.old_headers.write, headers, folder / "old")
-        key.sign([*current.result(), *old.result()])
+        sign_rpms([*current.result(), *old.result()])
         image.result()
         _make_good(distro, pool, folder)
         for done in [workers.submit(_make_variant, distro, folder, one) for one in VARIANTS[1:]]:
@@ -221,7 +211,7 @@ def _make_good(distro: RpmDistro, pool: Path, folder: Path) -> None:
     work = folder / "release-rpm"
     work.mkdir()
     release = _release_rpm(distro, work)
-    signing_key("distro").sign([release])
+    sign_rpms([release])
     shutil.copy(release, folder / "good" / distro.repositories[-1].path / "Packages")
     shutil.rmtree(work)
     for repository in (*distro.repositories, distro.vault):
@@ -237,8 +227,8 @@ def _make_variant(distro: RpmDistro, folder: Path, variant: str) -> None:
         headers.unlink()
         return
     if variant == "wrong-key":
-        _replace(headers, headers)
-        signing_key("foreign").sign([headers])
+        _separate(headers)
+        sign_rpms([headers], "foreign")
     if variant == "conflict":
         with tempfile.TemporaryDirectory() as work:
             _add_conflict(distro, folder / variant, Path(work))
@@ -256,7 +246,7 @@ def _add_conflict(distro: RpmDistro, mirror: Path, work: Path) -> None:
     (work / "root/usr/share/gcc/in-conflict").touch()
     newer = Rpm("gcc", asked, "999", noarch=True, conflicts=(f"{distro.headers.package} >= 0",))
     made = write_rpm(newer, work / "root", work)
-    signing_key("distro").sign([made])
+    sign_rpms([made])
     found.unlink()
     shutil.copy(made, found.parent)
 
@@ -267,10 +257,10 @@ def _add(rpm: Path, repository: Path) -> None:
     (packages / rpm.name).hardlink_to(rpm)
 
 
-def _replace(rpm: Path, content: Path) -> None:
+def _separate(rpm: Path) -> None:
     """Give a package its own bytes: it is one file with that of other variants until then."""
     draft = rpm.with_suffix(".draft")
-    shutil.copy(content, draft)
+    shutil.copy(rpm, draft)
     draft.rename(rpm)
 
 
@@ -282,8 +272,8 @@ def _index(distro: RpmDistro, repository: Path) -> None:
     run(["createrepo_c", "--quiet", "--no-database", repository])
     if distro.solver == "zypper":
         key = signing_key("distro")
-        key.sign_file(repodata / "repomd.xml")
-        shutil.copy(key.public, repodata / "repomd.xml.key")
+        key.sign_file(repodata / "repomd.xml", armour=True)
+        shutil.copy(key.armoured, repodata / "repomd.xml.key")
 
 
 def _make_image(distro: RpmDistro, pool: Path, folder: Path) -> None:
@@ -335,7 +325,7 @@ def _finish(distro: RpmDistro, root: Path) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
     key = root / distro.key.lstrip("/")
     key.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(signing_key("distro").public, key)
+    shutil.copy(signing_key("distro").armoured, key)
     run(["chroot", root, "env", "--unset=TMPDIR", "rpmkeys", "--import", distro.key])
 
 

@@ -11,21 +11,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kit.cache import key_of
-from kit.el_kernels import BASE_FILES, GUEST_PACKAGES, el_host
+from kit.el_kernels import BASE_FILES, GUEST_PACKAGES, ElHost, el_host
 from kit.files import write, write_all
 from kit.fileserver import served
 from kit.guest.recipe import Recipe
 from kit.guest.tree import _FILES as _DEBIAN_FILES
 from kit.guest.tree import VENV, within
 from kit.process import run
-
-if TYPE_CHECKING:
-    from kit.el_kernels import ElHost
-
-__all__ = ["EL_10", "ElRecipe", "make_el_tree"]
 
 
 @dataclass(frozen=True, slots=True)
