@@ -14,14 +14,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provision.catalogue import Recipe, RecipeSource, Variant
+from provision.catalogue import Catalogue, Entry, Recipe, RecipeSource, Variant
 from provision.catalogue.fields import CONTROL
 from provision.distros.distro import distro_named, known_distros, release_of, source_names
 from provision.distros.family import headers_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.explain import fill
 from provision.files import templates_dir, write_atomic
-from provision.manifest import ForeignRoot
+from provision.manifest import ForeignRoot, HostNeeds
 from provision.pin import (
     FORMAT,
     ClosurePackage,
@@ -488,6 +488,40 @@ def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
     if variant is None:
         raise _changed(f"recipe of '{recipe.name}' is")
     return variant
+
+
+def pinned_entry(catalogue: Catalogue, pin: Pin) -> Entry:
+    """Return the entry of a Pin's driver, if its recipe is still what the Pin was made from."""
+    entry = catalogue.entry(pin.driver.name)
+    if recipe_digest(entry.recipe, variant_of(pin, entry.recipe)) != pin.recipe:
+        raise ProvisionError(
+            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin was made"
+            " from.",
+            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
+        )
+    return entry
+
+
+def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
+
+    The other parts have a field of their own in the Pin (source, patches, packages), or no effect
+    on the modules and files (the summary, the known kernels, other flavours and sources).
+    """
+    parts: dict[str, Any] = {
+        "build": variant.build.model_dump(mode="json", exclude={"package"}),
+        "licences": list(variant.licences),
+        "package": variant.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
+    }
+    # Left out where it is empty, so that the Pins of other drivers stay as they were.
+    if recipe.host != HostNeeds():
+        parts["host"] = recipe.host.model_dump(mode="json")
+    if recipe.check is not None:
+        parts["check"] = recipe.check.model_dump(mode="json")
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _dockerfile(

@@ -27,6 +27,7 @@ from provision.build.dockerfile import (
     TREE,
     RenderedContext,
     load_templates,
+    pinned_entry,
     render,
     template_family,
 )
@@ -391,7 +392,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 
 def render_context(settings: Settings, pin: Pin) -> RenderedContext:
     """Render the build context of a Pin; the same Pin gives the same bytes."""
-    entry = settings.catalogue.entry(pin.driver.name)
+    entry = pinned_entry(settings.catalogue, pin)
     templates = load_templates(TREE if pin.tree else template_family(pin.distro.id))
     return render(pin, entry.recipe, templates=templates, patches=entry.patches)
 

@@ -7,7 +7,6 @@ built, and the distro's solver which packages are installed. A Pin may also come
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,7 +18,8 @@ from pydantic import Field, ValidationError
 
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.dockerfile import (
-    variant_of,
+    pinned_entry,
+    recipe_digest,
 )
 from provision.build.package_store import Closure
 from provision.build.request import (
@@ -38,7 +38,7 @@ from provision.build.versions import (
     version_context,
 )
 from provision.build.workspace import Settings
-from provision.catalogue import Entry, Recipe, RecipeSource, Variant
+from provision.catalogue import Entry, Recipe
 from provision.catalogue.suitability import chosen_flavour
 from provision.distros.distro import source_names
 from provision.documents import load_json, mistakes_of, refusing
@@ -46,11 +46,9 @@ from provision.errors import (
     ConfigError,
     Mistake,
     NotFoundError,
-    ProvisionError,
     UsageError,
     redact,
 )
-from provision.manifest import HostNeeds
 from provision.pin import (
     FORMAT,
     Architecture,
@@ -197,28 +195,6 @@ def kernel_pin(release: str, architecture: str) -> KernelPin:
         ) from error
 
 
-def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
-    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
-
-    The other parts have a field of their own in the Pin (source, patches, packages), or no effect
-    on the modules and files (the summary, the known kernels, other flavours and sources).
-    """
-    parts: dict[str, Any] = {
-        "build": variant.build.model_dump(mode="json", exclude={"package"}),
-        "licences": list(variant.licences),
-        "package": variant.package,
-        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
-        "container": variant.container.model_dump(mode="json", exclude_none=True),
-    }
-    # Left out where it is empty, so that the Pins of other drivers stay as they were.
-    if recipe.host != HostNeeds():
-        parts["host"] = recipe.host.model_dump(mode="json")
-    if recipe.check is not None:
-        parts["check"] = recipe.check.model_dump(mode="json")
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 class PinFile(Pin):
     """A Pin with fields that are no inputs of the build."""
 
@@ -269,11 +245,5 @@ def read_pin(settings: Settings, path: Path) -> Pin:
         raise ConfigError(
             str(path), secrets, resolution="Leave it out of driver.toml, and resolve again."
         )
-    entry = settings.catalogue.entry(pin.driver.name)
-    if recipe_digest(entry.recipe, variant_of(pin, entry.recipe)) != pin.recipe:
-        raise ProvisionError(
-            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
-            " was made from.",
-            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
-        )
+    pinned_entry(settings.catalogue, pin)
     return pin

@@ -6,9 +6,10 @@ from typing import TypedDict, Unpack
 
 import pytest
 
+from provision.build.dockerfile import recipe_digest
 from provision.build.package_store import Closure
 from provision.build.request import DriverRequest, VersionRequest
-from provision.build.resolve import kernel_pin, make_pin, recipe_digest
+from provision.build.resolve import kernel_pin, make_pin
 from provision.build.versions import choose_version
 from provision.catalogue import Entry, Recipe
 from provision.catalogue.suitability import chosen_flavour

@@ -19,12 +19,12 @@ from kit.fileserver import served
 from kit.probe import is_root, need
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.context_files import context_files
+from provision.build.dockerfile import recipe_digest
 from provision.build.image import DIGEST_LABEL, build_image, render_context
 from provision.build.package_store import PackageStore
 from provision.build.resolve import (
     pin_document,
     read_pin,
-    recipe_digest,
     resolve_pin,
 )
 from provision.build.workspace import Settings
@@ -208,6 +208,9 @@ def test_another_recipe_is_refused(case: Case) -> None:
         recipe.write_text(_RECIPE.replace(old, new))
         with pytest.raises(ProvisionError):
             read_pin(case.settings, case.file)
+        # It may have changed since, too: an image has what its Pin says.
+        with pytest.raises(ProvisionError):
+            render_context(case.settings, case.pin)
 
 
 def test_downloads_are_counted_and_have_names_for_people(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from provision.build.resolve import recipe_digest
+from provision.build.dockerfile import recipe_digest
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.source_models import GitRelease
 from provision.documents import parse_json
