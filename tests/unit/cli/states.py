@@ -565,6 +565,12 @@ STATES: dict[str, State] = {
     "wanted, offered by nobody": _want,
     "wanted, signed by a stranger": _signed_by("stranger"),
     "wanted, not signed": _signed_by("nobody"),
+    "wanted, not signed, allowed": _then(
+        _signed_by("nobody"),
+        lambda host: _settings(host).write_text(
+            re.sub(r"(?m)^keys =.*$", "insecure = true", _settings(host).read_text())
+        ),
+    ),
     "wanted, signed at last": _signed_at_last,
     "wanted, offered at last": _then(_applied(_want), lambda host: host.offer()),
     "wanted, no keys": _with(_wanted, "keys =", "# keys ="),

@@ -223,6 +223,14 @@ _ROWS: dict[str, list[Row]] = {
     "wanted, offered at last": [_row("apply", 0, _applied("ready", *_FULL), _READY - {"settings"})],
     "wanted, signed at last": [_row("apply", 0, _applied("ready", *_FULL), _READY - {"settings"})],
     "wanted, not signed": [_row("apply", 1, _refused("failed", "untrusted", 1), "settings, state")],
+    "wanted, not signed, allowed": [
+        _row(
+            "apply",
+            0,
+            {"status": {"drivers": [{"kernels": [{"unsigned": ...}]}]}},
+            _READY,
+        ),
+    ],
     "wanted, no keys": [
         _row("apply", 1, _applied("failed", "prepare") | _error(1), "settings, state"),
         _row("doctor", 1, {"states": {"fail": 2}}),
@@ -512,6 +520,8 @@ _ROWS: dict[str, list[Row]] = {
             0,
             {"boot": {"kernel": NEXT, "outcomes": [{"module": DRIVER, "state": "loaded"}]}},
         ),
+        # What is for one kernel is nothing that another can go back to.
+        _row("rollback demo", 3, _error(3)),
         _row(f"verify --kernel {NEXT} demo", 2, _error(2)),
         _row("status --check", 0, _state("ready")),
         _row("gc", 0, {"artifacts": []}),
@@ -628,6 +638,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("verify demo", 1, _error(1, findings=[{"kind": "altered"}])),
         _row("status --check", 1, _state("pending")),
         _row("doctor", 1, {"states": {"fail": 1}}),
+        _row("plan", 0, {"artifacts": [{"source": "registry"}]}),
         _row("apply", 0, _applied("ready", "prepare"), "entry, state"),
     ],
     "blacklist changed": [

@@ -295,7 +295,11 @@ def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
     _offering(layout, root)
     assert wanted.resolve() == (folder / "run-demo-driver.mount").resolve(strict=True)
     lines = wanted.read_text().splitlines()
-    assert {"Where=/run/demo/driver", f"What={layout.driver_root}"} <= {*lines}
+    assert {
+        "Where=/run/demo/driver",
+        f"What={layout.driver_root}",
+        f"Wants={layout.ready_unit.name}",
+    } <= {*lines}
     assert plan(layout, _with(layout, root)) == []
     # A version that has none, and a removal, take it away.
     _offering(layout, None, "1.3")
