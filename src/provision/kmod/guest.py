@@ -187,7 +187,7 @@ class Initramfs:
 
     def _file(self, path: str, mode: int, size: int, content: IO[bytes]) -> None:
         self._entry(path, 0o100000 | mode, size)
-        copyfileobj(content, self._stream, _MIB)
+        copyfileobj(content, self._stream)
         self._pad()
 
     def _entry(self, path: str, mode: int, size: int) -> None:

@@ -92,6 +92,13 @@ def _rolled_back(host: HostTree, run: Run) -> None:
     run("rollback", DRIVER)
 
 
+def _updated_and_back(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.offer("2.0")
+    run("apply", "--update")
+    run("rollback", DRIVER)
+
+
 def _next_kernel(host: HostTree, run: Run) -> None:
     _ready(host, run)
     host.add_kernel(NEXT)
@@ -650,6 +657,7 @@ STATES: dict[str, State] = {
     ),
     "two versions, newest altered, booted": _newest_altered_at_boot,
     "rolled back": _rolled_back,
+    "updated, rolled back, next kernel": _with_next_kernel(_updated_and_back, "1.2", "2.0"),
     "newest refused": _newest_refused(),
     "newest refused, rebooted": _then(_newest_refused(), lambda host: host.boot(KERNEL)),
     "newest refused, at boot": _booted(_newest_refused()),

@@ -190,6 +190,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("load", 2, _MISTAKES),
         _row("doctor", 2, _MISTAKES),
         _row("uninstall", 0, _UNCHANGED),
+        _row("uninstall --images", 0, _UNCHANGED),
     ],
     "no os-release": [
         _row("facts", 3, _error(3)),
@@ -370,6 +371,10 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply --retry", 0, _applied("ready", *_SWITCH), _BACK),
         # A kernel that is named is that kernel's matter.
         _row(f"apply --kernel {NEXT}", 3, _actions("prepare", kernel=NEXT), "state"),
+    ],
+    # The next kernel gets what this one went back to.
+    "updated, rolled back, next kernel": [
+        _row("plan", 0, {"artifacts": [..., {"kernel": NEXT, "version": "1.2"}]}),
     ],
     # What the kernel refused is remembered as that, and the driver that worked works on.
     "newest refused": [
@@ -893,6 +898,8 @@ def test_a_command_line(
     after = host.listing()
     assert (outcome.code, _missing(outcome.document, document)) == (code, [])
     assert outcome.document["exit_code"] == code
+    # A word of Python's, where a value is missing from a text.
+    assert "None" not in json.dumps(outcome.document)
     found = {
         _area(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)
     }
