@@ -1,4 +1,4 @@
-"""The demo reads what commands print, and ends with the error that one of them gave."""
+"""The demo ends with the error that a command gave."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import cast
 
 import pytest
 
-from demo.choice import Choice, choose, usable_kernels
+from demo.choice import Choice, choose
 from demo.engines import Engines
 from demo.screen import DemoError, Screen
 from demo.steps import Demo
 from kit.product import Provision
-from provision.store.availability import KernelOffer
 
 _DRIVER = "no-such-driver"
 _CHOICE = Choice(_DRIVER, "debian:12", "6.1.0-1-amd64", "")
@@ -49,16 +48,3 @@ def test_a_step_ends_with_the_error_of_its_command(
         step(demo)
     for said in (error["message"], error["details"], error["resolution"]):
         assert said in str(caught.value)
-
-
-def test_a_kernel_is_chosen_on_which_the_distros_own_version_works() -> None:
-    offers = [
-        KernelOffer("7.2.0-1-amd64", "untried", "590.48.01"),
-        KernelOffer("6.12.1-amd64", "works", "590.48.01"),
-        KernelOffer("6.1.0-2-amd64", "works", "535.261.03"),
-        KernelOffer("6.1.0-1-amd64", "fails", None, "it crashes"),
-    ]
-    rows = [offer._asdict() for offer in offers]
-    assert usable_kernels(Provision(), "nvidia", rows) == ["6.1.0-2-amd64"]
-    # Another than Debian's serves where Debian has none.
-    assert usable_kernels(Provision(), "nvidia", rows[:2]) == ["6.12.1-amd64"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 
-from kit.cache import cached, key_of, prune
+from kit.cache import cached, key_of
 from kit.playbooks import Played
 from kit.probe import need
-from kit.process import Daemon, end_tree_of, start, wait_for
+from kit.process import Daemon, end_tree_of
 
 
 def test_a_missing_tool_skips_locally_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,15 +54,6 @@ def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path)
         assert not child.exists() or " Z " in child.read_text()
 
 
-def test_what_is_waited_for_is_named_if_it_does_not_come(tmp_path: Path) -> None:
-    answers = iter(("", "here"))
-    assert wait_for("it", lambda: next(answers), within_s=60, pause_s=0.01) == "here"
-    with pytest.raises(TimeoutError, match="for a train\nlate"):
-        wait_for("a train", lambda: False, within_s=0, said=lambda: "late")
-    ends = start(["true"], log=tmp_path / "log")
-    assert not wait_for("a train", lambda: False, within_s=60, or_end_of=ends)
-
-
 def test_what_a_playbook_changed_is_known_by_host() -> None:
     output = (
         "TASK [role : Ensure a file] ***\nchanged: [one]\nok: [two]\n"
@@ -91,27 +80,3 @@ def test_a_key_changes_with_what_files_do_and_not_with_their_words(tmp_path: Pat
     assert key_of("y", tmp_path) != key
     (tmp_path / "code/one.py").write_text("2")
     assert key_of("x", tmp_path) != key
-
-
-def test_what_was_not_used_for_longest_and_is_soon_made_leaves_the_cache_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROVISION_TEST_CACHE", str(tmp_path))
-
-    def two_mib(draft: Path) -> None:
-        draft.write_bytes(bytes(2 << 20))
-
-    for age, name in enumerate(("newest", "older", "oldest", "debs-suite", "an hour's work")):
-        path = cached(name, two_mib)
-        lock = path.with_name(f".{name}.lock")
-        if name == "an hour's work":
-            lock.write_text("3600")
-        for one in (path, lock):
-            os.utime(one, (time.time() - 3600 * age,) * 2)
-    cached("older", lambda _: pytest.fail("it is there"))
-    # The first leaves as much as there may be, the second what was used lately.
-    used_lately = {"newest", "older"}
-    for limit, in_use_s, kept in ((7 << 20, 0, {"an hour's work"}), (0, 60, set[str]())):
-        prune(limit, in_use_s)
-        left = {path.name for path in tmp_path.iterdir() if path.name[0] != "."}
-        assert left == used_lately | kept

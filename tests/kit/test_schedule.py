@@ -4,77 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-import time
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.files import write
-from kit.schedule import (
-    NIGHT,
-    minutes_of,
-    name_of,
-    put_in_order,
-    record,
-    recorded_seconds,
-    share,
-    tier_of,
-    time_left_for,
-)
+from kit.schedule import NIGHT, name_of, share, tier_of
 
 pytest_plugins = ["pytester"]
-
-_FILES = {
-    "test_alone": """
-        import pytest
-        @pytest.mark.minutes(3)
-        @pytest.mark.parametrize("n", [1, 2])
-        def test_three(n): pass
-        def test_quick(): pass
-    """,
-    "test_first": """
-        import pytest
-        pytestmark = [pytest.mark.minutes(2), pytest.mark.xdist_group("both")]
-        def test_one(): pass
-        @pytest.mark.minutes(9)
-        def test_two(): pass
-    """,
-    "test_second": """
-        import pytest
-        pytestmark = pytest.mark.xdist_group("both")
-        def test_one(): pass
-    """,
-}
-
-
-def test_a_group_takes_what_its_marks_say_and_the_longest_begins(pytester: pytest.Pytester) -> None:
-    paths = [pytester.makepyfile(**{name: text}) for name, text in _FILES.items()]
-    pytester.makeini("[pytest]\nmarkers = minutes(n)\n")
-    items, _ = pytester.inline_genitems(*paths)
-    minutes = minutes_of(items)
-    assert minutes == {"test_alone.py": 3.1, "both": 11.1}
-    put_in_order(items, minutes)
-    assert [item.name for item in items] == [
-        *("test_one", "test_two", "test_one"),
-        *("test_three[1]", "test_three[2]", "test_quick"),
-    ]
-    assert time_left_for(10, time.time() + 910)
-    assert not time_left_for(10, time.time() + 890)
-
-
-def test_what_is_recorded_of_all_tests_of_a_scope_counts_more_than_its_marks(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROVISION_TEST_CACHE", str(pytester.path / "cache"))
-    paths = [pytester.makepyfile(**{name: text}) for name, text in _FILES.items()]
-    pytester.makeini("[pytest]\nmarkers = minutes(n)\n")
-    items, _ = pytester.inline_genitems(*paths)
-    assert recorded_seconds() == {}
-    record({item.nodeid: 90.0 for item in items if item.path.stem == "test_alone"})
-    record({items[-1].nodeid: 90.0})
-    assert minutes_of(items, recorded_seconds()) == {"test_alone.py": 4.5, "both": 11.1}
-    (pytester.path / "cache/durations.json").write_text("{")
-    assert recorded_seconds() == {}
 
 
 def test_each_scope_is_in_one_share_and_shares_take_equally_long() -> None:

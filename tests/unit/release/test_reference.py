@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, Field
 
 from kit.cache import REPOSITORY
 from provision.cli import COMMANDS
 from provision.errors import NotFoundError
-from reference import completion, fields, manual, pages
+from reference import completion, manual, pages
 from reference.commands import decorator, everything, provision
 
 _EPOCH = 1_700_000_000
@@ -52,54 +51,6 @@ def test_a_stale_page_is_found_and_an_unknown_part_refused(tmp_path: Path) -> No
     page.write_text(part.format("provision gone"))
     with pytest.raises(NotFoundError):
         pages.stale(tmp_path)
-
-
-class _Base(BaseModel):
-    """A base.
-
-    Attributes:
-        name: What it is called,
-            in *one* word.
-    """
-
-    name: str
-
-
-class _Model(_Base):
-    """A model.
-
-    Attributes:
-        size: ``1|2`` of it. Without it: the ``usual``.
-        parts: Its parts.
-        on: Whether it is.
-    """
-
-    size: int | None = None
-    parts: list[str] = Field(default_factory=list)
-    on: bool = False
-
-
-def test_a_table_has_what_docstrings_say_and_what_counts_without() -> None:
-    rows = list(fields._model_rows(_Model, ()))[2:]  # noqa: SLF001 - models of a test have no package
-    assert rows == [
-        r"| `name` | What it is called, in \*one\* word (required) |",
-        r"| `size` | `1\|2` of it (default: the `usual`) |",
-        "| `parts` | Its parts |",
-        "| `on` | Whether it is (default: `false`) |",
-    ]
-
-
-def test_the_commands_of_both_programs_are_read() -> None:
-    top = {one.words[1]: one for one in provision().commands}
-    assert list(top) == list(COMMANDS)
-    assert top["resolve"].arguments == "DRIVER"
-    below = [one.words[2] for one in top["drivers"].commands]
-    assert below == ["kernels", "versions", "import", "vendor-file"]
-    ours = {" ".join(one.words[1:]): one for one in everything(decorator())}
-    assert {"check", "precreate", "cdi generate", "cdi list", "prestart", "configure"} <= set(ours)
-    named = {name for option in ours["check"].options for name in option.names}
-    assert named >= {"--config-dir", "--root", "--env", "--annotation", "--privileged", "--json"}
-    assert all(option.text for option in ours["check"].options)
 
 
 def test_every_command_has_a_manual_that_names_its_options() -> None:
