@@ -88,7 +88,7 @@ _FOLDERS = (
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdContainer]:
     """A machine with the units, whose programs fail; only the path units run."""
     folder = tmp_path_factory.mktemp("units")
-    settings = UnitSettings(program="/units/program", documentation="file:///")
+    settings = UnitSettings("/units/program", documentation="file:///", hooks=DEBIAN_HOOKS)
     for file in unit_files(templates_dir(), settings):
         write(folder / file.path.name, file.text)
     write(folder / "program", _PROGRAM, 0o755)
@@ -139,6 +139,30 @@ def test_a_change_during_a_run_is_seen(machine: SystemdContainer, name: str, eve
     before = _runs(machine)
     machine("rm", "/run/hold")
     wait_for(f"a run of {name}", lambda: _runs(machine) > before, within_s=30, pause_s=0.05)
+
+
+def test_a_kernels_hook_starts_the_service_and_does_not_wait(machine: SystemdContainer) -> None:
+    unit = "provision-kernel.service"
+    machine("systemctl", "stop", "provision-kernel.path", unit)
+    machine("touch", "/run/hold")
+    # As the package manager runs it: with hardly an environment.
+    _comes(machine, "env -i sh /units/provision 6.1.0-9$1-amd64 /boot/vmlinuz", 9)
+    assert _state(machine, unit) == "start"
+    machine("rm", "/run/hold")
+    machine("systemctl", "stop", unit)
+
+
+def test_a_broken_program_costs_no_driver_and_the_journal_says_how_to_repair_it(
+    machine: SystemdContainer,
+) -> None:
+    """As an upgrade of the distro leaves it, when the Python of its environment is gone."""
+    unit, folder = "provision-boot.service", "/var/lib/provision/x/kernels/$(uname -r)"
+    machine("sh", "-euc", f'mkdir -p "{folder}"; echo "echo \\$1 >/run/verb" >"{folder}/load"')
+    machine("systemctl", "start", unit, check=False)
+    assert machine("cat", "/run/verb").stdout == "load\n"
+    # What could not be seen is not green.
+    assert _state(machine, unit, "Result") == "exit-code"
+    assert "What to do: " in machine("journalctl", "--no-pager", "-u", unit).stdout
 
 
 @pytest.mark.parametrize("name", ["apply", "boot", "cdi", "devices", "kernel"])

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +18,9 @@ from kit.el_kernels import ElHost, el_host
 from kit.engine import Engine
 from kit.files import write
 from kit.fileserver import served
-from kit.guest import DEBIAN_12, Guest, Recipe, guest_of
+from kit.guest import DEBIAN_12, Recipe, guest_of
 from kit.guest.tree import RUNTIME, VENV
-from kit.hosts import NEW_KERNEL, SMALL_DRIVER
+from kit.hosts import NEW_KERNEL
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR
@@ -114,21 +113,6 @@ def product(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 def bookworm_product(product: Callable[[Recipe], Path]) -> Path:
     """The product for a Debian 12 guest."""
     return product(DEBIAN_12)
-
-
-@pytest.fixture(scope="session")
-def loaded_guest(
-    bookworm_product: Path, first_small_build: dict[str, Any], engine_address: str
-) -> Iterator[Guest]:
-    """A guest with the small driver in its store and its module loaded, for several files.
-
-    They leave it so: engines set up as they like, and the driver loaded.
-    """
-    with guest_of(DEBIAN_12) as guest:
-        guest.install(bookworm_product)
-        guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
-        guest(f"provision install {first_small_build['image']} && provision load {SMALL_DRIVER}")
-        yield guest
 
 
 @pytest.fixture(scope="session")

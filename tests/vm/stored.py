@@ -51,12 +51,6 @@ class Store:
         self._provision("install", built["image"], "--root", self.root)
         return Layout(self.root, driver).current.resolve()
 
-    def apply(self, drivers: str) -> None:
-        """Let `provision apply` install what `drivers`, a part of provision.toml, says."""
-        self.host.configure(drivers)
-        # The kernel's modules can't be loaded here, which is no matter.
-        self._provision("apply", "--root", self.root, "--json", check=False)
-
     def put(self, guest: Guest) -> None:
         """Put all of it into a guest, in place of what the guest has of it."""
         archive = self.root.with_suffix(".tar")

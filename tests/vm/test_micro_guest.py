@@ -57,6 +57,10 @@ step status-after sh $load status
 ls /dev | sort > /tmp/after
 step left cat /sys/module/{SMALL_DRIVER}/initstate
 step nodes cmp /tmp/before /tmp/after
+step foreign insmod /rebuilt.ko
+step rebuilt sh $load status
+step replaced sh $load load
+step ours sh $load status
 """
 
 
@@ -86,12 +90,17 @@ def steps(
         other=f"/var/lib/provision/{SMALL_DRIVER}/{foreign.short_digest}/load",
     )
 
+    content = bytearray((entry / manifest.modules[0].path).read_bytes())
+    # Another build id, as a rebuild for changed headers has it.
+    content[content.index(b"GNU\0") + 4] ^= 255
+
     def fill(initramfs: Initramfs) -> None:
         for written in ("var/lib/provision", "etc/oci-decorator"):
             initramfs.add_tree(written, root / written)
         for one in (manifest, other):
             add_artifact(initramfs, entry, one)
-        add_programs(initramfs, *_RUNTIMES, "dd", "cmp")
+        add_programs(initramfs, *_RUNTIMES, "dd", "cmp", "insmod")
+        initramfs.add("rebuilt.ko", bytes(content))
         for program in (DECORATOR, RUNTIME):
             initramfs.add(f"usr/bin/{program.name}", program.resolve(), mode=0o755)
         initramfs.add("flag/config.json", _spec(folder, f"{flag}=all"))
@@ -152,6 +161,11 @@ def test_unloading_leaves_nothing(steps: dict[str, Step]) -> None:
     assert steps["status-after"].status == 3
     assert steps["left"].status != 0
     assert steps["nodes"] == Step(0, "")
+
+
+def test_another_build_that_is_loaded_is_not_taken_for_ours(steps: dict[str, Step]) -> None:
+    assert (steps["foreign"].status, steps["rebuilt"].status) == (0, 3), steps["foreign"].text
+    assert (steps["replaced"].status, steps["ours"].status) == (0, 0), steps["replaced"].text
 
 
 def test_verify_boots_what_the_engine_built(
