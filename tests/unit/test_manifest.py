@@ -17,7 +17,6 @@ from provision.errors import ConfigError
 from provision.kmod.verify import verify_artifact
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 
-_NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
 # Names that are nearly right, and whatever else there is.
 _TEXTS = st.one_of(
     st.text(max_size=80),
@@ -38,13 +37,6 @@ def with_module(written: str, **changes: object) -> str:
     document = json.loads(written)
     document["modules"][0] |= changes
     return json.dumps(document)
-
-
-@given(name=_NAMES, depends=st.lists(_NAMES, max_size=4))
-def test_names_as_the_kernel_has_them_are_read(written: str, name: str, depends: list[str]) -> None:
-    text = with_module(written, name=name, depends=depends)
-    (module,) = parse_json(text, Manifest, name="manifest.json").modules
-    assert (module.name, list(module.depends)) == (name, depends)
 
 
 @given(name=_TEXTS)

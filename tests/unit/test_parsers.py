@@ -41,6 +41,7 @@ from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.registry import parse_reference
 from provision.sources.runfile import parse_file_list, read_head
+from provision.sources.upstream import git_tags, nvidia_releases
 from provision.sources.vendor_sums import parse_sums
 from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
@@ -130,6 +131,16 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         ProvisionError,
     ),
     "apt's closure": (_closure, LISTING, ProvisionError),
+    "NVIDIA's releases": (
+        lambda data: nvidia_releases(data, url="u", machine="x86_64"),
+        b'{"595": {"type": "", "driver_info": [{"release_version": "595.84"}]}}',
+        ProvisionError,
+    ),
+    "tags": (
+        _text(lambda text: git_tags(text, url="u", pattern="(.*)")),
+        f"{'1' * 40}\trefs/tags/1.0\n".encode(),
+        ProvisionError,
+    ),
     "a compiler's text": (_text(_compiler), b"gcc (GCC) 11.4.1", ProvisionError),
     "a kernel's .config": (_text(parse_config), b"CONFIG_A=y\n", ProvisionError),
     "a compiler's version": (_text(major_of), b"gcc (GCC) 11.4.1", ProvisionError),

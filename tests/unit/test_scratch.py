@@ -9,18 +9,11 @@ import pytest
 from provision.files import scratch
 
 
-def test_a_folder_is_empty_at_first_and_gone_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "scratch/work/left/by/a/killed/run").mkdir(parents=True)
-    with scratch(tmp_path, "work") as folder:
-        assert list(folder.iterdir()) == []
-        (folder / "file").write_text("x")
-    assert not folder.exists()
-
-
 def test_what_any_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
-    for name in ("save", "bundle", "export"):
+    for name in ("save", "bundle", "import"):
         (tmp_path / "scratch" / name / "blobs").mkdir(parents=True)
-    with scratch(tmp_path, "import"), scratch(tmp_path, "verify"):
+    with scratch(tmp_path, "import") as folder, scratch(tmp_path, "verify"):
+        assert list(folder.iterdir()) == []
         assert {path.name for path in (tmp_path / "scratch").iterdir()} == {"import", "verify"}
 
 

@@ -240,18 +240,8 @@ def read_label(text: str) -> str:
 
 
 @given(PRINTABLE)
-def test_shell_word_is_one_word(text: str) -> None:
-    assert shlex.split(shell_word(text)) == [text]
-
-
-@given(PRINTABLE)
 def test_label_value_is_read_back(text: str) -> None:
     assert read_label(label_value(text)) == text
-
-
-@given(st.lists(PRINTABLE.filter(lambda word: "{jobs}" not in word)))
-def test_shell_command_keeps_its_words(words: list[str]) -> None:
-    assert shlex.split(shell_command(words, {"{jobs}": "JOBS"})) == words
 
 
 @pytest.mark.parametrize("character", CONTROL)

@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.artifact import make_pin
 from provision.build.image import Built
 from provision.build.output import BuildStream, build_error, source_errors, transfer
-from provision.progress import Event, Output, Step, Transfer
+from provision.progress import Event, Output, Transfer
 from unit.engine.fake_engine import recorded
 
 
@@ -18,20 +18,6 @@ def _read(name: str) -> tuple[BuildStream, list[Event]]:
     events = [event for message in recorded(name) for event in stream.feed(message)]
     stream.finish()
     return stream, events
-
-
-def test_steps_layers_and_the_image_are_read() -> None:
-    stream, events = _read("built")
-    assert stream.error is None
-    assert [step.number for step in stream.steps] == list(range(1, 19))
-    assert stream.total == 18
-    assert stream.steps[1].layer == "4632e85b82c4"
-    assert stream.steps[5].cached
-    assert not stream.steps[12].cached
-    assert stream.image_id is not None
-    assert stream.image_id.startswith(f"sha256:{stream.steps[-1].layer}")
-    assert sum(isinstance(event, Step) for event in events) == 18
-    assert all(step.seconds == 1.0 for step in stream.steps)
 
 
 def test_an_unfinished_build_has_no_image() -> None:

@@ -141,11 +141,14 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
     aged(draft, 2)
     # A killed fetch of a commit leaves up to some gigabytes.
     commit = store.commits / ".1.tar"
-    for path, days in ((commit, 2), (store.commits / "2.tar", 2), (store.commits / "3.tar", 90)):
+    for path, days in (
+        *((commit, 2), (store.commits / "2.tar", 2), (store.commits / "3.tar", 90)),
+        *((store.runfiles / "new.json", 1), (store.runfiles / "old.json", 90)),
+    ):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"objects")
         aged(path, days)
-    expected = {"2" * 64 + ".json", sha256(b"old"), draft.name, commit.name, "3.tar"}
+    expected = {"2" * 64 + ".json", sha256(b"old"), draft.name, commit.name, "3.tar", "old.json"}
     assert {name for name, _ in store.collect(["1.el9"], days=30, dry_run=True)} == expected
     assert draft.exists()
     assert {name for name, _ in store.collect(["1.el9"], days=30)} == expected
@@ -163,18 +166,6 @@ def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
     assert scratch.exists()
     store.collect([], days=30)
     assert not scratch.exists()
-
-
-def test_gc_removes_what_is_known_of_run_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(package_store, "_last_use", lambda status: status.st_mtime)
-    store = PackageStore(tmp_path)
-    store.runfiles.mkdir(parents=True)
-    for name, days in (("old.json", 90.0), ("new.json", 1.0)):
-        (store.runfiles / name).write_text("{}")
-        aged(store.runfiles / name, days)
-    assert store.collect([], days=30) == [("old.json", 2)]
 
 
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.text(max_size=5))), st.randoms())

@@ -28,7 +28,7 @@ from provision.build.workspace import Settings, load_settings, proxies
 from provision.distros.archive import Archive
 from provision.distros.family import Repository
 from provision.engine.docker_api import Image
-from provision.errors import ConfigError, NotFoundError, ProvisionError, UnreachableError
+from provision.errors import NotFoundError, ProvisionError, UnreachableError
 from provision.fleet import Selection, plan_cells
 from provision.fleet.offers import find_offers
 from provision.manifest import MANIFEST
@@ -307,16 +307,3 @@ def test_the_proxy_of_provision_toml_replaces_those_of_a_shell(
         assert "all_proxy" not in os.environ
     assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
     assert "all_proxy" in os.environ
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['proxy = "p.example:3128"', 'proxy = "ftp://p.example"', 'no_proxy = ["x"]', "proxy = 1"],
-)
-def test_a_proxy_that_nothing_could_use_is_a_mistake(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "etc/provision/provision.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"[network]\n{text}\n")
-    with pytest.raises(ConfigError) as caught:
-        load_settings(tmp_path)
-    assert "network" in str(caught.value.details)

@@ -21,7 +21,6 @@ from provision.distros.distro import find_distro
 from provision.distros.family import HeadersGoneError, Repository, Toolchain
 from provision.distros.repositories import repositories_of
 from provision.errors import (
-    ConfigError,
     NotFoundError,
     ProvisionError,
     UnreachableError,
@@ -96,13 +95,6 @@ def test_a_minor_release_is_one_of_its_release(tmp_path: Path) -> None:
     assert base_request(settings, find_distro("rocky:9")).name == "mine:9.4"
     assert base_request(settings, find_distro("rocky:10")).name == "rockylinux/rockylinux:10"
     assert not own_repositories(settings, find_distro("rocky:10"))
-
-
-def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
-    """The second would take the first one's place, without a word."""
-    with pytest.raises(ConfigError) as caught:
-        _host(tmp_path, _REPOSITORY.format(id="rocky") * 2)
-    assert "distros.rocky" in str(caught.value.details)
 
 
 def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
@@ -213,20 +205,25 @@ def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> 
     assert list(found.urls.values()) == [("https://one.example/make.rpm",)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_every_input_counts(tmp_path: Path) -> None:
+    plain = Repository("own", ("http://m",))
+    keyed = plain._replace(keys={"k": b"K"})
+    # The last two decide which indexes count.
+    repositories = (plain, keyed, plain._replace(is_snapshot=True), plain._replace(is_signed=True))
+    changes: list[dict[str, Any]] = [
+        {},
         {"kernel": "5.14.0-428.el9.x86_64"},
         {"tools": ("make",)},
         {"base": BasePin(image="rocky:9", digest=f"sha256:{'c' * 64}")},
-        {"repositories": (Repository("own", ("http://m",)),)},
         {"toolchain": Toolchain("gcc (GCC) 11.4.1", ())},
         {"toolchain": Toolchain(None, ())},
-        {"repositories": (Repository("own", ("http://m",), {"k": b"K"}),)},
-    ],
-)
-def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert request_key(request(tmp_path, "rocky:9", **changes)) != request_key(request(tmp_path))
+        *({"repositories": (one,)} for one in repositories),
+    ]
+    keys = {request_key(request(tmp_path, "rocky:9", **change)) for change in changes}
+    assert len(keys) == len(changes)
+    before = request_key(request(tmp_path, "rhel:9"))
+    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    assert request_key(request(tmp_path, "rhel:9")) != before
 
 
 def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
@@ -261,18 +258,6 @@ def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
     # A proxy that reads along has an authority of its own.
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     assert "authorities.crt" in given("rocky:9", "http://m.example/rpm")
-
-
-def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
-    plain = Repository("own", ("http://m",))
-    snapshot, signed = plain._replace(is_snapshot=True), plain._replace(is_signed=True)
-    keys = {
-        request_key(request(tmp_path, repositories=(one,))) for one in (plain, snapshot, signed)
-    }
-    assert len(keys) == 3
-    before = request_key(request(tmp_path, "rhel:9"))
-    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
-    assert request_key(request(tmp_path, "rhel:9")) != before
 
 
 def test_a_closure_of_before_keeps_its_name(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from provision.build.resolve import pin_document, read_pin, resolve_pin
 from provision.build.trees import build_packages, compiler_beside
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import lock
 from provision.pin import BasePin, DistroPin, Pin
 from unit.engine.fake_engine import FakeEngine, using
@@ -174,27 +174,6 @@ def test_files_that_are_named_have_to_be_there(settings: Settings, root: Path) -
     (root / "srv/linux-6.1.192.tar.xz").unlink()
     with pytest.raises(NotFoundError):
         _pin(settings)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        'path = "/a"\nurl = "https://e.org/a"\nsha256 = "' + "0" * 64 + '"',
-        "",
-        'url = "https://e.org/a"',
-        'kind = "image"\npath = "/a"',
-        'kind = "image"',
-        'path = "a"',
-        'path = "/a"\ntoolchain = "debian"',
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(root: Path, lines: str) -> None:
-    path = root / "etc/provision/provision.toml"
-    path.write_text('[[trees]]\nkernels = "*"\npath = "/a"\n')
-    load_settings(root)
-    path.write_text(f'[[trees]]\nkernels = "*"\n{lines}\n')
-    with pytest.raises(ConfigError):
-        load_settings(root)
 
 
 def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) -> None:

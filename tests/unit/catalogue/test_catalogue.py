@@ -1,6 +1,5 @@
 """Finding drivers and reading their folders."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -53,52 +52,6 @@ def test_an_installation_keeps_them_in_share(
     assert templates_dir() == tmp_path / "share/provision/templates"
     with pytest.raises(NotFoundError):
         catalogue_folders()
-
-
-_ARCHIVE = {"version": "1", "url": "https://host.example/x.tar.gz", "sha256": "0" * 64}
-_GIT = {**_ARCHIVE, "commit": "1" * 40}
-
-
-def _with_source(kind: str, release: dict[str, str]) -> str:
-    """Return a driver.toml whose source is a release of its vendor."""
-    head, _, rest = RECIPE.partition("[source]")
-    _, _, tail = rest.partition("[[kernels]]")
-    lines = [f'kind = "{kind}"', "[[source.releases]]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in release.items()]
-    text = f"{head}[source]\n" + "\n".join(lines) + f"\n\n[[kernels]]{tail}"
-    return text.replace('package = "tool-source"\n', "").replace(
-        'package = "tool-other-source"\n', ""
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "release"),
-    [
-        ("archive", {**_ARCHIVE, "url": "ftp://host.example/x"}),
-        ("archive", {**_ARCHIVE, "url": "https://host.example/$(id)"}),
-        ("archive", {**_ARCHIVE, "url": "x.tar.gz"}),
-        ("git", {**_GIT, "url": "host.example:x"}),
-        ("git", {**_GIT, "url": "../x"}),
-        ("git", {**_GIT, "url": "ext::sh -c id"}),
-        ("git", {**_GIT, "url": "ssh://-oProxyCommand=id/x"}),
-        ("git", {**_GIT, "url": "/srv/$(id)"}),
-        ("git", {**_GIT, "ref": "--upload-pack=id"}),
-        ("git", {**_GIT, "commit": "main"}),
-    ],
-)
-def test_a_wrong_source_is_a_mistake_of_the_file_and_its_key(
-    tmp_path: Path, kind: str, release: dict[str, str]
-) -> None:
-    assert load_entry(
-        driver(tmp_path / "right", "x", _with_source(kind, _GIT if kind == "git" else _ARCHIVE))
-    )
-    folder = driver(tmp_path, "made-up", _with_source(kind, release))
-    with pytest.raises(ConfigError) as caught:
-        load_entry(folder)
-    assert caught.value.file == str(folder / "driver.toml")
-    (mistake,) = caught.value.mistakes
-    key = "ref" if "ref" in release else "commit" if release.get("commit") == "main" else "url"
-    assert mistake.path == f"source.releases.0.{key}"
 
 
 @pytest.mark.parametrize(

@@ -229,10 +229,14 @@ def _patch(file: str) -> dict[str, Any]:
     return {"patches": [{"file": file, "reason": "why"}]}
 
 
-def _release(url: str) -> dict[str, Any]:
-    release = {"version": "1", "url": url, "sha256": "0" * 64}
+def _release(url: str, kind: str = "archive", **more: str) -> dict[str, Any]:
+    release = {"version": "1", "url": url, "sha256": "0" * 64, **more}
     flavours = {"a": {"licences": ["MIT"], "build": BUILD}}
-    return {"source": {"kind": "archive", "releases": [release]}, "flavours": flavours}
+    return {"source": {"kind": kind, "releases": [release]}, "flavours": flavours}
+
+
+def _commit(url: str = "https://h.example/f", **more: str) -> dict[str, Any]:
+    return _release(url, "git", **{"commit": "1" * 40, **more})
 
 
 _BUILD = "flavours.plain.build"
@@ -242,7 +246,8 @@ _URL = "source.releases.0.url: "
 def test_what_the_mistakes_are_made_of_has_none() -> None:
     for right in (_flavours(), _file(), _container(units="tool[0-9]*"), _patch("fix.patch")):
         assert recipe(**right)
-    assert recipe(**_upstream(r"v(.*)"), **_release("https://h.example/f"), patches=[])
+    for right in (_release("https://h.example/f"), _commit()):
+        assert recipe(**_upstream(r"v(.*)"), **right, patches=[])
 
 
 @pytest.mark.parametrize(
@@ -282,6 +287,25 @@ def test_what_the_mistakes_are_made_of_has_none() -> None:
         (_release("https://h.example:0/f"), "names no host"),
         (_release("https://[1::/f"), "not a valid URL"),
         (_release("https://me:secret@/f"), "https://me:***@/f"),
+        *[
+            (_commit(url), _URL)
+            for url in (
+                *("host.example:x", "../x", "/srv/$(id)"),
+                *("ext::sh -c id", "ssh://-oProxyCommand=id/x"),
+            )
+        ],
+        (_commit(ref="--upload-pack=id"), "source.releases.0.ref: "),
+        (_commit(commit="main"), "source.releases.0.commit: "),
+        *[
+            ({"upstream": {"branches": {"535": {"end_of_life": day}}}}, "535.end_of_life")
+            for day in ("2026-13", "June")
+        ],
+        ({"upstream": {"branches": {"r535": {}}}}, "upstream.branches.r535"),
+        ({"upstream": {"sources": [{"kind": "rss", "url": "https://x"}]}}, "upstream.sources.0"),
+        (
+            {"upstream": {"sources": [{"kind": "git-tags", "url": "file:///etc/passwd"}]}},
+            "upstream.sources.0.url",
+        ),
     ],
 )
 def test_each_mistake_is_named_with_its_place(changes: dict[str, Any], said: str) -> None:

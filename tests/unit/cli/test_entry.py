@@ -49,19 +49,6 @@ def test_every_command_is_verbose_wherever_that_is_written(call: Call, tmp_path:
     assert codes == {call("status", "--root", tmp_path).code}
 
 
-@pytest.mark.parametrize("flag", ["--again", "--replace", "--refresh", "--jobs", "--parallel"])
-def test_a_flag_has_one_meaning(flag: str) -> None:
-    options = [
-        option
-        for _words, command in _commands()
-        for option in command.params
-        if isinstance(option, click.Option) and flag in option.opts
-    ]
-    # In brackets stands the value without it.
-    meanings = {(option.help or "").partition("  [")[0] for option in options}
-    assert len(meanings) == 1
-
-
 @pytest.mark.parametrize("words", [[], ["export"], ["registry"]])
 def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) -> None:
     outcome = call(*words)
@@ -71,15 +58,6 @@ def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) 
     assert "Error" not in outcome.err
     # What a command is for is said to its end.
     assert not re.search(r"[a-z]\.\.\.$", outcome.err, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", ["status", "plan", "apply", "gc", "doctor", "facts"])
-def test_a_root_that_does_not_exist_is_no_ready_host(
-    call: Call, tmp_path: Path, command: str
-) -> None:
-    outcome = call(command, "--root", tmp_path / "typo")
-    assert outcome.code == 2
-    assert not outcome.out
 
 
 def _raising(error: BaseException) -> Callable[..., None]:

@@ -135,21 +135,6 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     return site
 
 
-def test_what_is_installed_offered_and_published_is_shown(site: Site) -> None:
-    site.install("535.247.01")
-    outcome = site.versions("demo")
-    assert outcome.code == 0
-    for text in (
-        f"535.247.01 for {KERNEL}, which runs",
-        "auto: 535.261.03",
-        "2026-06-30 (ended)",
-        "595.91.07",
-        "535.247.01 is installed, and 535.261.03 is offered (asked for: auto)",
-        'write version = "580" into [drivers.demo]',
-    ):
-        assert text in outcome.out, text
-
-
 def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     site.install("535.261.03")
     site.ask_for("535")

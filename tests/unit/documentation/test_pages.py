@@ -22,12 +22,6 @@ def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in _PAGES])
-def test_every_block_of_code_ends(page: Path) -> None:
-    fences = [line for line in page.read_text().splitlines() if line.lstrip().startswith("```")]
-    assert len(fences) % 2 == 0
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in _PAGES])
 def test_every_table_has_one_head_and_rows_of_its_width(page: Path) -> None:
     text = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
     for table in re.findall(r"(?m)(?:^\|.*\n)+", text):

@@ -381,7 +381,7 @@ def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Pa
     assert set(found.releases) == {OLD, NEW}
     assert found.notes == ()
     HostFiles(tmp_path).write("proc/sys/kernel/osrelease", f"{NEW}\n")
-    kernels = find_kernels(tmp_path, ask=_answer(None))
+    kernels = find_kernels(tmp_path, ask=_says(None))
     assert set(kernels.others) == {OLD}
     assert set(kernels.bootable) == {OLD, NEW}
     # It is made for what boots next; what may boot again keeps what it has.
@@ -426,10 +426,6 @@ def test_what_the_running_host_boots_does_not_count_for_another_root(
     for path in mine.iterdir():
         (other / path.name).symlink_to(path)
     assert boot_entries(other).releases == ()
-
-
-def _answer(text: str | None) -> Callable[[Sequence[str]], str | None]:
-    return lambda _argv: text
 
 
 @pytest.mark.parametrize(

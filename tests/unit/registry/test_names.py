@@ -101,18 +101,6 @@ def test_what_is_no_name_of_a_registrys_image(text: str) -> None:
         parse_reference(text)
 
 
-_NAME_LIKE = rf"[a-z]+\.[a-z]+(:[0-9]+)?(/[a-z_.-]+){{1,3}}(:[a-z0-9.]+)?(@{DIGEST})?"
-
-
-@given(st.text(max_size=80) | st.from_regex(_NAME_LIKE, fullmatch=True))
-def test_any_text_is_a_name_or_an_error_of_ours(text: str) -> None:
-    try:
-        found = parse_reference(text)
-    except UsageError:
-        return
-    assert parse_reference(str(found)) == found
-
-
 @pytest.mark.parametrize(
     ("host", "is_local"),
     [

@@ -44,7 +44,7 @@ from provision.sources.upstream import (
     known_branches,
     nvidia_releases,
 )
-from provision.sources.vendor_sums import SumRecord, parse_sums, published_sum
+from provision.sources.vendor_sums import SumRecord, published_sum
 from unit.fake_archive import archive_of, stanza
 from unit.recipes import recipe
 from unit.sources.runfiles import (
@@ -447,24 +447,6 @@ def test_branches_may_have_more_parts() -> None:
     assert found.of("0.15.1").name == "0.15"
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        ({"branches": {"535": {"end_of_life": "2026-13"}}}, "branches.535.end_of_life"),
-        ({"branches": {"535": {"end_of_life": "June"}}}, "branches.535.end_of_life"),
-        ({"branches": {"r535": {}}}, "branches.r535"),
-        ({"sources": [{"kind": "rss", "url": "https://x"}]}, "sources.0"),
-        ({"sources": [{"kind": "git-tags", "url": "https://x", "pattern": "("}]}, "pattern"),
-        ({"sources": [{"kind": "git-tags", "url": "https://x", "pattern": "v"}]}, "one group"),
-        ({"sources": [{"kind": "git-tags", "url": "file:///etc/passwd"}]}, "url"),
-    ],
-)
-def test_mistakes_of_a_recipe_are_named(change: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        upstream(**change)
-    assert place in (refused.value.details or "")
-
-
 def test_files_that_the_list_names_and_that_are_missing_are_named_together(tmp_path: Path) -> None:
     files = contents()
     del files[CUDA], files["nvidia-smi"]
@@ -588,16 +570,6 @@ def test_a_file_without_one_published_sum_is_refused(
 def test_plain_http_vouches_for_nothing() -> None:
     with pytest.raises(UsageError):
         published_sum("https://vendor.example/a", "http://vendor.example/a.sha256")
-
-
-_words = st.sampled_from([SUM, SUM[1:], " ", "  *", "a", "/", "\n"])
-
-
-@given(st.text(max_size=200) | st.lists(_words, max_size=9).map("".join))
-def test_any_text_is_read(text: str) -> None:
-    for name, sums in parse_sums(text).items():
-        assert "/" not in name
-        assert all(len(digest) == 64 for digest in sums)
 
 
 FILE = "https://driver.example/1.0/driver-1.0.run"

@@ -6,13 +6,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kit.files import write
 from kit.fileserver import Mirror
@@ -76,7 +74,9 @@ def commit(vendor: Mirror, tmp_path: Path) -> str:
     run(["git", "init", "-q", work])
     for version in ("v1.2.0", "v1.3.1", "v1.4-rc1"):
         run(["git", "-C", work, *who, "commit", "-q", "--allow-empty", "-m", version])
-        run(["git", "-C", work, *who, "tag", "-a", "-m", version, version])
+        # One tag is no object of its own.
+        kind = [] if version == "v1.2.0" else ["-a", "-m", version]
+        run(["git", "-C", work, *who, "tag", *kind, version])
     run(["git", "clone", "-q", "--bare", work, bare])
     run(["git", "-C", bare, "update-server-info"])
     return run(["git", "-C", bare, "rev-parse", "v1.3.1^{commit}"]).stdout.strip()
@@ -183,8 +183,6 @@ def test_an_answer_is_bounded_in_size_and_time(
     assert reading.trouble is not None
 
 
-_WITHIN_S = 2.0
-
 URL = "https://vendor.example/file"
 
 
@@ -227,47 +225,25 @@ def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
     assert found["580.178.04"].maturity is None
 
 
-READERS: dict[str, Callable[[bytes], object]] = {
-    "releases.json": nvidia,
-    "tags": lambda content: formats.git_tags(
-        content.decode("utf-8", "replace"), url=URL, pattern="(.*)"
-    ),
-}
-_PAGE = b"\n <!DOCTYPE html><html><body>Moved</body></html>"
-
-
-@pytest.mark.parametrize(
-    ("reader", "content"),
-    [
-        ("releases.json", _PAGE),
-        ("releases.json", _PAGE.lower()),
-    ],
-)
-def test_what_is_in_another_format_is_refused_by_its_address(reader: str, content: bytes) -> None:
-    with pytest.raises(ProvisionError) as refused:
-        READERS[reader](content)
-    assert URL in f"{refused.value.message} {refused.value.resolution}"
-
-
 _DRIVER = ("535", "driver_info", 1, "release_version")
 
 
 @pytest.mark.parametrize(
-    ("reader", "members"),
+    "members",
     [
-        ("releases.json", {_DRIVER: None}),
-        ("releases.json", {_DRIVER: 535}),
-        ("releases.json", {_DRIVER: "../535"}),
-        ("releases.json", {("580", "driver_info"): {}}),
-        ("releases.json", {("580", "driver_info", 0, "release_date"): "Aug 18"}),
+        {_DRIVER: None},
+        {_DRIVER: 535},
+        {_DRIVER: "../535"},
+        {("580", "driver_info"): {}},
+        {("580", "driver_info", 0, "release_date"): "Aug 18"},
         # All are named together.
-        ("releases.json", {_DRIVER: None, ("580", "driver_info"): {}}),
+        {_DRIVER: None, ("580", "driver_info"): {}},
     ],
 )
 def test_a_changed_format_is_named_by_address_and_member(
-    reader: str, members: dict[tuple[str | int, ...], object]
+    members: dict[tuple[str | int, ...], object],
 ) -> None:
-    document = json.loads(data(reader))
+    document = json.loads(data("releases.json"))
     for keys, value in members.items():
         table = document
         for key in keys[:-1]:
@@ -277,57 +253,10 @@ def test_a_changed_format_is_named_by_address_and_member(
         else:
             table[keys[-1]] = value
     with pytest.raises(ProvisionError) as refused:
-        READERS[reader](json.dumps(document).encode())
+        nvidia(json.dumps(document).encode())
     assert URL in refused.value.message
     named = [line.partition(": ")[0] for line in str(refused.value.details).splitlines()]
     assert named == [".".join(map(str, keys)) for keys in members]
-
-
-@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_answer_is_more_than_refused(content: bytes) -> None:
-    for read in READERS.values():
-        try:
-            read(content)
-        except ProvisionError as error:
-            assert URL in error.message  # noqa: PT017 - that it may be raised is what is tested
-
-
-_NAMES = st.sampled_from(["535", "type", "driver_info", "release_version", "nvidia_driver"])
-_JSON: st.SearchStrategy[object] = st.deferred(
-    lambda: (
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.text(max_size=10)
-        | st.lists(_JSON, max_size=3)
-        | st.dictionaries(_NAMES | st.text(max_size=5), _JSON, max_size=4)
-    )
-)
-
-
-@given(_JSON)
-def test_no_json_is_more_than_refused(document: object) -> None:
-    content = json.dumps(document).encode()
-    try:
-        nvidia(content)
-    except ProvisionError as error:
-        assert URL in error.message  # noqa: PT017 - as above
-
-
-def test_tags_are_versions_where_the_pattern_says_so() -> None:
-    text = "".join(
-        f"{digit * 40}\trefs/tags/{name}\n"
-        for digit, name in [
-            ("1", "v9.0.1"),
-            ("2", "v9.0.2"),
-            ("3", "v9.0.2^{}"),
-            ("4", "v9.0.2-rc1"),
-            ("5", "nightly"),
-        ]
-    )
-    found = formats.git_tags(text, url=URL, pattern="v([0-9.]+)")
-    # An annotated tag is about the commit of its second line.
-    assert [(r.version, r.commit) for r in found] == [("9.0.1", "1" * 40), ("9.0.2", "3" * 40)]
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
