@@ -145,6 +145,10 @@ def _next_kernel_can_not_be_tried(host: HostTree, run: Run) -> None:
     program.write_text(text)
 
 
+def _add_other_driver(host: HostTree) -> None:
+    shutil.copytree(host.store(), host.store().with_name("other"), symlinks=True)
+
+
 def _lock_down(host: HostTree) -> None:
     """As Secure Boot makes a distro's kernel do, without a word on its command line."""
     host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
@@ -373,6 +377,10 @@ def _older_offered(host: HostTree, run: Run) -> None:
     host.offer("2.0")
     run("apply")
     host.offer_only("1.2")
+    _change_recipe(host)
+
+
+def _change_recipe(host: HostTree) -> None:
     recipe = host.root / f"srv/drivers/{DRIVER}/driver.toml"
     recipe.write_text(f"{recipe.read_text()}# changed\n")
 
@@ -657,6 +665,7 @@ STATES: dict[str, State] = {
     ),
     "two versions, newest altered, booted": _newest_altered_at_boot,
     "rolled back": _rolled_back,
+    "updated, rolled back, recipe changed": _then(_updated_and_back, _change_recipe),
     "updated, rolled back, next kernel": _with_next_kernel(_updated_and_back, "1.2", "2.0"),
     "newest refused": _newest_refused(),
     "newest refused, rebooted": _then(_newest_refused(), lambda host: host.boot(KERNEL)),
@@ -675,6 +684,7 @@ STATES: dict[str, State] = {
         _next_kernel_offered, lambda host: host.want("prebuild = false\n")
     ),
     "next kernel, ready": _next_kernel_ready,
+    "next kernel, ready, beside another driver": _then(_next_kernel_ready, _add_other_driver),
     "next kernel, refuses": _next_kernel_refuses,
     "check failed": _check_failed("2.0"),
     "check failed, not named": _check_failed(None),

@@ -361,6 +361,10 @@ _ROWS: dict[str, list[Row]] = {
         # A kernel that is named is that kernel's matter.
         _row(f"apply --kernel {NEXT}", 3, _actions("prepare", kernel=NEXT), "state"),
     ],
+    # What was rolled back to stays, whatever it is made of by now.
+    "updated, rolled back, recipe changed": [
+        _row("plan", 0, {"artifacts": [{"version": "1.2"}]}),
+    ],
     # The next kernel gets what this one went back to.
     "updated, rolled back, next kernel": [
         _row("plan", 0, {"artifacts": [..., {"kernel": NEXT, "version": "1.2"}]}),
@@ -542,6 +546,9 @@ _ROWS: dict[str, list[Row]] = {
             1,
             _error(1, boot={"outcomes": [{"state": "refused"}]}),
         ),
+    ],
+    "next kernel, ready, beside another driver": [
+        _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"kernel": NEXT}}),
     ],
     "next kernel, ready, not locked down": [
         _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"untried": []}}),
