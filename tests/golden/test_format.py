@@ -17,7 +17,6 @@ from provision.build.dockerfile import TREE, load_templates
 from provision.pin import FORMAT
 
 _KEPT = REPOSITORY / "tests/golden/format.json"
-_TEMPLATES = REPOSITORY / "templates"
 _CHANGED = """
 {names} changed. Can the same inputs now give other modules or files?
 Then raise FORMAT in src/provision/pin.py, and say so in CHANGELOG.md: hosts build again.

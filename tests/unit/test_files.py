@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
 
@@ -200,19 +199,6 @@ def test_a_folder_is_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="current"):
         switch_symlink(tmp_path / "current", "one")
     assert names(tmp_path) == ["current"]
-
-
-def test_a_wait_for_a_lock_has_an_end(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with (
-        lock(path),
-        pytest.raises(InUseError) as caught,
-        lock(path, limit=0.1),
-    ):
-        pass
-    assert f"fuser -v {path}" in (caught.value.resolution or "")
-    # Where nothing is said there is one too.
-    assert 0 < signature(lock).parameters["limit"].default < float("inf")
 
 
 def test_a_shared_lock_is_held_by_many_and_excludes_an_exclusive_one(tmp_path: Path) -> None:

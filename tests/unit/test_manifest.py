@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kit.artifact import make_artifact, write
+from kit.artifact import make_artifact
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.kmod.verify import verify_artifact
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 
 # Names that are nearly right, and whatever else there is.
@@ -52,18 +50,6 @@ def test_no_other_name_gets_past_reading(written: str, name: str) -> None:
         assert "/store/demo/manifest.json" in str(caught.value)
         (mistake,) = caught.value.mistakes
         assert mistake.path.startswith(f"modules.0.{key}")
-
-
-def test_an_artifact_with_such_a_name_is_damaged(written: str, tmp_path: Path) -> None:
-    make_artifact(tmp_path)
-    hostile = with_module(written, depends=["--config=/tmp/x"])
-    write(tmp_path / "driver/manifest.json", hostile.encode())
-    report = verify_artifact(tmp_path)
-    assert report.manifest is None
-    assert [(one.path, one.kind) for one in report.findings] == [
-        ("driver/manifest.json", "manifest")
-    ]
-    assert "modules.0.depends.0" in report.findings[0].message
 
 
 @pytest.mark.parametrize(

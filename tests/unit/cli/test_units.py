@@ -31,6 +31,12 @@ from unit.cli.states import STATES
 Call = Callable[..., Outcome]
 
 
+@pytest.fixture
+def host(host_tree: HostTree) -> Path:
+    """A host's root."""
+    return host_tree.root
+
+
 def test_a_host_may_want_no_specifications(call: Call, host: Path) -> None:
     units = host / "etc/systemd/system"
     assert call("units", "install", "--root", host).code == 0

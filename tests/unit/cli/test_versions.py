@@ -15,10 +15,9 @@ from kit.fileserver import Mirror
 from kit.upstream import demo_recipe
 from provision.build import versions
 from provision.build.request import DriverRequest
-from provision.build.versions import follow, suitable_versions, version_context
+from provision.build.versions import follow
 from provision.build.workspace import Settings, load_settings
 from provision.distros.distro import find_distro
-from provision.sources.candidates import candidates as candidates_of
 from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
@@ -160,6 +159,8 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
         "nvidia-releases-json",
     ]
     assert document["sources"][1]["url"] == f"{vendor.url}/files.json"
+    (release,) = (r for r in document["sources"][0]["releases"] if r["version"] == "535.261.03")
+    assert release["url"].endswith("/NVIDIA-Linux-x86_64-535.261.03.run")
     assert [concern["kind"] for concern in document["concerns"]] == ["ended"]
 
 
@@ -287,13 +288,3 @@ def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
     found = follow(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
     assert bool(vendor.asked) is is_asked
     assert found.published == (("595.84",) if is_asked else ())
-
-
-def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
-    site.offer(RUNFILE)
-    request = DriverRequest("demo", version="production")
-    version, context = version_context(site.settings(), request, DEBIAN)
-    recipe = site.settings().catalogue.entry("demo").recipe
-    found = list(candidates_of(recipe, "open", context))
-    assert found == ["595.84", "535.261.03"]
-    assert suitable_versions(recipe, "open", found, version, "6.1.0-47-amd64") == (found, found[:1])

@@ -24,8 +24,8 @@ _COMMAND = re.compile(
 _END = re.compile(r"[.:]( |$)| \(| (?:or|and)(?: |$)|  ")
 
 
-def _texts() -> Iterator[tuple[str, str]]:
-    """Yield each text of the code that is no docstring, with where it is; values are X."""
+def _texts(value: str = "X") -> Iterator[tuple[str, str]]:
+    """Yield each text of the code that is no docstring, with where it is; `value` is any value."""
     for path in sorted(_SOURCES.rglob("*.py")):
         tree = ast.parse(path.read_text())
         parts = {
@@ -45,7 +45,7 @@ def _texts() -> Iterator[tuple[str, str]]:
                 yield (
                     where,
                     "".join(
-                        str(part.value) if isinstance(part, ast.Constant) else "X"
+                        str(part.value) if isinstance(part, ast.Constant) else value
                         for part in node.values
                     ),
                 )
@@ -85,18 +85,6 @@ _VALUE = "…"
 _SHORTEST = 8
 
 
-def _texts_of_python(path: Path) -> list[str]:
-    """The strings of a module; Python joins those that stand in several lines."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.JoinedStr):
-            parts = (p.value if isinstance(p, ast.Constant) else _VALUE for p in node.values)
-            found.append("".join(str(part) for part in parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.append(node.value)
-    return found
-
-
 def _texts_of_rust(path: Path) -> list[str]:
     joined = re.sub(r"\\\n\s*", "", path.read_text())
     strings: list[str] = re.findall(r'"((?:[^"\\]|\\.)*)"', joined)
@@ -105,9 +93,8 @@ def _texts_of_rust(path: Path) -> list[str]:
 
 @cache
 def _source() -> list[str]:
-    python = (REPOSITORY / "src/provision").rglob("*.py")
     rust = (REPOSITORY / "hooks/src").rglob("*.rs")
-    texts = [text for path in python for text in _texts_of_python(path)]
+    texts = [text for _, text in _texts(_VALUE)]
     return texts + [text for path in rust for text in _texts_of_rust(path)]
 
 

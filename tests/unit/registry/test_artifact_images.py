@@ -30,14 +30,6 @@ from unit.registry.signed_images import registry as registry  # noqa: PLC0414 - 
 from unit.zstd_program import Zstd
 
 
-def test_what_is_signed_is_unpacked(registry: MemoryRegistry, tmp_path: Path) -> None:
-    trusted = pull(registry, tmp_path)
-    assert trusted.facts == FACTS
-    assert trusted.pin == PIN
-    assert (tmp_path / "entry/driver/manifest.json").is_file()
-    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
-
-
 def test_an_index_leads_to_the_hosts_architecture(registry: MemoryRegistry, tmp_path: Path) -> None:
     def entry(architecture: str, digest: str) -> dict[str, Any]:
         size = len(registry.manifests[digest])

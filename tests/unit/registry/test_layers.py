@@ -11,20 +11,15 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.artifact import make_artifact, make_pin
 from kit.media import files_in
 from kit.memory_registry import (
-    ECDSA,
     MemoryRegistry,
     copy_to_layout,
-    layer_of,
-    new_key,
     public,
 )
 from provision.engine import tar_streams as layers
@@ -33,12 +28,14 @@ from provision.errors import ProvisionError
 from provision.registry import Reference
 from provision.registry.find import (
     ArtifactImage,
-    facts_of,
     read_image,
     unpack_layers,
 )
 from provision.registry.repositories import REF_NAME, Repository, folder_layout, writable_layout
 from provision.registry.signatures import verify_signature
+from unit.registry.signed_images import FACTS, KEY
+from unit.registry.signed_images import layer as layer  # noqa: PLC0414 - a fixture
+from unit.registry.signed_images import registry as registry  # noqa: PLC0414 - a fixture
 
 CONTENTS = st.lists(st.binary(max_size=3000), max_size=6)
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=5)
@@ -127,30 +124,14 @@ def test_a_reader_that_stops_leaves_no_thread_behind() -> None:
     assert stored.tell() < 4 << 20
 
 
-PIN = make_pin()
-KEY, OTHER = new_key(), new_key()
-FACTS = facts_of(PIN, 1_790_000_000)
 REFERENCE = Reference("file:/medium", "demo", "1")
 
 Files = dict[str, bytes]
 
 
-def signer(data: bytes) -> bytes:
-    return KEY.sign(data, ECDSA)
-
-
-@pytest.fixture(scope="module")
-def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("artifact")
-    make_artifact(folder, pin=PIN)
-    return layer_of(folder)
-
-
 @pytest.fixture
-def layout(layer: bytes, tmp_path: Path) -> Path:
+def layout(registry: MemoryRegistry, tmp_path: Path) -> Path:
     """A layout with a signed image, copied from a registry."""
-    registry = MemoryRegistry()
-    registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
     writer = writable_layout(tmp_path / "layout", REFERENCE)
     copy_to_layout(registry, writer)
     return tmp_path / "layout"
@@ -179,14 +160,6 @@ def test_a_layout_keeps_what_was_signed(layout: Path, tmp_path: Path) -> None:
     trusted = pulled(layout, tmp_path / "a")
     assert trusted.facts == FACTS
     assert (tmp_path / "a/entry/driver/manifest.json").is_file()
-
-
-def changed(name: str, change: Callable[[Any], object]) -> Callable[[Files], None]:
-    def apply(files: Files) -> None:
-        document = json.loads(files[name])
-        files[name] = json.dumps(change(document) or document).encode()
-
-    return apply
 
 
 def image_of(files: Files) -> str:

@@ -198,18 +198,6 @@ def nvidia(content: bytes, machine: str = "x86_64") -> tuple[formats.Release, ..
     return formats.nvidia_releases(content, url=URL, machine=machine)
 
 
-def test_releases_json_has_branches_with_what_they_are() -> None:
-    found = {release.version: release for release in nvidia(data("releases.json"))}
-    assert list(found) == ["535.261.03", "535.54.03", "580.178.04", "595.91.07", "610.57.04"]
-    lts = found["535.261.03"]
-    assert (lts.branch, lts.maturity, lts.released) == ("535", "lts", "2025-07-17")
-    assert lts.url is not None
-    assert lts.url.endswith("/NVIDIA-Linux-x86_64-535.261.03.run")
-    assert found["535.54.03"].released is None
-    assert found["595.91.07"].maturity == "production"
-    assert found["610.57.04"].maturity == "new-feature"
-
-
 def test_versions_for_other_architectures_are_left_out() -> None:
     assert "535.54.03" not in versions(nvidia(data("releases.json"), "aarch64"))
     renamed = data("releases.json").replace(b'"aarch64"]', b'"sbsa"]')
