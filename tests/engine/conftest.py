@@ -118,7 +118,6 @@ def fleet(
     engine: Engine, first_small_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     """A registry with the small driver, pushed under the name that hosts look for, and signed."""
-    need_programs("docker-registry")
     # Built by then: what follows takes no minutes.
     assert first_small_build["image"]
     with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:

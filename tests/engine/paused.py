@@ -3,7 +3,7 @@
 Run as `python -m engine.paused WORDS…`. Artifacts are made up in a moment in place of builds, and
 the engine that has their images lives in memory; all else, every lock and file, is the real thing.
 
-    PAUSE_AT   where it stops: activate, build, collect, reject, state, status (comma separated)
+    PAUSE_AT   where it stops: activate, build, reject, state, status (comma separated)
     PAUSE_IN   folder in which `<place>.reached` appears then, and `<place>.go` lets it go on
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import provision.cli as entry
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start, wait_for
-from provision.agent import actions, prepare, removal, rollback
+from provision.agent import actions, prepare, rollback
 from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings, default_cache
@@ -113,17 +113,13 @@ def _hold(place: str) -> None:
     wait_for("leave to go on", (folder / f"{place}.go").exists, within_s=_LIMIT_S, pause_s=0.02)
 
 
-def _around(module: Any, name: str, place: str, *, after: bool = False) -> None:  # noqa: ANN401
-    """Let a function of a module stop before its work, or after it."""
+def _around(module: Any, name: str, place: str) -> None:  # noqa: ANN401
+    """Let a function of a module stop before its work."""
     real = getattr(module, name)
 
     def held(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - handed on
-        if not after:
-            _hold(place)
-        result = real(*given, **more)
-        if after:
-            _hold(place)
-        return result
+        _hold(place)
+        return real(*given, **more)
 
     setattr(module, name, held)
 
@@ -188,7 +184,6 @@ def _replace_held(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _main() -> None:
-    _around(removal, "unneeded", "collect", after=True)
     _around(rollback, "reject", "reject")
     _around(actions, "activate", "activate")
     for place, name, stand_in in (

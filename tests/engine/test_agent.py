@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from kit.engine import Engine
 from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
-from kit.process import run, wait_for
+from kit.process import wait_for
 from kit.product import Provision
 
 pytestmark = pytest.mark.minutes(3)
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.minutes(3)
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
 _LONG = "1.1"
-_HEAVY = ("docker", "requests", "rich", "jinja2")
 
 
 @pytest.fixture
@@ -92,19 +90,6 @@ def test_the_second_time_nothing_is_done_and_no_engine_is_asked(
     assert without.json("plan", "--root", applied.root)["actions"] == []
 
 
-def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(
-    applied: AgentHost, provision: Provision
-) -> None:
-    _apply(provision, applied)
-    program = (
-        "import sys; from provision.cli import run;"
-        f"code = run(['apply', '--root', {str(applied.root)!r}]);"
-        f"print([name for name in {_HEAVY!r} if name in sys.modules], code)"
-    )
-    done = run([sys.executable, "-c", program], env=provision.variables())
-    assert done.stdout.splitlines()[-2:] == ["Nothing to do.", "[] 0"]
-
-
 def test_a_wiped_store_is_filled_again_from_the_images(
     provision: Provision, applied: AgentHost
 ) -> None:
@@ -113,32 +98,6 @@ def test_a_wiped_store_is_filled_again_from_the_images(
     document = _apply(provision, applied)
     assert "(from: engine)" in document["actions"][0]["result"]
     assert applied.entries(SMALL_DRIVER) == before
-
-
-def test_the_artifact_of_a_removed_kernel_goes_and_the_others_stay(
-    engine: Engine, provision: Provision, applied: AgentHost
-) -> None:
-    old, new = (applied.link(SMALL_DRIVER, release) for release in (OLD_KERNEL, NEW_KERNEL))
-    assert provision.json("gc", "--root", applied.root)["artifacts"] == []
-    applied.boot(NEW_KERNEL)
-    _apply(provision, applied, "--boot")
-    assert provision.json("gc", "--root", applied.root)["artifacts"] == []
-    applied.remove_kernel(OLD_KERNEL)
-    # Only said: other tests of this session want their images. An image with a second name stays,
-    # and such a test may have given it one.
-    names = engine.docker("image", "ls", "--format={{.ID}} {{.Repository}}:{{.Tag}}").stdout.split()
-    ours = names[names.index(next(name for name in names if old in name)) - 1]
-    for identity, name in zip(names[::2], names[1::2], strict=True):
-        if identity == ours and old not in name:
-            engine.docker("image", "rm", name)
-    planned = provision.json("gc", "--root", applied.root, "--images", "--dry-run")
-    assert any(old in image for image in planned["images"])
-    assert not any(new in image for image in planned["images"])
-    (removed,) = provision.json("gc", "--root", applied.root)["artifacts"]
-    assert (removed["digest"], removed["kernel"]) == (old, OLD_KERNEL)
-    assert removed["size"] > 0
-    assert applied.entries(SMALL_DRIVER) == [new]
-    assert _apply(provision, applied)["status"]["state"] == "ready"
 
 
 @pytest.fixture

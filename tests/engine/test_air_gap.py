@@ -21,7 +21,7 @@ from provision.registry import operator_tags
 
 @pytest.fixture
 def outer(tmp_path: Path) -> Iterator[SignedRegistry]:
-    need_programs("docker-registry", "skopeo")
+    need_programs("skopeo")
     with signed_registry(tmp_path) as outer:
         yield outer
 
@@ -30,7 +30,6 @@ def test_skopeo_copies_a_registry_with_its_signatures(
     outer: SignedRegistry, tmp_path: Path
 ) -> None:
     """As docs/how-to/many-hosts.md has it."""
-    (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
         plain = ("--src-tls-verify=false", "--dest-tls-verify=false", "--all")
         route = ("--src", "docker", "--dest", "docker")
@@ -44,7 +43,6 @@ def test_skopeo_copies_a_registry_with_its_signatures(
 
 def test_a_registry_in_the_gap_is_filled(outer: SignedRegistry, tmp_path: Path) -> None:
     folder = outer.carry(tmp_path / "drivers")
-    (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
         words = (f"oci:{folder}/{SMALL_DRIVER}:{TAG}", f"{registry}/drivers/{SMALL_DRIVER}:{TAG}")
         for _ in range(2):

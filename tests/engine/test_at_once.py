@@ -152,22 +152,6 @@ def test_an_install_does_not_sweep_what_an_agent_is_writing(host: _Host) -> None
     host.check()
 
 
-def test_garbage_collection_does_not_remove_what_is_installed_meanwhile(host: _Host) -> None:
-    host.want(NEW)
-    host.run("apply")
-    host.want(NEW, keep=0)
-    cleaning = host.start("gc", at="collect")
-    cleaning.reaches("collect")
-    # What is about to go is what is wanted again.
-    host.want(OLD, keep=0)
-    install = host.start("install", make_pin(version=OLD).image)
-    _waits_or_ends(install)
-    cleaning.go_on("collect")
-    assert cleaning.ends() == 0, cleaning.said
-    assert install.ends() == 0, install.said
-    assert host.uses() == OLD
-
-
 def test_no_command_switches_in_the_middle_of_another_ones_switch(host: _Host) -> None:
     """Between what was observed and what is done about it, nothing of it changes."""
     host.want(NEW)

@@ -14,7 +14,7 @@ from kit.cache import REPOSITORY
 from kit.hosts import Containers, Host
 from kit.probe import can_run_crun, need, need_programs
 from kit.product import RUNTIME, write_runtime_config
-from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
+from kit.standins import ALLOWED, OPEN_NODES, stand_in
 
 # Words to run and variables of the container → what the words print.
 Start = Callable[[str, tuple[str, ...]], str]
@@ -113,14 +113,3 @@ def test_only_matching_vendors_and_features_apply(start: Start) -> None:
     assert start(_REPORT, ("OCI_SOLARFLARE=all", "OCI_NVIDIA=none")).splitlines() == nic
     utility = [*_opened(_GPU[:2]), _GPU_FILES[1], _GPU_LIBRARIES[1], "/usr/lib64/nvidia"]
     assert start(_REPORT, ("OCI_NVIDIA=utility",)).splitlines() == utility
-
-
-@pytest.mark.parametrize("way", ["docker", "in_podman"])
-def test_a_node_that_was_not_asked_for_opens_nothing(
-    containers: Containers, seeded: Host, way: str
-) -> None:
-    number = (seeded.root / "dev/onload").stat().st_rdev
-    made = f"mknod /other c {os.major(number)} {os.minor(number)}"
-    script = f"{made}; set -- /dev/nvidia0 /other; {OPEN_NODES}"
-    done = getattr(containers, way)("sh", "-c", script, flags=("--env=OCI_NVIDIA=",))
-    assert done.stdout.splitlines() == [*_opened(("nvidia0",)), f"/other: {DENIED}"]

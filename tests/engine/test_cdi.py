@@ -148,18 +148,6 @@ def test_nodes_have_the_numbers_of_this_boot(start: Start, gpus: Host) -> None:
     assert done.stdout.splitlines() == [f"{major:x}:{minor:x} 666", *_opened("gpu0")]
 
 
-def test_devices_add_up(start: Start) -> None:
-    both = ("--device", "example.com/gpu=gpu0", "--device", "example.com/gpu=feature-tools")
-    nodes = ("gpu0", "gpuctl", "gputool")
-    assert start(*both).stdout.splitlines() == [*_opened(*nodes), _LIBRARY, _TOOL]
-
-
-def test_an_unknown_device_refuses_the_start(start: Start) -> None:
-    refused = start("--device", "example.com/gpu=gpu9", check=False)
-    assert refused.returncode != 0
-    assert "gpu9" in refused.stderr
-
-
 def test_runtime_and_specification_together_give_the_same_once(
     newer_docker: DockerInTree, gpus: Host
 ) -> None:

@@ -88,33 +88,6 @@ def test_installing_again_changes_nothing(
     assert _tree(host.root) == before
 
 
-def test_verify_names_an_altered_file_of_a_store_entry(
-    provision: Provision, small_build: dict[str, Any], host: Host
-) -> None:
-    provision("install", small_build["image"], "--root", host.root)
-    entry = host.entry(SMALL_DRIVER)
-    module = next(entry.rglob("v4l2loopback.ko*"))
-    content = bytearray(module.read_bytes())
-    content[len(content) // 2] ^= 1
-    module.chmod(0o644)
-    module.write_bytes(content)
-    status, error = provision.failure("verify", entry)
-    assert status == 1
-    assert module.name in f"{error['message']} {error['details']}"
-
-
-def test_verify_names_a_missing_module(
-    provision: Provision, small_build: dict[str, Any], host: Host
-) -> None:
-    provision("install", small_build["image"], "--root", host.root)
-    entry = host.entry(SMALL_DRIVER)
-    module = next(entry.rglob("v4l2loopback.ko*"))
-    module.unlink()
-    status, error = provision.failure("verify", entry)
-    assert status == 1
-    assert module.name in f"{error['message']} {error['details']}"
-
-
 def _tree(root: Path) -> dict[str, tuple[int, int]]:
     """Every path with its inode and time of change: a rewritten file is another file."""
     paths = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]

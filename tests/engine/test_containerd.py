@@ -14,20 +14,13 @@ from kit.engine import Engine
 from kit.hosts import IMAGE, Host
 from kit.pages import snippet
 from kit.process import Completed
-from kit.standins import ALLOWED, OPEN_NODES, stand_in
+from kit.standins import ALLOWED, GPU, OPEN_NODES, stand_in
 
 _PAGE = "how-to/configure-an-engine.md"
 _IMAGE = f"docker.io/library/{IMAGE}"
 _PAUSE = "pause:latest"
 # Where a Kubernetes node has its images and containers.
 _KUBERNETES = "k8s.io"
-_VENDOR = {
-    "activation_flag": "OCI_GPU",
-    "driver_feature": ["run"],
-    "inventory": {
-        "run": {"devices": ["gpu0"], "libraries": ["/opt/gpu/lib/libgpu.so.1"]},
-    },
-}
 _REPORT = f"""
 if [ -e /dev/gpu0 ]; then set -- /dev/gpu0; {OPEN_NODES}; fi
 ldconfig -p | grep -o '/opt/.*' || echo nothing
@@ -58,8 +51,8 @@ def containerd(
 @pytest.fixture(autouse=True)
 def gpu(host: Host) -> None:
     """A host with one vendor that has a node and a library."""
-    host.write_vendor("gpu", _VENDOR)
-    stand_in(host, _VENDOR)
+    host.write_vendor("gpu", GPU)
+    stand_in(host, GPU)
 
 
 def _ctr(containerd: Containerd, *variables: str, check: bool = True) -> Completed:

@@ -12,20 +12,9 @@ from kit.engine import Engine
 from kit.hosts import IMAGE, Host, load_base
 from kit.pages import snippet
 from kit.process import Completed, wait_for
-from kit.standins import ALLOWED, DENIED, OPEN_NODES, stand_in
+from kit.standins import ALLOWED, GPU, OPEN_NODES, stand_in
 
 _PAGE = "how-to/configure-an-engine.md"
-_VENDOR = {
-    "activation_flag": "OCI_GPU",
-    "driver_feature": ["run"],
-    "inventory": {
-        "run": {
-            "devices": ["gpu0"],
-            "libraries": ["/opt/gpu/lib/libgpu.so.1"],
-            "miscellaneous": ["/opt/gpu/version"],
-        }
-    },
-}
 _PLAIN = "nothing\n"
 # Where there is no file, there has to be no library and no node either.
 _REPORT = f"""
@@ -45,7 +34,7 @@ def _install(host: Host, version: str) -> None:
     """What an upgrade does: another entry of the store, and one rename to it."""
     store = host.store("gpu")
     entry = Host(store / version, host.config)
-    stand_in(entry, _VENDOR, content=f"{version} ")
+    stand_in(entry, GPU, content=f"{version} ")
     link = store / ".current"
     link.symlink_to(version)
     link.rename(store / "current")
@@ -56,7 +45,7 @@ def gpu(host: Host) -> Host:
     """A host with the first version of a driver in its store, which has one node."""
     _install(host, "v1")
     (host.store("gpu") / "current/dev").rename(host.root / "dev")
-    host.write_vendor("gpu", {**_VENDOR, "root": "/var/lib/provision/gpu/current"})
+    host.write_vendor("gpu", {**GPU, "root": "/var/lib/provision/gpu/current"})
     return host
 
 
@@ -170,16 +159,6 @@ def test_containers_run_through_a_restart_of_the_engine_with_live_restore(
     assert _report(docker, plain) == _PLAIN
     docker.docker("restart", "--time=1", decorated)
     assert _report(docker, decorated) == _decorated("v2")
-
-
-def test_the_cgroup_and_not_the_node_gives_the_right(
-    docker: Engine, gpu: Host, start: Callable[..., str]
-) -> None:
-    """What makes the other tests mean something: without our rule the node opens nothing."""
-    number = (gpu.root / "dev/gpu0").stat().st_rdev
-    script = f"mknod /gpu0 c {number >> 8} {number & 0xFF}; set -- /gpu0; {OPEN_NODES}"
-    done = docker.docker("exec", start(), "sh", "-c", script)
-    assert done.stdout == f"/gpu0: {DENIED}\n"
 
 
 def _started(docker: Engine, container: str) -> str:

@@ -78,21 +78,6 @@ def test_a_commit_with_a_submodule_is_built_and_fetched_once(
 
 
 @pytest.mark.nightly
-def test_a_branch_of_a_folder_is_built_from_its_commit_of_today(
-    provision: Provision, commits: tuple[Path, Commit, Commit], tmp_path: Path
-) -> None:
-    folder, own, common = commits
-    drivers = tmp_path / "drivers"
-    branch = run(["git", "-C", folder / own.repository, "branch", "--show-current"]).stdout.strip()
-    write_made_up_in_git(drivers, _VERSION, str(folder), own, common, ref=branch)
-    resolved = provision.json("resolve", *_target(drivers), *BUILD_NETWORK)
-    (source,) = resolved["sources"]
-    assert (source["commit"], source["sha256"]) == (own.commit, own.sha256)
-    built = provision.build(*_target(drivers))
-    provision("verify", built["image"])
-
-
-@pytest.mark.nightly
 def test_a_private_authority_and_a_login_reach_git_and_nothing_else(
     engine: Engine, commits: tuple[Path, Commit, Commit], tmp_path: Path
 ) -> None:
@@ -125,32 +110,3 @@ def test_a_private_authority_and_a_login_reach_git_and_nothing_else(
     shown += [engine.docker("history", "--no-trunc", image).stdout for image in engine.layers()]
     assert secret not in "".join(shown)
     assert run(["grep", "-rl", secret, cache], check=False).stdout == ""
-
-
-@pytest.mark.nightly
-def test_another_content_than_the_recipe_names_is_refused(
-    provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
-) -> None:
-    _folder, own, common = commits
-    recipe = write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
-    recipe.write_text(recipe.read_text().replace(common.sha256, "0" * 64))
-    words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)
-    status, error = provision.failure(*words)
-    assert status == 1
-    assert common.commit in error["message"]
-    assert f"got      {common.sha256}" in error["details"]
-    assert "git archive" in error["resolution"]
-
-
-def test_a_commit_that_is_not_there_is_said_with_the_repository(
-    provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
-) -> None:
-    _folder, own, common = commits
-    recipe = write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
-    recipe.write_text(recipe.read_text().replace(own.commit, "a" * 40))
-    words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)
-    status, error = provision.failure(*words)
-    assert status == 1
-    assert "a" * 40 in error["message"]
-    assert own.repository in error["message"]
-    assert "not our ref" in error["details"]

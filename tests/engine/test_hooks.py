@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from kit.podman import Podman, without_hybrid_cgroups
 from kit.probe import can_mount, can_run_crun, need, need_programs
 from kit.process import Completed, run, wait_for
 from kit.product import write_runtime_config
-from kit.standins import ALLOWED, OPEN_NODES, stand_in
+from kit.standins import ALLOWED, GPU, OPEN_NODES, stand_in
 
 # podman of a user who isn't root, without systemd or D-Bus:
 # * Without an account one id is mapped, the user's own: containers get a tree that belongs to them
@@ -181,17 +180,6 @@ _RUNTIME = "/usr/bin/oci-decorator-runtime"
 # Machines differ in what is; this one is made for the test, as another name for /dev/full.
 _OPEN_TO_ALL = Path(f"/dev/provision-test-{os.getpid()}")
 _FULL = os.makedev(1, 7)
-_VENDOR: dict[str, Any] = {
-    "activation_flag": "OCI_GPU",
-    "driver_feature": ["run"],
-    "inventory": {
-        "run": {
-            "devices": ["gpu0"],
-            "libraries": ["/opt/gpu/lib/libgpu.so.1"],
-            "directories": ["/opt/gpu/empty"],
-        }
-    },
-}
 _REPORT = f"""
 for name in gpu0 {_OPEN_TO_ALL.name}; do [ ! -e /dev/$name ] || set -- "$@" /dev/$name; done
 {OPEN_NODES}
@@ -209,8 +197,8 @@ _REASON = "OCI_GPU asks for the unknown feature"
 def gpu(host: Host) -> Host:
     """A host with one vendor: a node, a library, an empty folder."""
     need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
-    stand_in(host, _VENDOR)
-    host.write_vendor("gpu", _VENDOR)
+    stand_in(host, GPU)
+    host.write_vendor("gpu", GPU)
     return host
 
 
@@ -325,9 +313,9 @@ def open_node() -> Iterator[Path]:
 def users_machine(users_folder: Path, open_node: Path) -> Installed:
     """A machine whose vendor brings a node of the real one, and files of a store."""
     host = Host(users_folder / "store", users_folder / "config.toml")
-    inventory = {"run": {**_VENDOR["inventory"]["run"], "devices": [open_node.name]}}
-    document = {**_VENDOR, "root": str(host.root), "inventory": inventory}
-    stand_in(host, _VENDOR)
+    inventory = {"run": {**GPU["inventory"]["run"], "devices": [open_node.name]}}
+    document = {**GPU, "root": str(host.root), "inventory": inventory}
+    stand_in(host, GPU)
     host.write_vendor("gpu", document)
     # Without a `root`: a user's runtime takes nodes from the machine's own /dev and nowhere else.
     write_runtime_config(host.config, host.config_dir)

@@ -1,25 +1,20 @@
-"""Builds and installs that are killed, collide or run out of something: the next run finishes."""
+"""Builds and installs that are killed or run out of something: the next run finishes."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit.engine import Engine
-from kit.fileserver import served
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, Host, load_base
-from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start, wait_for
 from kit.product import BUILD_NETWORK, Provision
@@ -32,8 +27,6 @@ pytestmark = pytest.mark.minutes(2)
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _BUILD = ("build", *_TARGET, *BUILD_NETWORK)
-_MANY = 60
-_TRIES = 5
 
 
 @pytest.fixture
@@ -79,26 +72,6 @@ def test_a_build_that_is_killed_is_finished_by_the_next(
     again = provision.build(*_TARGET)
     assert (again["image"], again["built"]) == (unbuilt, True)
     provision("verify", unbuilt)
-
-
-def test_of_two_builds_at_once_one_waits_and_says_so(
-    engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path
-) -> None:
-    logs = (tmp_path / "first", tmp_path / "second")
-    # What a killed build has left in the engine does not belong to this one.
-    before = set(engine.containers())
-    first = _background(provision, logs[0], *_BUILD, "--json")
-    _wait(lambda: set(engine.containers()) - before, first)
-    # However fast the engine is, the first is not done before the second looks.
-    first.send_signal(signal.SIGSTOP)
-    second = _background(provision, logs[1], *_BUILD, "--json")
-    _wait(lambda: "waiting" in logs[1].read_text().lower(), second)
-    first.send_signal(signal.SIGCONT)
-    assert (first.wait(600), second.wait(600)) == (0, 0)
-    texts = [log.read_text() for log in logs]
-    documents = [json.loads(text[text.index("{\n") :]) for text in texts]
-    assert [document["built"] for document in documents] == [True, False]
-    assert engine.images().count(unbuilt) == 1
 
 
 def test_a_build_whose_layer_is_removed_makes_that_layer_again(
@@ -260,44 +233,3 @@ def test_a_full_disk_leaves_nothing_half_done(
     run(["mount", "-o", "remount,size=64m", small_disk])
     provision(*install)
     provision("verify", host.entry(SMALL_DRIVER))
-
-
-@pytest.fixture(scope="module")
-def large_image(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with files enough for an installation to be hit in the middle."""
-    folder = tmp_path_factory.mktemp("large")
-    source = made_up_source(folder / "files", "1.0", more=_MANY)
-    with served(source.parent) as url:
-        write_made_up(folder / "drivers", {"1.0": source}, url, has_more=True)
-        target = (MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO)
-        built = provision.build(*target, "--catalogue", folder / "drivers")
-    image: str = built["image"]
-    return image
-
-
-def _has_more(folder: Path, files: int) -> bool:
-    """Whether there are more files than that; in a folder that is renamed meanwhile are none."""
-    return sum(len(names) for _, _, names in os.walk(folder)) > files
-
-
-@pytest.mark.parametrize("files", [0, 1, _MANY // 3, _MANY * 2 // 3])
-def test_an_install_that_is_killed_is_finished_by_the_next(
-    provision: Provision, large_image: str, host: Host, tmp_path: Path, files: int
-) -> None:
-    for number in range(_TRIES):
-        host = replace(host, root=tmp_path / f"host-{number}")
-        host.root.mkdir()
-        install = ("install", large_image, "--root", host.root)
-        process = _background(provision, tmp_path / "log", *install)
-        _wait(partial(_has_more, host.root / "var/lib/provision", files), process)
-        process.send_signal(signal.SIGKILL)
-        # On a busy machine it may be done by the time that it is hit.
-        if process.wait() == -signal.SIGKILL:
-            break
-    else:
-        raise AssertionError("it was always done before it was hit")
-
-    provision(*install)
-    provision("verify", host.entry(MADE_UP))
-    left = {path.name for path in host.store(MADE_UP).iterdir() if path.is_dir()}
-    assert left == {"current", "kernels", host.entry(MADE_UP).name}

@@ -100,20 +100,6 @@ def test_libraries_are_found_through_the_images_own_cache(
     assert re.search(rf"libnvidia-ml\.so\.1 .*=> {re.escape(_ML)}\b", listing.stdout)
 
 
-def test_a_later_ldconfig_in_the_container_keeps_the_libraries(
-    run_container: Callable[..., Completed],
-) -> None:
-    done = run_container("sh", "-c", "ldconfig && ldconfig -p", flags=_ALL)
-    assert _ML in done.stdout
-
-
-def test_a_read_only_container_gets_the_libraries_too(
-    run_container: Callable[..., Completed],
-) -> None:
-    listing = run_container("ldconfig", "-p", flags=(*_ALL, "--read-only"))
-    assert _ML in listing.stdout
-
-
 def test_the_hosts_own_shell_finds_nvidia_smi_and_that_its_library(
     run_container: Callable[..., Completed], nvidia_root: Path
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kit.probe import need_programs
 from kit.registry import RegistryServer
 from kit.rollout import KERNELS, Rollout
 
@@ -16,8 +15,6 @@ _HOSTS = 40
 
 @pytest.mark.nightly
 def test_five_kernels_cost_five_builds_and_no_host_compiles(tmp_path: Path) -> None:
-    need_programs("docker-registry")
-    (tmp_path / "registry").mkdir()
     with closing(RegistryServer(tmp_path / "registry")) as registry:
         figures = Rollout(tmp_path, registry, hosts=_HOSTS).run()
     assert figures.failed == []

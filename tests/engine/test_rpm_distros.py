@@ -32,7 +32,6 @@ from kit.made_up import (
     write_made_up,
     write_made_up_in_git,
 )
-from kit.podman import Podman
 from kit.probe import need_programs
 from kit.process import run, start
 from kit.product import Provision, have_base
@@ -400,21 +399,6 @@ def test_another_machine_builds_a_pin_into_the_same_module(
     assert again["built"]
     assert again["digest"] == built["digest"]
     assert hashlib.sha256(second).hexdigest() == hashlib.sha256(first).hexdigest()
-
-
-@_AT_NIGHT
-@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
-def test_podman_solves_and_builds_too(
-    stand: _Stand, podman: Podman, built: dict[str, Any], tmp_path: Path
-) -> None:
-    archive = tmp_path / "base.tar"
-    stand.engine.docker("save", "--output", archive, _IMAGES[stand.distro.name])
-    podman.load(archive)
-    with podman.service() as docker_host:
-        host = stand.fresh(tmp_path / "root", docker_host)
-        said = host.provision.json("build", *stand.target(), "--root", host.root)
-    assert said["built"]
-    assert said["digest"] == built["digest"]
 
 
 @_one

@@ -61,8 +61,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    need_programs("docker-registry", "skopeo")
-    (tmp_path / "registry").mkdir()
+    need_programs("skopeo")
     with closing(RegistryServer(tmp_path / "registry")) as server:
         reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")
         yield Site(server, Registry(reference))
@@ -135,8 +134,7 @@ def test_what_was_altered_is_refused(site: Site, tmp_path: Path, part: str) -> N
 
 
 def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
-    need_programs("docker-registry", "skopeo")
-    (tmp_path / "registry").mkdir()
+    need_programs("skopeo")
     guarded = guard(tmp_path, LOGIN)
     with closing(RegistryServer(tmp_path / "registry", guarded)) as server:
         reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")

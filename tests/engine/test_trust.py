@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ import requests
 
 from kit.foreign import foreign_program
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.probe import need, need_programs
+from kit.module_key import TOKEN_KEY, fill_token
+from kit.probe import need_programs
 from kit.process import Completed, run
 from kit.signed_registry import NO_ENGINE, PASSWORD, Fleet
 from provision.errors import ProvisionError
@@ -22,7 +22,6 @@ from provision.registry.signatures import generate_key, load_keys, open_signer
 
 _INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
 _PIN = "4711"
-_SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 
 
 def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: Path) -> None:
@@ -56,40 +55,13 @@ def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_p
 
 
 def test_a_key_in_a_token_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need_programs("softhsm2-util", "openssl")
-    need(_SOFTHSM.exists(), str(_SOFTHSM), ".ci/setup test")
-    (tmp_path / "tokens").mkdir()
-    config = tmp_path / "softhsm2.conf"
-    config.write_text(f"directories.tokendir = {tmp_path}/tokens\n")
-    monkeypatch.setenv("SOFTHSM2_CONF", str(config))
-    monkeypatch.setenv("PKCS11_MODULE_PATH", str(_SOFTHSM))
-    opened = ("--free", "--label", "fleet", "--so-pin", _PIN, "--pin", _PIN)
-    run(["softhsm2-util", "--init-token", *opened])
     private, public = generate_key(tmp_path / "images", None)
-    named = ("--token", "fleet", "--label", "images", "--id", "01", "--pin", _PIN)
-    run(["softhsm2-util", "--import", private, *named])
-    uri = "pkcs11:token=fleet;object=images"
+    fill_token(tmp_path, private, _PIN, monkeypatch)
     (key,) = load_keys(public)
-    assert key.has_signed(b"hello", open_signer(uri, _PIN.encode)(b"hello"))
+    assert key.has_signed(b"hello", open_signer(TOKEN_KEY, _PIN.encode)(b"hello"))
     with pytest.raises(ProvisionError, match="could not sign") as caught:
-        open_signer(uri, lambda: b"0000")(b"hello")
+        open_signer(TOKEN_KEY, lambda: b"0000")(b"hello")
     assert _PIN not in f"{caught.value.message} {caught.value.details}"
-
-
-def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
-    """With nothing but the standard's own words: a payload, its signature, a public key."""
-    registry, _, prefix = fleet.address.partition("/")
-    base = f"http://{registry}/v2/{prefix}/{SMALL_DRIVER}"
-    tag = fleet.digest.replace(":", "-")
-    accept = {"Accept": OCI_MANIFEST}
-    manifest = requests.get(f"{base}/manifests/{tag}.sig", headers=accept, timeout=10).json()
-    layer = manifest["layers"][0]
-    payload, signature = tmp_path / "payload", tmp_path / "signature"
-    payload.write_bytes(requests.get(f"{base}/blobs/{layer['digest']}", timeout=10).content)
-    encoded = layer["annotations"]["dev.cosignproject.cosign/signature"]
-    signature.write_bytes(base64.b64decode(encoded))
-    key = ("-verify", fleet.folder / "fleet.pub", "-signature", signature)
-    assert "Verified OK" in run(["openssl", "dgst", "-sha256", *key, payload]).stdout
 
 
 # What other programs make of our signatures, and we of their images
@@ -177,15 +149,3 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
     pulled = NO_ENGINE.json("registry", "pull", name, "--root", host.root)
     assert pulled["changed"] is True
     NO_ENGINE("verify", pulled["entry"])
-
-
-def test_tags_say_what_there_is(fleet: Fleet, tmp_path: Path) -> None:
-    host = fleet.host(tmp_path / "host", "fleet.pub")
-    found = NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
-    (image,) = found["images"]
-    assert (image["pin"], image["signed_by"]) == (fleet.built["digest"], "fleet.pub")
-    # A second push of the same image sends nothing; the tag of its Pin leads to it.
-    digest = fleet.digest
-    by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
-    pulled = NO_ENGINE.json("registry", "pull", by_pin, "--root", host.root)
-    assert pulled["reference"] == f"{by_pin}@{digest}"

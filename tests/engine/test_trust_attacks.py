@@ -15,7 +15,6 @@ import pytest
 
 from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, Host
-from kit.probe import need_programs
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.image import BuildLog, run_build, with_own_cache
@@ -41,7 +40,6 @@ class _Victim:
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry in place of Docker Hub, to which anyone may push."""
-    need_programs("docker-registry")
     with serving_registry(tmp_path_factory.mktemp("hub")) as address:
         yield address
 

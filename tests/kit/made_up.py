@@ -41,13 +41,6 @@ to = "/usr/bin/hello-tool"
 features = ["tool"]
 """
 _FEATURE = "[container.features.tool]\n"
-_MORE = """\
-
-[[files]]
-kind = "miscellaneous"
-from = "more/*"
-to = "/usr/share/hello/"
-"""
 _NODE = """\
 
 [[host.nodes]]
@@ -56,7 +49,6 @@ major = "hello"
 minor = 0
 mode = "0666"
 """
-_MORE_BYTES = 1 << 20
 _COMMIT = """\
 [[source.releases]]
 version = "{version}"
@@ -82,16 +74,12 @@ def made_up_files(version: str, *, extra: str = "", seconds: int = 0) -> dict[st
     }
 
 
-def made_up_source(
-    folder: Path, version: str, *, extra: str = "", seconds: int = 0, more: int = 0
-) -> Path:
+def made_up_source(folder: Path, version: str, *, extra: str = "", seconds: int = 0) -> Path:
     """Write the tarball of a version.
 
-    `extra` is a line of C in its module; `seconds` is what its build waits before it begins; `more`
-    is a number of files of a MiB, for a recipe with `has_more`.
+    `extra` is a line of C in its module; `seconds` is what its build waits before it begins.
     """
     files = made_up_files(version, extra=extra, seconds=seconds)
-    files |= {f"more/{number:03}": "x" * _MORE_BYTES for number in range(more)}
     return write_tarball(folder, f"hello-{version}", files)
 
 
@@ -116,7 +104,6 @@ def write_made_up(
     sources: Mapping[str, Path],
     url: str,
     *,
-    has_more: bool = False,
     has_nodes: bool = False,
 ) -> Path:
     """Write the driver's folder into a catalogue: a release a version, served at `url`.
@@ -126,6 +113,4 @@ def write_made_up(
     text = _BUILD
     if has_nodes:
         text = text.replace(_FEATURE, f'{_FEATURE}devices = ["hello*"]\n') + _NODE
-    if has_more:
-        text += _MORE
     return write_recipe(catalogue, MADE_UP, releases_of(sources, url), text)

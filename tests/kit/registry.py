@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.fileserver import Guarded
+from kit.probe import need_programs
 from kit.process import Daemon
 
 _CONFIG = """\
@@ -53,6 +54,8 @@ class RegistryServer:
     def __init__(
         self, folder: Path, guarded: Guarded | None = None, *, host: str = "127.0.0.1"
     ) -> None:
+        need_programs("docker-registry")
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.address = f"{host}:{free_port()}"
         tls = auth = ""

@@ -98,7 +98,6 @@ def signed_fleet(engine: Engine, folder: Path) -> Iterator[Fleet]:
     password.write_text(f"{PASSWORD}\n")
     for name in ("fleet", "other"):
         provision("registry", "key", "--output", folder / name, "--password-file", password)
-    (folder / "registry").mkdir()
     with serving_registry(folder / "registry") as registry:
         facts = provision.json("resolve", *TARGET)
         tag = f"{facts['driver']['version']}-{facts['driver']['flavour']}-{OLD_KERNEL}.debian12"
@@ -116,7 +115,6 @@ def signed_registry(folder: Path) -> Iterator[SignedRegistry]:
     host = AgentHost.make(folder / "host", running=OLD_KERNEL)
     host.trust(folder / "fleet.pub")
     host.configure('[trust]\nkeys = "/etc/provision/trust.d"\n')
-    (folder / "outer").mkdir()
     with serving_registry(folder / "outer") as registry:
         address = f"{registry}/drivers"
         made = SignedRegistry(address, folder, _push(host.root, address, folder))

@@ -23,6 +23,20 @@ DENIED = "Operation not permitted"
 # Shell: what becomes of an attempt to open each of its arguments, a line each.
 OPEN_NODES = 'for node; do echo "$node: $( (: < "$node") 2>&1 | sed "s/.*: //")"; done'
 
+# A vendor file of one feature: a node, a library, an empty folder, and a file.
+GPU: dict[str, Any] = {
+    "activation_flag": "OCI_GPU",
+    "driver_feature": ["run"],
+    "inventory": {
+        "run": {
+            "devices": ["gpu0"],
+            "libraries": ["/opt/gpu/lib/libgpu.so.1"],
+            "directories": ["/opt/gpu/empty"],
+            "miscellaneous": ["/opt/gpu/version"],
+        }
+    },
+}
+
 # "Reserved for local use": https://docs.kernel.org/admin-guide/devices.html
 _LOCAL_MAJORS = range(120, 128)
 

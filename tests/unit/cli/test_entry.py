@@ -49,6 +49,23 @@ def test_every_command_is_verbose_wherever_that_is_written(call: Call, tmp_path:
     assert codes == {call("status", "--root", tmp_path).code}
 
 
+def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(host_tree: HostTree) -> None:
+    host_tree.want()
+    host_tree.offer()
+    words = ["apply", "--root", str(host_tree.root)]
+    program = (
+        f"import sys; from provision.cli import run; code = run({words!r});"
+        "heavy = {'docker', 'requests', 'rich', 'jinja2'};"
+        "print(*heavy & {*sys.modules}, code)"
+    )
+    said = [
+        run([sys.executable, "-c", program], env=host_tree.environment).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert said[0].endswith(" 0")
+    assert said[1] == "0"
+
+
 @pytest.mark.parametrize("words", [[], ["export"], ["registry"]])
 def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) -> None:
     outcome = call(*words)
