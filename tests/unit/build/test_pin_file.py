@@ -17,6 +17,7 @@ import pytest
 from kit.files import write
 from kit.fileserver import served
 from kit.probe import is_root, need
+from kit.upstream import demo_recipe
 from provision.build.base_image import base_request, ensure_distro_base
 from provision.build.context_files import context_files
 from provision.build.dockerfile import recipe_digest
@@ -53,31 +54,10 @@ from unit.recipes import variant
 
 _SOURCE = b"a tarball"
 _PACKAGE = b"an rpm"
-_RECIPE = f"""\
-schema = 1
-name = "hello"
-summary = "A driver for tests"
-vendor = "Example"
-homepage = "https://example.org"
-[source]
-kind = "archive"
-[[source.releases]]
-version = "1.0"
-url = "https://example.org/hello-1.0.tar.xz"
-sha256 = "{hashlib.sha256(_SOURCE).hexdigest()}"
-[[kernels]]
-works = ">=5"
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "M={{source}}"]
-modules = ["hello.ko"]
-[container]
-activation_flag = "OCI_HELLO"
-driver_feature = ["hello"]
-[container.features.hello]
-devices = ["hello"]
-"""
+_RECIPE = demo_recipe(
+    '[source]\nkind = "archive"\n[[source.releases]]\nversion = "1.0"\n'
+    f'url = "https://example.org/demo-1.0.tar.xz"\nsha256 = "{hashlib.sha256(_SOURCE).hexdigest()}"'
+)
 
 
 def sha256(content: bytes) -> str:
@@ -103,11 +83,11 @@ class Case:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    folder = tmp_path / "catalogue/hello"
+    folder = tmp_path / "catalogue/demo"
     folder.mkdir(parents=True)
     (folder / "driver.toml").write_text(_RECIPE)
     settings = Settings(tmp_path, Config(), Catalogue([folder.parent]), tmp_path / "state")
-    recipe = settings.catalogue.entry("hello").recipe
+    recipe = settings.catalogue.entry("demo").recipe
     package = ClosurePackage(
         name="gcc",
         version="11.4.1-3.el9",
@@ -118,7 +98,7 @@ def case(tmp_path: Path) -> Case:
         location="Packages/g/gcc-11.4.1-3.el9.x86_64.rpm",
     )
     pin = Pin(
-        driver=DriverPin(name="hello", version="1.0", flavour="only"),
+        driver=DriverPin(name="demo", version="1.0", flavour="open"),
         kernel=KernelPin(release="5.14.0-427.el9.x86_64", architecture="x86_64"),
         distro=find_distro("rocky:9"),
         base=BasePin(image="rocky:9", digest=f"sha256:{'b' * 64}"),
@@ -126,9 +106,7 @@ def case(tmp_path: Path) -> Case:
         headers=(PackagePin(name="kernel-devel", version="5.14.0-427.el9"),),
         packages=(),
         closure=(package,),
-        sources=(
-            ArchiveSource(url="https://example.org/hello-1.0.tar.xz", sha256=sha256(_SOURCE)),
-        ),
+        sources=(ArchiveSource(url="https://example.org/demo-1.0.tar.xz", sha256=sha256(_SOURCE)),),
         recipe=recipe_digest(recipe, variant(recipe)),
         format=FORMAT,
     )
@@ -203,8 +181,8 @@ def test_what_is_no_pin_says_where_it_is_none(case: Case) -> None:
 
 def test_another_recipe_is_refused(case: Case) -> None:
     case.write(pin_document(case.pin))
-    recipe = case.settings.catalogue.entry("hello").folder / "driver.toml"
-    for old, new in (('"make"', '"make", "V=1"'), ("flavours.only", "flavours.other")):
+    recipe = case.settings.catalogue.entry("demo").folder / "driver.toml"
+    for old, new in (('"make"', '"make", "V=1"'), ("flavours.open", "flavours.other")):
         recipe.write_text(_RECIPE.replace(old, new))
         with pytest.raises(ProvisionError):
             read_pin(case.settings, case.file)

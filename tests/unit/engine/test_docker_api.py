@@ -6,11 +6,9 @@ import io
 import json
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from threading import Thread
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import requests
@@ -18,6 +16,7 @@ import urllib3
 from docker import APIClient
 from docker.errors import DockerException, StreamParseError
 
+from kit.fileserver import Answering, serving
 from provision.build.output import BuildStream, transfer
 from provision.engine import docker_api as module
 from provision.engine import docker_api as sdk
@@ -92,11 +91,8 @@ def test_an_engine_that_says_nothing_during_a_build_is_lost(
         listening.bind(f"{tmp_path}/engine.sock")
         listening.listen()
         engine = Engine(APIClient(base_url=address, version="1.41"), address)
-        try:
-            with pytest.raises(EngineLostError):
-                list(engine.build(io.BytesIO(), build_args={}))
-        finally:
-            engine.close()
+        with closing(engine), pytest.raises(EngineLostError):
+            list(engine.build(io.BytesIO(), build_args={}))
 
 
 def _build(engine: Engine) -> None:
@@ -124,28 +120,18 @@ def test_what_has_no_network_is_not_told_the_proxy_of_dockers_client(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     sent: list[bytes] = []
 
-    class Answer(BaseHTTPRequestHandler):
+    class Answer(Answering):
         def _record(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             sent.append(f"{self.path} {self.headers}".encode() + self.rfile.read(length))
-            answer = b"[]" if self.command == "GET" else b'{"Id": "1"}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.answer(200, b"[]" if self.command == "GET" else b'{"Id": "1"}')
 
         do_GET = do_POST = do_DELETE = _record  # noqa: N815 - as the library calls them
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        address = f"tcp://127.0.0.1:{server.server_port}"
-        engine = Engine(APIClient(base_url=address, version="1.41"), address)
-        try:
-            with suppress(ProvisionError):
-                ask(engine)
-        finally:
-            engine.close()
-            server.shutdown()
+    with serving(Answer) as url:
+        engine = Engine(APIClient(base_url=url, version="1.41"), url)
+        with closing(engine), suppress(ProvisionError):
+            ask(engine)
     assert any(
         request.startswith((b"/v1.41/build", b"/v1.41/containers/create")) for request in sent
     )
@@ -165,23 +151,13 @@ def test_only_the_variable_that_verifies_turns_tls_on(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"ApiVersion": "1.41"}')
+    class Answer(Answering):
+        def do_GET(self) -> None:  # noqa: N802 - http.server
+            self.answer(200, b'{"ApiVersion": "1.41"}')
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        address = f"tcp://127.0.0.1:{server.server_port}"
-        try:
-            if speaks_tls:
-                with pytest.raises(ProvisionError):
-                    connect(address)
-            else:
-                connect(address).close()
-        finally:
-            server.shutdown()
+    refused: Any = pytest.raises(ProvisionError) if speaks_tls else nullcontext()
+    with serving(Answer) as url, refused:
+        connect(url.replace("http", "tcp")).close()
 
 
 @pytest.mark.parametrize(

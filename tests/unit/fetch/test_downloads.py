@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,8 +23,49 @@ from provision.errors import (
 )
 from provision.fetch import download, download_signed, download_summed, get_small, verify_detached
 from provision.progress import Event, Transfer
-from unit.fetch.prepared_server import CONTENT, SHA256, Server
-from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
+
+CONTENT = b"a driver" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@dataclass
+class Server:
+    """Gives the prepared answers, one for each request; the last one again and again."""
+
+    url: str = ""
+    answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    requests: list[dict[str, str]] = field(default_factory=list)
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.answers.append((status, {"Content_Length": str(len(body)), **headers}, body))
+
+    def send(self, to: Answering) -> None:
+        self.requests.append(dict(to.headers))
+        status, headers, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        to.send_response(status)
+        for name, value in headers.items():
+            if value:
+                to.send_header(name.replace("_", "-"), value)
+        to.end_headers()
+        # A client that has had enough hangs up.
+        with suppress(ConnectionError):
+            to.wfile.write(body)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(fetch, "_PAUSE", 0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Server()
+
+    class Prepared(Answering):
+        def do_GET(self) -> None:  # noqa: N802 - http.server
+            made.send(self)
+
+    with serving(Prepared) as url:
+        made.url = f"{url}/file"
+        yield made
 
 
 def names(folder: Path) -> list[str]:
@@ -110,10 +155,10 @@ def test_what_lasts_is_an_error_and_trouble_is_tried_four_times(
     assert names(tmp_path) == []
 
 
-def test_a_closed_port_is_unreachable(server: Server, tmp_path: Path) -> None:
-    server.server_close()
+@pytest.mark.usefixtures("server")
+def test_a_closed_port_is_unreachable(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
-        download(server.url, sha256=SHA256, destination=tmp_path / "f")
+        download("http://127.0.0.1:9/file", sha256=SHA256, destination=tmp_path / "f")
     # The reason, and not the library's objects around it.
     assert "Connection refused" in (caught.value.details or "")
     assert "Pool" not in (caught.value.details or "")
