@@ -573,7 +573,6 @@ EMPTIED: dict[str, State] = {
 }
 STATES: dict[str, State] = {
     "empty": lambda _host, _run: None,
-    "names no driver": lambda host, _run: host.configure("# none\n"),
     "mistakes": lambda host, _run: host.configure('[policy]\nunload = "force"\nkeep = -1\n'),
     "no os-release": _no_os_release,
     "wanted": _wanted,

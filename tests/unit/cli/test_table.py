@@ -164,10 +164,6 @@ _ROWS: dict[str, list[Row]] = {
             for words in ("load", "unload", "verify", "verify --boot", "rollback")
         ),
     ],
-    "names no driver": [
-        _row("status", 3, _state("not-configured")),
-        _row("apply", 0, _applied("not-configured"), "settings"),
-    ],
     # All mistakes of a file are reported together, by every command that reads it.
     "mistakes": [
         _row("status", 2, _MISTAKES),

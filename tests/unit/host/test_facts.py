@@ -1,6 +1,5 @@
 """Facts of hosts, read from trees."""
 
-import json
 import os
 import struct
 from pathlib import Path
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from kit.files import HostFiles
 from provision.distros import version_key
-from provision.errors import NotFoundError, plain
+from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order
 
@@ -60,24 +59,6 @@ def test_an_empty_host_has_facts_all_the_same(tree: HostFiles) -> None:
     assert (facts.secure_boot, facts.lockdown, facts.selinux) == ("absent", None, "absent")
     assert facts.immutable is None
     assert facts.pci == ()
-
-
-def test_facts_are_json(tree: HostFiles) -> None:
-    tree.write("usr/bin/podman")
-    facts = json.loads(json.dumps(plain(read_facts(tree.root))))
-    assert list(facts) == [
-        "distro",
-        "kernel",
-        "arch",
-        "engines",
-        "secure_boot",
-        "lockdown",
-        "selinux",
-        "immutable",
-        "pci",
-    ]
-    assert facts["distro"]["id"] == "debian"
-    assert facts["engines"] == [{"name": "podman", "program": "/usr/bin/podman", "socket": None}]
 
 
 def test_kernels_are_ordered_by_their_numbers() -> None:
