@@ -16,12 +16,22 @@ from kit.engine import Engine
 from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
-from kit.process import wait_for
+from kit.process import run, wait_for
 from kit.product import Provision
 
 pytestmark = pytest.mark.minutes(3)
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
+# What an agent in a pod has: the host's root in a folder, here of a host in Flatcar's layout.
+_IN_A_POD = """
+mount --rbind / "$1"
+mount -t tmpfs boot "$1/boot"
+mkdir "$1/boot/flatcar"
+mount -t tmpfs programs "$1/usr/local/bin"
+printf '#!/bin/sh\necho CURRENT_OP=%s\n' "$2" >"$1/usr/local/bin/update_engine_client"
+chmod +x "$1/usr/local/bin/update_engine_client"
+exec "$3" status --json --root "$1"
+"""
 _BROKEN = "1.4"
 _LONG = "1.1"
 
@@ -166,3 +176,15 @@ def _is_compiling(engine: Engine) -> bool:
     return any(
         "sleep" in engine.docker("top", name, check=False).stdout for name in engine.containers()
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "notes"), [("UPDATE_STATUS_IDLE", 0), ("", 1)], ids=["nothing waits", "unclear"]
+)
+def test_an_agent_in_a_pod_learns_from_the_hosts_updater_what_boots_next(
+    said: str, notes: int, tmp_path: Path
+) -> None:
+    namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    words = (_IN_A_POD, "sh", tmp_path, said, Provision().program)
+    done = run([*namespaces, "sh", "-euc", *words], check=False)
+    assert len(json.loads(done.stdout)["kernels"]["notes"]) == notes

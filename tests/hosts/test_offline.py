@@ -187,8 +187,8 @@ def _removed_with_its_images(machine: SshHost, ansible: Ansible) -> None:
     for label, name in (
         ("a=b", "mine:1"),
         ("provision.pin.digest=sha256:1", "provision/x:1"),
-        ("provision.toolchain=1", "provision/toolchain:1"),
-        ("provision.toolchain=1", "provision/toolchain:of-others"),
+        ("provision.toolchain=1 provision.toolchain.kernel=1", "provision/toolchain:1"),
+        ("provision.toolchain=1 provision.toolchain.kernel=1", "provision/toolchain:of-others"),
     ):
         made = f"tar -C /etc/provision -c . | docker import --change 'LABEL {label}' - {name}"
         machine("sh", "-euc", made)

@@ -33,7 +33,7 @@ from provision.host.boot import (
     is_numbered,
     named,
 )
-from provision.host.kernels import is_running_host, kernel_flavour, kernel_order
+from provision.host.kernels import is_running_host, kernel_flavour, kernel_order, on_host
 from provision.kmod.verify import stored_manifest
 from provision.progress import Note, report
 from provision.run import run, unconfined
@@ -397,6 +397,5 @@ def _is_ready(root: Path, desired: Desired, observed: Observed, release: str) ->
 
 
 def _tell(root: Path, *words: str) -> str:
-    """Run a program of the host, which is elsewhere for an agent in a pod."""
-    argv = words if root == Path("/") else ("chroot", str(root), *words)
-    return run(unconfined(argv), why="set the boot loader's default", timeout=_SECONDS).stdout
+    argv = unconfined(on_host(root, words))
+    return run(argv, why="set the boot loader's default", timeout=_SECONDS).stdout

@@ -12,6 +12,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from provision.host.boot import (
     next_of_ostree,
 )
 from provision.progress import Note, report
-from provision.run import find_program, run
+from provision.run import run
 
 # Source: random(4).
 _BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
@@ -180,10 +181,10 @@ def find_kernels(
     """Return the kernels of a host, given its root.
 
     Args:
-        ask: Runs a program of the host. By default, programs run only for /, because the programs
-            of this machine know nothing about another root.
+        ask: Runs a program of the host. By default, only the host that runs is asked, by its own
+            programs: they know nothing about another root.
     """
-    ask = ask or (_ask if root == Path("/") else _no_question)
+    ask = ask or (partial(_ask, root) if is_running_host(root) else _no_question)
     running = kernel_release(root)
     complete, incomplete = _installed(root)
     # An image-based host boots what its updater says, whatever else lies in /lib/modules of the
@@ -260,11 +261,15 @@ def _installed(root: Path) -> tuple[list[str], list[str]]:
     return complete, incomplete
 
 
-def _ask(argv: Sequence[str]) -> str | None:
-    if find_program(argv[0]) is None:
-        return None
+def on_host(root: Path, words: Sequence[str]) -> tuple[str, ...]:
+    """Return what runs a program of the host, which is elsewhere for an agent in a pod."""
+    return (*words,) if root == Path("/") else ("chroot", str(root), *words)
+
+
+def _ask(root: Path, argv: Sequence[str]) -> str | None:
+    why = "learn which kernel boots next"
     try:
-        return run(argv, why="learn which kernel boots next", timeout=_ASK_SECONDS).stdout
+        return run(on_host(root, argv), why=why, timeout=_ASK_SECONDS).stdout
     except ProvisionError:
         return None
 
