@@ -18,13 +18,18 @@ _ANSIBLE = COLLECTION
 _PROGRAMS = Path(sys.executable).parent
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _plain(folder: Path) -> dict[str, str]:
+    """What a user has who only went into the checkout: its ansible.cfg says where things are."""
     return {
-        "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "ansible"),
         "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCALHOST_WARNING": "0",
         "PATH": f"{_PROGRAMS}:{os.environ['PATH']}",
     }
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return _plain(folder) | {"ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "ansible")}
 
 
 def test_ansible_lint_has_nothing_to_say(tmp_path: Path) -> None:
@@ -49,16 +54,6 @@ def test_ansible_doc_finds_every_module_from_the_repositorys_root(tmp_path: Path
     words = [f"oci_decorator.drivers.{name}" for name in names]
     done = run([_PROGRAMS / "ansible-doc", "--json", *words], cwd=REPOSITORY, env=_plain(tmp_path))
     assert all(f'"{word}"' in done.stdout for word in words)
-
-
-def _plain(folder: Path) -> dict[str, str]:
-    """What a user has who only went into the checkout: its ansible.cfg says where things are."""
-    return {
-        "ANSIBLE_HOME": str(folder / "home"),
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_LOCALHOST_WARNING": "0",
-        "PATH": f"{_PROGRAMS}:{os.environ['PATH']}",
-    }
 
 
 def _site(folder: Path, *words: str) -> Completed:

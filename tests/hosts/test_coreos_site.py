@@ -1,7 +1,7 @@
 """All of site.yml on hosts laid out as Fedora CoreOS and Flatcar, up to loading a module.
 
-They have no Python, no package manager, and a /usr that is read-only. The tests are steps of one
-scenario, in their order.
+They have no Python, no package manager, and a /usr that is read-only: they get a Python of ours, a
+newer one, and none again. The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosts.conftest import ENGINE, podman_files
+from hosts.conftest import ENGINE, podman_files, pushed
 from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
 from kit.engine import Engine
@@ -21,9 +22,15 @@ from kit.hosts import DISTRO, NEW_KERNEL, SMALL_DRIVER
 from kit.playbooks import REMOVE, SITE, Ansible, Played
 
 # The agent's image is made. With each change, tests/hosts/test_decisions.py has the paths.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 
 _PROGRAM = "/opt/provision/bin/provision"
+_PYTHON = "/opt/provision/python"
+_GETS_PYTHON = "Ensure provision's own Python is installed"
+_LOADED = """
+import ctypes, lzma, sqlite3, ssl, pydantic_core
+print(*{line.split()[5] for line in open("/proc/self/maps") if ".so" in line})
+"""
 _GATE = "/oem/bin/oem-postinst"
 _FOREIGN = (
     "/opt /usr/bin/python3* /usr/lib/python3* /usr/share/python3*"
@@ -40,9 +47,10 @@ _NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers")
 
 @dataclass
 class Scenario:
-    """A host, and how runs of the playbook on it ended."""
+    """A host, the image that it gets its Python from, and how runs of the playbook ended."""
 
     distro: str
+    agent: str
     machine: SshHost
     ansible: Ansible
     before: dict[str, str]
@@ -52,6 +60,15 @@ class Scenario:
     def links(self) -> set[str]:
         """The kernels that the driver has an artifact for."""
         return set(self.machine.sh(f"ls /var/lib/provision/{SMALL_DRIVER}/kernels").split())
+
+    def play(self, image: str, *words: str, check: bool = True) -> Played:
+        """Run the playbook with an image of the agent."""
+        return self.ansible.play(SITE, *words, check=check, provision_host_agent_image=image)
+
+    def only_on(self, distro: str) -> None:
+        """Skip what one of the two distros shows."""
+        if not self.distro.startswith(distro):
+            pytest.skip(f"this is shown of {distro}")
 
 
 def _files(machine: SshHost) -> dict[str, str]:
@@ -97,11 +114,11 @@ def scenario(
         before = _files(machine)
         ansible = Ansible(tmp_path_factory.mktemp("site"), [machine], variables)
         converged = ansible.play(SITE)
-        yield Scenario(distro, machine, ansible, before, converged, ansible.play(SITE))
+        yield Scenario(distro, agent, machine, ansible, before, converged, ansible.play(SITE))
 
 
 def test_the_driver_is_built_by_our_own_python(scenario: Scenario) -> None:
-    assert "Ensure provision's own Python is installed" in scenario.converged.changed_tasks()
+    assert _GETS_PYTHON in scenario.converged.changed_tasks()
     assert scenario.machine.sh("command -v python3 || true") == ""
     assert scenario.links() == {KERNEL}
     facts = json.loads(scenario.machine.sh(f"{_PROGRAM} facts --json"))
@@ -130,8 +147,7 @@ def test_only_updates_of_flatcar_pass_a_gate(scenario: Scenario) -> None:
 
 
 def test_the_gate_lets_an_update_pass_whose_modules_were_built(scenario: Scenario) -> None:
-    if not scenario.distro.startswith("flatcar"):
-        pytest.skip("Fedora CoreOS has no such gate")
+    scenario.only_on("flatcar")
     scenario.machine.sh(f"mkdir -p /run/new/lib/modules/{NEW_KERNEL}")
     done = scenario.machine(_GATE, "B", "/run/new", check=False)
     assert done.returncode == 0, done.output
@@ -139,8 +155,7 @@ def test_the_gate_lets_an_update_pass_whose_modules_were_built(scenario: Scenari
 
 
 def test_the_gate_holds_an_update_whose_modules_can_not_be_built(scenario: Scenario) -> None:
-    if not scenario.distro.startswith("flatcar"):
-        pytest.skip("Fedora CoreOS has no such gate")
+    scenario.only_on("flatcar")
     scenario.machine.sh("mkdir -p /run/newer/lib/modules/6.1.999-flatcar")
     done = scenario.machine(_GATE, "A", "/run/newer", check=False)
     assert done.returncode == 3, done.output
@@ -151,8 +166,74 @@ def test_the_gate_holds_an_update_whose_modules_can_not_be_built(scenario: Scena
     scenario.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")
 
 
+def test_its_python_is_whole_and_roots_and_nothing_else_came_with_it(scenario: Scenario) -> None:
+    scenario.only_on("fedora")
+    machine = scenario.machine
+    loaded = machine(f"{_PYTHON}/bin/python3", "-I", "-c", _LOADED).stdout.split()
+    assert loaded
+    assert [path for path in loaded if "/opt/provision/python/" not in path] == []
+    modes = machine.sh(f"find {_PYTHON} ! -type l \\( -perm /022 -o ! -uid 0 -o ! -gid 0 \\)")
+    assert modes == ""
+    # Neither a container nor the image stays, and the link is still one.
+    assert machine.sh("podman ps --all --quiet; podman images --quiet") == ""
+    assert machine.sh("readlink /opt") == "var/opt\n"
+
+
+def test_it_stays_in_use_without_a_named_image(scenario: Scenario) -> None:
+    scenario.only_on("fedora")
+    assert scenario.play("").changed_tasks() == []
+
+
+def _another(engine: Engine, agent: str, change: str, folder: Path) -> str:
+    """An image of the agent with a change, by its digest."""
+    (folder / "Dockerfile").write_text(f"FROM {agent}\n{change}\n")
+    image = engine.docker("build", "--quiet", folder).stdout.strip()
+    return pushed(engine, image, f"{agent.partition('@')[0]}:{folder.name.replace('_', '-')}")
+
+
+def test_one_that_does_not_run_there_leaves_the_former(
+    scenario: Scenario, engine: Engine, tmp_path: Path
+) -> None:
+    """As an image for another machine does."""
+    scenario.only_on("fedora")
+    there = scenario.machine.sh("ls -A /opt/provision")
+    change = f"RUN echo > {_PYTHON}/lib/libz.so.1"
+    played = scenario.play(_another(engine, scenario.agent, change, tmp_path), check=False)
+    assert played.code != 0
+    assert "does not run on this x86_64" in played.output
+    assert scenario.machine.sh(f"{_PYTHON}/bin/python3 -c 'import zlib; print(1)'") == "1\n"
+    assert scenario.machine.sh("ls -A /opt/provision") == there
+
+
+def test_another_image_takes_the_place_of_the_first(
+    scenario: Scenario, engine: Engine, tmp_path: Path
+) -> None:
+    scenario.only_on("fedora")
+    newer = _another(engine, scenario.agent, "LABEL newer=yes", tmp_path)
+    scenario.machine.sh(f"touch {_PYTHON}/of-the-first")
+    for words in (("--check",), ()):
+        assert _GETS_PYTHON in scenario.play(newer, *words).changed_tasks()
+    assert scenario.machine.sh(f"ls {_PYTHON}").split() == ["bin", "lib", "share"]
+    assert scenario.play(newer).changed_tasks() == []
+
+
 def test_everything_can_be_taken_back(scenario: Scenario) -> None:
     scenario.ansible.play(REMOVE)
     assert _files(scenario.machine) == scenario.before
     assert scenario.machine.sh("ls -A /opt/") == ""
-    assert scenario.ansible.play(REMOVE).recap["host"]["changed"] == 0
+    again = scenario.ansible.play(REMOVE)
+    assert again.recap["host"]["changed"] == 0
+    assert "nothing that provision installed can be there" in again.output
+
+
+def test_a_check_of_the_bare_host_reports_and_changes_nothing(scenario: Scenario) -> None:
+    played = scenario.play(scenario.agent, "--check", "--diff")
+    assert _GETS_PYTHON in played.changed_tasks()
+    assert "has no Python: the remaining changes can be shown" in played.output
+    assert scenario.machine.sh("ls -A /opt/") == ""
+
+
+def test_without_an_image_the_way_out_is_named(scenario: Scenario) -> None:
+    played = scenario.play("", check=False)
+    assert played.code != 0
+    assert "provision_host_agent_image" in played.output

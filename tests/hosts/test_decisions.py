@@ -133,6 +133,8 @@ _SETTLE = """\
         __provision_driver_status: {shortcomings: []}
     - ansible.builtin.debug: {msg: goes on}
 """
+# This machine's own Python is the hosts'.
+_LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 _EL = "kernel-devel-"
 # The os-release file; Ansible's distribution and family; a kernel; packages of Python, headers and
 # Docker.
@@ -183,12 +185,7 @@ _DISTROS = [
 def _decided(folder: Path, play: str, hosts: dict[str, Any], **variables: object) -> dict[str, Any]:
     """What the role decides for each host, in one run on stand-ins."""
     (folder / "play.yml").write_text(play)
-    everywhere = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "folder": str(folder),
-        **variables,
-    }
+    everywhere = {**_LOCAL, "folder": str(folder), **variables}
     Ansible(folder, [], everywhere, stand_ins=hosts).play(folder / "play.yml")
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in hosts}
 
@@ -295,8 +292,7 @@ def test_a_run_that_configures_nothing_is_a_failure_unless_that_was_asked_for(
     }
     hosts = {name: given for name, (given, _) in kinds.items()}
     (tmp_path / "play.yml").write_text(_WAYS)
-    everywhere = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    ansible = Ansible(tmp_path, [], everywhere, stand_ins=hosts)
+    ansible = Ansible(tmp_path, [], _LOCAL, stand_ins=hosts)
     recap = ansible.play(tmp_path / "play.yml", check=False).recap
     assert {name: found["failed"] == 0 for name, found in recap.items()} == {
         name: works for name, (_, works) in kinds.items()
@@ -308,11 +304,7 @@ def test_a_program_for_another_machine_is_refused_whatever_a_cache_says(tmp_path
     # The head of a program for s390x: elf(5).
     program.write_bytes(struct.pack("<4s14xH", b"\x7fELF", 22))
     (tmp_path / "play.yml").write_text(_FOREIGN)
-    variables = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "provision_hook_program": str(program),
-    }
+    variables = {**_LOCAL, "provision_hook_program": str(program)}
     ansible = Ansible(tmp_path, [], variables, stand_ins={"far": {}})
     played = ansible.play(tmp_path / "play.yml", "--check", check=False)
     assert played.code != 0
@@ -348,9 +340,8 @@ def test_a_host_whose_check_fails_keeps_the_version_from_the_rest(tmp_path: Path
         words = f'exec {provision[name].program} "$@" --root {host.root}\n'
         write(tmp_path / name / "provision", f"#!/bin/sh\n{given}{words}", 0o755)
     (tmp_path / "play.yml").write_text(_BATCHES)
-    everywhere = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     programs = {name: {"program": str(tmp_path / name / "provision")} for name in hosts}
-    ansible = Ansible(tmp_path, [], everywhere, stand_ins=programs)
+    ansible = Ansible(tmp_path, [], _LOCAL, stand_ins=programs)
     played = ansible.play(tmp_path / "play.yml", check=False)
     assert played.code != 0
     assert set(played.recap) == {"h1", "h2", "h3"}, played.output
