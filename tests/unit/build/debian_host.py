@@ -9,7 +9,6 @@ import pytest
 from provision.build import workspace
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings, load_settings
-from provision.engine.docker_api import Engine
 from unit.fake_archive import AptEngine, samples, write_apt_sources
 
 KERNEL = "6.1.0-47-amd64"
@@ -43,7 +42,3 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def engine() -> AptEngine:
     """An engine that has a sample of the real archive."""
     return AptEngine(samples())
-
-
-def no_engine() -> Engine:
-    raise AssertionError("the engine was asked for")

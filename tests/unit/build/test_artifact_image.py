@@ -185,24 +185,32 @@ def test_a_toolchain_that_only_says_that_it_was_built_here_is_not_used(
     assert "build sha256:theirs" not in engine.calls
 
 
+def _meanwhile(make: Build, held: Path, act: Callable[[], object]) -> Built:
+    """Build while another process holds a lock, which does something before it lets go."""
+    results: list[Built] = []
+    waiting = threading.Event()
+
+    def build() -> None:
+        with listening(lambda _event: waiting.set()):
+            results.append(make())
+
+    thread = threading.Thread(target=build)
+    with lock(held):
+        thread.start()
+        assert waiting.wait(10)
+        act()
+    thread.join(10)
+    (built,) = results
+    return built
+
+
 def test_a_build_waits_for_the_toolchain_that_another_is_installing(
     engine: FakeEngine, make: Build, toolchain: Image, tmp_path: Path
 ) -> None:
     (held,) = (tmp_path / "locks").glob("toolchain-*")
     for name in (toolchain.id, *toolchain.tags):
         engine.images.pop(name)
-    waiting = threading.Event()
-
-    def second() -> None:
-        with listening(lambda _event: waiting.set()):
-            make()
-
-    thread = threading.Thread(target=second)
-    with lock(held):
-        thread.start()
-        assert waiting.wait(10)
-        engine.have(toolchain)
-    thread.join(10)
+    assert _meanwhile(make, held, lambda: engine.have(toolchain)).built
     assert engine.calls[0] == f"build {toolchain.id}"
 
 
@@ -349,19 +357,7 @@ def test_a_missing_base_image_says_how_to_get_one(engine: FakeEngine, make: Buil
 def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
     engine: FakeEngine, make: Build, tmp_path: Path
 ) -> None:
-    name = PIN.digest.removeprefix("sha256:")
-    waiting = threading.Event()
-
-    def second() -> None:
-        with listening(lambda _event: waiting.set()):
-            results.append(make())
-
-    results: list[object] = []
-    with lock(tmp_path / "locks" / name):
-        thread = threading.Thread(target=second)
-        thread.start()
-        assert waiting.wait(10)
-        _have_built(engine, tmp_path, _result(PIN)._replace(tags=(PIN.image,)))
-    thread.join(10)
+    held = tmp_path / "locks" / PIN.digest.removeprefix("sha256:")
+    image = _result(PIN)._replace(tags=(PIN.image,))
+    assert not _meanwhile(make, held, lambda: _have_built(engine, tmp_path, image)).built
     assert engine.calls == []
-    assert len(results) == 1

@@ -25,16 +25,11 @@ from provision.catalogue import Catalogue, Recipe
 from provision.catalogue.source_models import DkmsSource
 from provision.config import Config
 from provision.documents import parse_json
-from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from unit.deb_file import deb
-from unit.engine.fake_engine import using
+from unit.engine.fake_engine import no_engine, using
 
 CONF = 'PACKAGE_NAME="tool"\nPACKAGE_VERSION="2.1"\n'
-
-
-def no_engine() -> Engine:
-    raise AssertionError("no engine is needed")
 
 
 @pytest.fixture

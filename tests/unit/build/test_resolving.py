@@ -33,13 +33,9 @@ from provision.fleet import Selection, plan_cells
 from provision.fleet.offers import find_offers
 from provision.manifest import MANIFEST
 from provision.pin import BasePin
-from provision.progress import Event, listening
+from provision.progress import Event
 from provision.store.availability import list_kernels
-from unit.build.debian_host import (
-    KERNEL,
-    REQUEST,
-    no_engine,
-)
+from unit.build.debian_host import KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.made_up_driver import (
@@ -48,7 +44,7 @@ from unit.build.made_up_driver import (
     pin,
 )
 from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
-from unit.engine.fake_engine import FakeEngine, using
+from unit.engine.fake_engine import FakeEngine, no_engine, using
 from unit.fake_archive import BASE_IMAGE, MIRROR, AptEngine, answer, archive_of, samples, stanza
 from unit.recipes import recipe
 
@@ -144,7 +140,9 @@ def test_a_base_image_is_named_by_its_digest(settings: Settings) -> None:
     assert f"{pin.base.image}@{pin.base.digest}" == named
 
 
-def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: AptEngine) -> None:
+def test_an_image_that_is_there_takes_no_download(
+    settings: Settings, engine: AptEngine, events: list[Event]
+) -> None:
     resolved = resolve_pin(using(settings, engine), REQUEST)
     with pytest.raises(UnreachableError):
         build_image(using(settings, engine), resolved)
@@ -160,9 +158,7 @@ def test_an_image_that_is_there_takes_no_download(settings: Settings, engine: Ap
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**manifest, "left_out": left_out}))
     engine.contents[image_id] = folder
-    events: list[Event] = []
-    with listening(events.append):
-        assert build_image(using(settings, engine), resolved).left_out == left_out
+    assert build_image(using(settings, engine), resolved).left_out == left_out
     assert all(any(reason in str(event) for event in events) for reason in left_out.values())
 
 

@@ -22,7 +22,7 @@ from provision.build.workspace import Settings, load_settings
 from provision.distros.distro import find_distro, release_of
 from provision.distros.family import HeadersGoneError, Repository, SolveRequest, Toolchain
 from provision.distros.repositories import repositories_of
-from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, Ran
+from provision.engine.docker_api import Container, ContainerRequest, Image, Ran
 from provision.errors import (
     NotFoundError,
     ProvisionError,
@@ -30,7 +30,7 @@ from provision.errors import (
     UsageError,
 )
 from provision.pin import BasePin, DistroPin, PackagePin
-from unit.engine.fake_engine import FakeEngine, using
+from unit.engine.fake_engine import FakeEngine, no_engine, using
 
 KERNEL = "5.14.0-427.el9.x86_64"
 BASE_DIGEST = f"sha256:{'b' * 64}"
@@ -106,10 +106,6 @@ def request(root: Path, distro: str = "rocky:9", **changes: object) -> SolveRequ
         root=root,
     )
     return wish._replace(**cast("Any", changes))
-
-
-def never() -> Engine:
-    raise AssertionError("the engine was asked for")
 
 
 BOTH = "\n".join([line("kernel-devel", "5.14.0"), line("gcc", "11.4.1"), line("make", "4.3")])
@@ -282,8 +278,7 @@ def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> 
     """Base images name folders and discs too."""
     more = "url\tfile:///srv/gcc.rpm\nurl\thttps://one.example/$releasever/make.rpm"
     more += "\nurl\thttps://one.example/make.rpm"
-    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", f"{BOTH}\n{more}")]))
-    found = closure_of(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    found, _ = _solved(tmp_path, FakeContainer([GOOD[0], (0, "", f"{BOTH}\n{more}")]))
     assert list(found.urls.values()) == [("https://one.example/make.rpm",)]
 
 
@@ -350,9 +345,8 @@ def test_a_closure_of_before_keeps_its_name(tmp_path: Path) -> None:
 
 def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
     said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
-    engine = SolvingEngine(FakeContainer([(1, said, "")]))
     with pytest.raises(NotFoundError) as caught:
-        closure_of(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+        _solved(tmp_path, FakeContainer([(1, said, "")]))
     assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
 
 
@@ -457,7 +451,7 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     engine = SolvingEngine(FakeContainer(list(GOOD)), FakeContainer(list(GOOD)))
     found = closure_of(lambda: engine, request(tmp_path), store)
-    assert closure_of(never, request(tmp_path), store) == found
+    assert closure_of(no_engine, request(tmp_path), store) == found
     assert closure_of(lambda: engine, request(tmp_path), store, update=True) == found
     assert len(engine.requests) == 2
 
@@ -529,11 +523,9 @@ def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(tmp_path: Pat
 
 def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) -> None:
     lying = BOTH.replace(hashlib.sha256(b"tool").hexdigest(), "d" * 64)
-    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", lying)]))
-    store = PackageStore(tmp_path)
     with pytest.raises(ProvisionError, match=r"make\.rpm"):
-        closure_of(lambda: engine, request(tmp_path), store)
-    assert store.kept(request_key(request(tmp_path))) is None
+        _solved(tmp_path, FakeContainer([GOOD[0], (0, "", lying)]))
+    assert PackageStore(tmp_path).kept(request_key(request(tmp_path))) is None
 
 
 def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:
@@ -641,8 +633,6 @@ def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> N
 
 
 def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
-    engine = SolvingEngine(FakeContainer(list(GOOD)))
-    own = (Repository("own", ("http://m",)),)
-    wish = request(tmp_path, "rhel:9", repositories=own)
-    assert closure_of(lambda: engine, wish, PackageStore(tmp_path)).packages
+    found, engine = _solved(tmp_path, FakeContainer([*GOOD]), distro="rhel:9", repositories=_OWN)
+    assert found.packages
     assert not engine.requests[0].binds

@@ -141,3 +141,8 @@ def using(settings: Settings, engine: Engine | Callable[[], Engine]) -> Settings
         return engine() if callable(engine) else engine
 
     return replace(settings, connection=EngineConnection(connect))
+
+
+def no_engine() -> Engine:
+    """Stand for the engine of a test that needs none."""
+    raise AssertionError("the engine was asked for")

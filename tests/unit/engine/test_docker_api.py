@@ -19,7 +19,6 @@ from docker.errors import DockerException, StreamParseError
 from kit.fileserver import Answering, serving
 from provision.build.output import BuildStream, transfer
 from provision.engine import docker_api as module
-from provision.engine import docker_api as sdk
 from provision.engine.docker_api import (
     ContainerRequest,
     Engine,
@@ -85,7 +84,7 @@ def test_a_socket_that_may_not_be_used_is_no_missing_engine(
 def test_an_engine_that_says_nothing_during_a_build_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sdk, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_SILENT_SECONDS", 0.1)
     address = f"unix://{tmp_path}/engine.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{tmp_path}/engine.sock")

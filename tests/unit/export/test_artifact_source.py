@@ -22,7 +22,6 @@ from provision.catalogue import Catalogue, Recipe
 from provision.catalogue.fields import DraDriver
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.documents import load_toml
-from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export import ArtifactSource, Choice, images_of
 from provision.export.kubernetes import (
@@ -38,12 +37,11 @@ from provision.export.kubernetes import (
 )
 from provision.kmod.loader import write_loader
 from provision.manifest import ADMISSION, EXTRAS, MANIFEST, DriverPod, Extra, ForeignRoot, HostNeeds
-from provision.progress import Note, listening
 from provision.registry import HostTag, Reference
 from provision.registry.find import TrustOverride
 from provision.store.entries import Admission, record_admission
 from provision.store.layout import Layout
-from unit.engine.fake_engine import using
+from unit.engine.fake_engine import no_engine, using
 from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"
@@ -53,10 +51,6 @@ _RECIPE = SimpleNamespace(
     default_flavour="open", flavours={"open": None, "closed": None}, host=_HOST, dra=None
 )
 ANY = Choice(None, None, None)
-
-
-def _no_engine() -> Engine:
-    raise AssertionError("no engine is needed")
 
 
 @pytest.fixture
@@ -75,7 +69,7 @@ def source(tmp_path: Path, registry: MemoryRegistry) -> ArtifactSource:
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     settings = Settings(tmp_path / "host", config, catalogue, tmp_path / "state")
     return ArtifactSource(
-        using(settings, _no_engine), TrustOverride(), connected=connected(registry)
+        using(settings, no_engine), TrustOverride(), connected=connected(registry)
     )
 
 
@@ -194,20 +188,18 @@ def test_an_export_says_if_the_dra_driver_does_not_start_with_the_version(
     export: str,
     versions: str | None,
     expected: int,
+    notes: list[str],
 ) -> None:
     have(registry, tmp_path, signed=False)
     dra = versions and DraDriver(pods="*", name="gpu.demo", versions=versions, reason="old")
     entry = SimpleNamespace(recipe=SimpleNamespace(**{**vars(_RECIPE), "dra": dra}))
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     source = source._replace(settings=replace(source.settings, catalogue=catalogue))
-    said: list[object] = []
-    with listening(said.append):
-        if export == "kmm":
-            kmm_files(source, "demo", ANY, KmmOptions())
-        else:
-            pod_files(source, "demo", ANY, PodOptions())
-    notes = [event for event in said if isinstance(event, Note) and "gpu.demo" in event.text]
-    assert len(notes) == expected
+    if export == "kmm":
+        kmm_files(source, "demo", ANY, KmmOptions())
+    else:
+        pod_files(source, "demo", ANY, PodOptions())
+    assert sum("gpu.demo" in note for note in notes) == expected
 
 
 def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ from provision.distros.distro import find_distro, source_names
 from provision.errors import NotFoundError, UsageError
 from provision.fleet import Selection, choose_rows
 from provision.fleet.offers import find_offers
-from provision.progress import Event, Note, listening
 from provision.sources.candidates import packages_of
 from provision.sources.upstream import kept, known_branches, outdated_tables
 from unit.engine.fake_engine import using
@@ -178,16 +177,11 @@ def test_each_version_of_our_pages_is_offered(day: Day, distro: str) -> None:
     assert found["nvidia", "580"] == "580.178.04"
 
 
-def test_a_version_without_a_file_is_passed_over_and_that_is_said(day: Day) -> None:
-    notes: list[str] = []
-
-    def hear(event: Event) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-
+def test_a_version_without_a_file_is_passed_over_and_that_is_said(
+    day: Day, notes: list[str]
+) -> None:
     settings = day.host()
-    with listening(hear):
-        assert day.version(settings, "nvidia", "625") == "625.22.02"
+    assert day.version(settings, "nvidia", "625") == "625.22.02"
     assert any("625.31.04" in note for note in notes)
     # One that is named is not replaced.
     with pytest.raises(NotFoundError):
