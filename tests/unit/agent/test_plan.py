@@ -27,15 +27,6 @@ WHOLE = KernelArtifact(
     "inputs", KernelState(inputs="inputs"), digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
 )
 EMPTY = KernelArtifact("inputs")
-BROKEN = Failure(
-    reason="compile",
-    message="it does not compile",
-    resolution="patch it",
-    details="line 1",
-    inputs="inputs",
-    time=0,
-    final=True,
-)
 
 
 def _observed(
@@ -50,10 +41,6 @@ def _observed(
     driver = ObservedDriver("demo", artifacts, current, is_active=True, loaded=loaded)
     kernels = Kernels(RUNNING, (NEXT,), (NEXT, RUNNING))
     return Observed(kernels, is_live, {"demo": driver})
-
-
-def _kinds(observed: Observed) -> list[str]:
-    return [f"{action.kind} {action.kernel}" for action in plan(WANTED, observed).actions]
 
 
 def test_what_serves_comes_before_every_build() -> None:
