@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,19 +208,6 @@ def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(read
     assert not failure.holds(now=failure.time + 3600)
     # A clock that was set back makes no one wait.
     assert not failure.holds(now=failure.time - 1)
-
-
-def test_a_clock_that_jumps_holds_nothing_up(ready: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a host whose battery is empty, until it has the time of a server."""
-    year = 365 * 24 * 3600
-    now = time.time()
-    for version, jump in ((OLDER, -year), (NEWEST, year), (OLDER, 0)):
-        monkeypatch.setattr("time.time", lambda jump=jump: now + jump)
-        # Neither what is there, nor what is to come.
-        assert ready.kinds() == []
-        ready.ask_for(version)
-        assert ready.apply().status.state == "ready"
-        assert ready.current() == version
 
 
 def test_a_failure_to_record_is_reported_all_the_same(
