@@ -26,7 +26,7 @@ from provision.errors import NotFoundError, ProvisionError, as_error
 from provision.files import in_root, remove_drafts, state_of, write_atomic
 from provision.host import STORE
 from provision.host.facts import pci_devices, read_distro
-from provision.host.kernels import machine
+from provision.host.kernels import kernel_release, machine
 from provision.kmod.verify import stored_manifest
 from provision.pin import FORMAT
 from provision.store.entries import linked_kernels
@@ -83,28 +83,41 @@ class Inputs:
     """The inputs that decide the artifacts of all drivers of a host."""
 
     root: Path
-    # Fingerprint of host and configuration, and the format of builds.
+    # Fingerprint of configuration and machine, and the format of builds; with the distro's release.
     shared: str
+    with_release: str
     desired: Desired
     # The recipe of each driver, or why there is none.
     recipes: Mapping[str, Recipe | ProvisionError]
     # The cards of those with a recipe; their ids decide about the version, and what is refused.
     cards: Mapping[str, tuple[Card, ...]]
     # What modules are built against, by kernel.
-    _kernels: dict[str, str] = field(default_factory=dict)
+    _kernels: dict[str, str | None] = field(default_factory=dict)
 
     def of(self, driver: str, release: str) -> str:
         """Return the fingerprint of the inputs of a driver's artifact for a kernel."""
+        if release not in self._kernels:
+            self._kernels[release] = _kernel(self.root, self.desired.config, release)
+        kernel = self._kernels[release]
+        if kernel is None:
+            return self.before_it_came(driver, release)
+        return self._of(driver, self.with_release, kernel)
+
+    def before_it_came(self, driver: str, release: str) -> str:
+        """Return what the fingerprint was while a kernel was not on this host yet.
+
+        The image or package that brings it may bring another release of the distro, too.
+        """
+        return self._of(driver, self.shared, release)
+
+    def _of(self, driver: str, shared: str, kernel: str) -> str:
         setting = setting_fingerprint(driver, self.desired.drivers[driver])
         folders = (folder / driver for folder in reversed(self.desired.catalogue))
         folder = next(filter(Path.is_dir, folders), None)
         recipe = _files(folder, sorted(folder.rglob("*"))) if folder else "none"
         cards = {f"{c.device.vendor}:{c.device.device}" for c in self.cards.get(driver, ())}
-        if release not in self._kernels:
-            self._kernels[release] = _kernel(self.root, self.desired.config, release)
-        kernel = self._kernels[release]
         return _digest(
-            [self.shared, setting, recipe, kernel, *([",".join(sorted(cards))] if cards else [])]
+            [shared, setting, recipe, kernel, *([",".join(sorted(cards))] if cards else [])]
         )
 
 
@@ -124,7 +137,6 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         _settings(config),
         _files(signing.parent, [signing]) if signing else "",
         machine(root),
-        _distro(root),
     ]
     catalogue, devices = Catalogue(desired.catalogue), pci_devices(root)
     recipes: dict[str, Recipe | ProvisionError] = {}
@@ -137,18 +149,21 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
             chosen_flavour(recipe, setting.flavour, setting.version, counted)
         except (OSError, ProvisionError) as error:
             recipes[driver] = as_error(error)
-    return Inputs(root, _digest(shared), desired, recipes, cards)
+    with_release = _digest([*shared, _distro(root)])
+    return Inputs(root, _digest(shared), with_release, desired, recipes, cards)
 
 
-def _kernel(root: Path, config: Config, release: str) -> str:
-    """Return a fingerprint of what modules for a kernel are built against, and not only its name.
+def _kernel(root: Path, config: Config, release: str) -> str | None:
+    """Return a fingerprint of what modules for a kernel are built against; None: it is not here.
 
     A kernel may be built again under the same release.
     """
     tree = config.tree_of(release)
     if tree is not None:
         return _digest([release, tree.model_dump_json(), *_states(root, tree.read_from(release))])
-    modules = f"/lib/modules/{release}"
+    folder, modules = in_root(root, "/lib/modules"), f"/lib/modules/{release}"
+    if folder.is_dir() and not (folder / release).is_dir() and release != kernel_release(root):
+        return None
     symvers = (f"{modules}/build/Module.symvers", f"/boot/symvers-{release}.gz")
     paths = [path for name in symvers if (path := in_root(root, name)).is_file()]
     return _digest([release, _files(paths[0].parent, paths[:1]) if paths else ""])

@@ -64,6 +64,8 @@ class KernelArtifact(NamedTuple):
     tried_by: str | None = None
     # Whether another attempt at a trial is too early.
     trial_waits: bool = False
+    # Whether the kernel was not on this host when it was made, and now is.
+    has_come: bool = False
 
     @property
     def keeps_old(self) -> bool:

@@ -78,10 +78,14 @@ def observe(
             is_tried = (
                 can_try if desired.config.policy.trial is None else desired.config.policy.trial
             )
+            remembered = _known(layout, state, release, current_inputs)
+            has_come = remembered.inputs == inputs.before_it_came(name, release) != current_inputs
+            if has_come:
+                remembered = remembered.model_copy(update={"inputs": current_inputs})
             artifact = _artifact(
                 layout,
                 manifests,
-                _known(layout, state, release, current_inputs),
+                remembered,
                 links.get(release),
                 desired,
                 current_inputs,
@@ -89,7 +93,7 @@ def observe(
                 tried_by=qemu if is_tried and release != kernels.running else None,
                 compare_modules=compare_modules,
             )
-            artifacts[release] = artifact
+            artifacts[release] = artifact._replace(has_come=has_come)
         recipe, cards = inputs.recipes[name], inputs.cards.get(name, ())
         # A driver that serves no card at all does not work.
         here = deciding(cards, setting.flavour, setting.version) if is_live else ()

@@ -357,7 +357,8 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
 def _remember_found(root: Path, observed: Observed) -> None:
     """Record that artifacts were compared with their manifests, so that no run repeats it.
 
-    And that a rollback is complete: what it went to works.
+    And that a kernel has come for which they were made, and that a rollback is complete: what it
+    went to works.
     """
     running = observed.kernels.running
     for driver in observed.drivers.values():
@@ -366,6 +367,8 @@ def _remember_found(root: Path, observed: Observed) -> None:
         for release, artifact in driver.artifacts.items():
             if artifact.fingerprint not in {None, artifact.known.fingerprint}:
                 found[release] = {"fingerprint": artifact.fingerprint}
+            if artifact.has_come:
+                found[release] = {**found.get(release, {}), "inputs": artifact.inputs}
             serves = driver.serves and driver.current == artifact.digest
             if release == running and serves and artifact.known.previous in artifact.known.rejected:
                 found[release] = {**found.get(release, {}), "previous": None}

@@ -238,6 +238,18 @@ def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(twice
     assert load_state(twice.layout).of(KERNEL).previous == newer.short_digest
 
 
+def test_a_kernel_that_comes_after_its_artifact_changes_nothing(ready: Host) -> None:
+    """As the slot or deployment of an image, or a package, that was prepared for."""
+    ready.prepare(NEXT)
+    ready.add_kernel(NEXT)
+    symbols = ready.root / f"lib/modules/{NEXT}/build/Module.symvers"
+    write(symbols, b"0x1\tmodule_layout")
+    assert ready.kinds() == [f"try {NEXT}"]
+    # From now on it is a kernel like any other.
+    write(symbols, b"0x2\tmodule_layout")
+    assert ready.kinds() == [f"prepare {NEXT}"]
+
+
 def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
     ready.prepare(NEXT)
     assert remove_unneeded(ready.root, ready.desired()) == []
