@@ -79,7 +79,8 @@ def observe(
                 can_try if desired.config.policy.trial is None else desired.config.policy.trial
             )
             remembered = _known(layout, state, release, current_inputs)
-            has_come = remembered.inputs == inputs.before_it_came(name, release) != current_inputs
+            has_changed = remembered.inputs not in {None, current_inputs}
+            has_come = has_changed and remembered.inputs == inputs.before_it_came(name, release)
             if has_come:
                 remembered = remembered.model_copy(update={"inputs": current_inputs})
             artifact = _artifact(
