@@ -208,12 +208,14 @@ def _distro(root: Path) -> str:
 
     Distros that number their builds may have other kernels of one release in each.
     """
-    named = build = ""
-    with suppress(NotFoundError):
+    try:
         distro = read_distro(root)
-        named, build = f"{distro.id}:{distro.version}", distro.build_id
+    except NotFoundError:
+        return " "
+    named = f"{distro.id}:{distro.version}"
+    with suppress(NotFoundError):
         named = find_distro(named).name
-    return f"{named} {build}"
+    return f"{named} {distro.build_id}"
 
 
 def _files(folder: Path, paths: Iterable[Path]) -> str:
