@@ -41,6 +41,9 @@ _LAYOUTS = {
     "fedora_41_coreos": "mkdir -p /var/opt; ln -s var/opt /opt; touch /run/ostree-booted",
     "flatcar_3227.2.4": "mkdir /opt",
 }
+_ON_FEDORA_COREOS, _ON_FLATCAR = (
+    pytest.mark.parametrize("scenario", [distro], indirect=True) for distro in _LAYOUTS
+)
 # Not ours, and written by whatever runs.
 _NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers")
 
@@ -65,11 +68,6 @@ class Scenario:
         """Run the playbook with an image of the agent."""
         return self.ansible.play(SITE, *words, check=check, provision_host_agent_image=image)
 
-    def only_on(self, distro: str) -> None:
-        """Skip what one of the two distros shows."""
-        if not self.distro.startswith(distro):
-            pytest.skip(f"this is shown of {distro}")
-
 
 def _files(machine: SshHost) -> dict[str, str]:
     found = machine.snapshot("/etc", "/opt/", "/var/lib", "/usr/bin", "/oem", "/run/systemd/system")
@@ -78,8 +76,7 @@ def _files(machine: SshHost) -> dict[str, str]:
 
 @pytest.fixture(
     scope="module",
-    # Flatcar's has the gate in addition.
-    params=["fedora_41_coreos", "flatcar_3227.2.4"],
+    params=list(_LAYOUTS),
 )
 def scenario(
     request: pytest.FixtureRequest,
@@ -146,16 +143,16 @@ def test_only_updates_of_flatcar_pass_a_gate(scenario: Scenario) -> None:
     assert there == is_flatcar
 
 
+@_ON_FLATCAR
 def test_the_gate_lets_an_update_pass_whose_modules_were_built(scenario: Scenario) -> None:
-    scenario.only_on("flatcar")
     scenario.machine.sh(f"mkdir -p /run/new/lib/modules/{NEW_KERNEL}")
     done = scenario.machine(_GATE, "B", "/run/new", check=False)
     assert done.returncode == 0, done.output
     assert scenario.links() == {KERNEL, NEW_KERNEL}
 
 
+@_ON_FLATCAR
 def test_the_gate_holds_an_update_whose_modules_can_not_be_built(scenario: Scenario) -> None:
-    scenario.only_on("flatcar")
     scenario.machine.sh("mkdir -p /run/newer/lib/modules/6.1.999-flatcar")
     done = scenario.machine(_GATE, "A", "/run/newer", check=False)
     assert done.returncode == 3, done.output
@@ -166,8 +163,8 @@ def test_the_gate_holds_an_update_whose_modules_can_not_be_built(scenario: Scena
     scenario.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")
 
 
+@_ON_FEDORA_COREOS
 def test_its_python_is_whole_and_roots_and_nothing_else_came_with_it(scenario: Scenario) -> None:
-    scenario.only_on("fedora")
     machine = scenario.machine
     loaded = machine(f"{_PYTHON}/bin/python3", "-I", "-c", _LOADED).stdout.split()
     assert loaded
@@ -179,8 +176,8 @@ def test_its_python_is_whole_and_roots_and_nothing_else_came_with_it(scenario: S
     assert machine.sh("readlink /opt") == "var/opt\n"
 
 
+@_ON_FEDORA_COREOS
 def test_it_stays_in_use_without_a_named_image(scenario: Scenario) -> None:
-    scenario.only_on("fedora")
     assert scenario.play("").changed_tasks() == []
 
 
@@ -191,11 +188,11 @@ def _another(engine: Engine, agent: str, change: str, folder: Path) -> str:
     return pushed(engine, image, f"{agent.partition('@')[0]}:{folder.name.replace('_', '-')}")
 
 
+@_ON_FEDORA_COREOS
 def test_one_that_does_not_run_there_leaves_the_former(
     scenario: Scenario, engine: Engine, tmp_path: Path
 ) -> None:
     """As an image for another machine does."""
-    scenario.only_on("fedora")
     there = scenario.machine.sh("ls -A /opt/provision")
     change = f"RUN echo > {_PYTHON}/lib/libz.so.1"
     played = scenario.play(_another(engine, scenario.agent, change, tmp_path), check=False)
@@ -205,10 +202,10 @@ def test_one_that_does_not_run_there_leaves_the_former(
     assert scenario.machine.sh("ls -A /opt/provision") == there
 
 
+@_ON_FEDORA_COREOS
 def test_another_image_takes_the_place_of_the_first(
     scenario: Scenario, engine: Engine, tmp_path: Path
 ) -> None:
-    scenario.only_on("fedora")
     newer = _another(engine, scenario.agent, "LABEL newer=yes", tmp_path)
     scenario.machine.sh(f"touch {_PYTHON}/of-the-first")
     for words in (("--check",), ()):
