@@ -64,6 +64,7 @@ certificate = "/etc/mok.der"
 @pytest.mark.parametrize(
     ("text", "path"),
     [
+        ('kernel_distro = "debian"', "kernel_distro"),
         ('[drivers."No Name"]', "drivers.No Name.[key]"),
         ('[drivers.x]\nversion = "1 2"', "drivers.x.version"),
         ('[drivers.x.options]\nm = { "a b" = 1 }', "drivers.x.options.m.a b.[key]"),
@@ -166,13 +167,6 @@ def test_the_reference_names_every_key() -> None:
     for name in {name for table in tables for name in table.get("properties", {})}:
         # A key in a table of the reference, or a table of the file.
         assert f"`{name}`" in text or f"## `[{name}" in text, name
-
-
-def test_the_distro_of_the_kernels_is_one_with_its_version(tmp_path: Path) -> None:
-    write(tmp_path, 'kernel_distro = "debian"\n')
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path)
-    assert [mistake.path for mistake in caught.value.mistakes] == ["kernel_distro"]
 
 
 class Limits(Frozen):

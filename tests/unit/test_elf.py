@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import struct
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -65,14 +64,6 @@ def test_a_module_has_sections(order: str) -> None:
         elf_section(module, b".absent")
 
 
-@given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
-def test_a_section_is_found_or_refused(position: int, byte: int) -> None:
-    data = bytearray(make_module())
-    data[position % len(data)] = byte
-    with suppress(ValueError, IndexError, struct.error):
-        assert len(elf_section(bytes(data), b".modinfo")) <= len(data)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A tree beside a canary that stands for the running host."""
@@ -113,12 +104,6 @@ def test_a_link_means_what_it_means_on_its_own_host(
     assert in_root(root, name) == root / place
 
 
-def test_an_absolute_link_does_not_lead_to_the_running_host(root: Path) -> None:
-    (root / "escape").symlink_to(root.parent / "canary")
-    assert (root / "escape/file").read_text() == "the running host"
-    assert not in_root(root, "escape/file").exists()
-
-
 def test_the_last_part_may_be_left_as_it_is(root: Path) -> None:
     (root / "conf").symlink_to("/etc")
     (root / "etc/link").symlink_to("/nowhere")
@@ -132,11 +117,6 @@ def test_links_in_circles_are_an_error(root: Path) -> None:
     with pytest.raises(OSError, match="symbolic links") as caught:
         in_root(root, "a/file")
     assert caught.value.filename == str(root / "a/file")
-
-
-def test_the_running_hosts_own_root_is_taken_as_it_is() -> None:
-    assert in_root(Path("/"), "etc/x") == Path("/etc/x")
-    assert in_root(Path("/"), "/etc/x") == Path("/etc/x")
 
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -24,6 +24,7 @@ from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros.archive import parse_depends, parse_packages
 from provision.distros.distro import distro_named
+from provision.distros.dnf import Dnf
 from provision.distros.family import family_of
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.distros.repositories import binary_key, parse_lines, parse_paragraphs
@@ -44,7 +45,7 @@ from provision.sources.runfile import parse_file_list, read_head
 from provision.sources.upstream import git_tags, nvidia_releases
 from provision.sources.vendor_sums import parse_sums
 from provision.store.state import parse_state
-from unit.distros.test_apt import LISTING
+from unit.distros import test_apt, test_rpm
 from unit.fake_archive import answer, stanza
 from unit.recipes import RECIPE
 from unit.sources.libraries import library
@@ -130,7 +131,8 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         answer({("bookworm", "main"): stanza("a", "1")}, ("a",)),
         ProvisionError,
     ),
-    "apt's closure": (_closure, LISTING, ProvisionError),
+    "apt's closure": (_closure, test_apt.LISTING, ProvisionError),
+    "dnf's closure": (Dnf().parse, test_rpm.LISTING.encode(), ProvisionError),
     "NVIDIA's releases": (
         lambda data: nvidia_releases(data, url="u", machine="x86_64"),
         b'{"595": {"type": "", "driver_info": [{"release_version": "595.84"}]}}',

@@ -30,7 +30,6 @@ from provision.errors import (
 from provision.sources.candidates import (
     SourceContext,
     candidates,
-    components_of,
     package_of_version,
     pin_sources,
     unlisted,
@@ -109,14 +108,9 @@ def test_the_newest_revision_of_a_version_is_taken() -> None:
     assert package_of_version(index, "tool-source", "1.8") is None
 
 
-def test_releases_of_a_vendor_stand_in_the_recipe() -> None:
-    found = offered(several(archive("9.0.2.140", "10.0.0", "9.0.10")), ROCKY)
-    assert [version for _, version in found] == ["10.0.0", "9.0.10", "9.0.2.140"]
-
-
 def test_each_distro_has_its_own_source() -> None:
     index = archive_of(PACKAGES)
-    of = several(DEB, archive("2.0", "1.10"))
+    of = several(DEB, archive("1.10", "2.0"))
     # Another version than the packages' comes from the other source only if the first is limited.
     assert offered(of, DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
     assert offered(of, ROCKY) == [("archive", "2.0"), ("archive", "1.10")]
@@ -163,17 +157,6 @@ def test_a_source_may_have_a_build_and_files_of_its_own() -> None:
     assert (two.label, two.build.command, two.files) == ("two", ("make",), of.files)
 
 
-def test_a_flavour_comes_from_the_sources_that_build_it() -> None:
-    flavours = {**PLAIN, "other": {"licences": ["MIT"]}}
-    other = archive("2", name="b", build={"other": BUILD})
-    of = several(archive("1", name="a", distros=["rocky"]), other, flavours=flavours)
-    found = {
-        flavour: [o.label for o in candidates(of, flavour, SourceContext("", ROCKY)).values()]
-        for flavour in ("plain", "other")
-    }
-    assert found == {"plain": ["a"], "other": ["b"]}
-
-
 def test_what_is_pinned_is_of_the_source_that_offers_it() -> None:
     of = several(archive("1", name="a", versions="<2"), archive("2", "1", name="b"))
     context = SourceContext("rocky 9", ROCKY)
@@ -185,12 +168,6 @@ def test_what_is_pinned_is_of_the_source_that_offers_it() -> None:
         ("1", ["https://driver.example/1.zip"]),
         ("2", ["https://driver.example/2.zip"]),
     ]
-
-
-def test_components_are_those_of_the_sources_for_a_distro() -> None:
-    of = several({**DEB, "components": ["main", "contrib"]}, archive("1"))
-    assert components_of(of, DEBIAN) == ("contrib",)
-    assert components_of(of, ROCKY) == ()
 
 
 @pytest.mark.parametrize(
