@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 
 from kit.artifact import KERNEL, MODULE, make_module, write
+from kit.files import plug_in
 from provision.config import catalogue_folders
 from provision.store.entries import Admission, record_admission
 from unit.doctor.host import DRIVER, DoctorHost
@@ -32,7 +33,7 @@ def _no_driver(host: DoctorHost) -> None:
 
 def _nothing_stored(host: DoctorHost) -> None:
     shutil.rmtree(host.layout.folder)
-    host.write("etc/provision/provision.toml", f"[drivers.{DRIVER}]\n")
+    host.write(_SETTINGS, f"[drivers.{DRIVER}]\n")
 
 
 def _in_use(host: DoctorHost) -> None:
@@ -47,66 +48,60 @@ def _nouveau(host: DoctorHost) -> None:
     host.need(conflicts=("nouveau",))
     host.install()
     host.write("proc/modules", "demo 1 0 - Live 0x0\nnouveau 1 3 - Live 0x0\n")
-    device = host.root / "sys/bus/pci/devices/0000:01:00.0"
-    for name, value in {"vendor": "0x10de", "device": "0x1eb8", "class": "0x030200"}.items():
-        write(device / name, f"{value}\n".encode())
-    (device / "driver").symlink_to("../../../../bus/pci/drivers/nouveau")
+    plug_in(host.root, "1eb8", driver="nouveau")
 
 
-def _card(host: DoctorHost, device: str = "0x0001", vendor: str = "0x1234") -> None:
+def _recipe(host: DoctorHost, change: Callable[[str], str], more: str = "") -> None:
+    """Have the driver's recipe in a catalogue of the host's, changed; and these settings."""
     recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-    recipe = recipe.replace("[source]", '[[hardware.pci]]\nvendor = "1234"\n\n[source]', 1)
-    host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-    host.write(
-        "etc/provision/provision.toml", f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\n'
+    host.write(f"srv/drivers/{DRIVER}/driver.toml", change(recipe))
+    host.write(_SETTINGS, f'catalogue = ["/srv/drivers"]\n{more}')
+
+
+def _cards(host: DoctorHost, *tables: str, vendor: str = "1234", settings: str = "") -> None:
+    """Have cards 0001 and on, and a recipe for those of the vendor 1234, with these tables."""
+    tables = ('[[hardware.pci]]\nvendor = "1234"\n', *tables)
+    _recipe(
+        host,
+        lambda recipe: recipe.replace("[source]", "\n".join([*tables, "[source]"]), 1),
+        f"[drivers.{DRIVER}]\n{settings}",
     )
-    folder = "sys/bus/pci/devices/0000:01:00.0"
-    for name, value in {"vendor": vendor, "device": device, "class": "0x030000"}.items():
-        host.write(f"{folder}/{name}", f"{value}\n")
+    plug_in(host.root, *(f"{n:04}" for n in range(1, max(2, len(tables)))), vendor=vendor)
+
+
+def _generation(name: str, device: str, only: str) -> str:
+    return f'[[hardware.cards]]\nname = "{name}"\ndevices = ["{device}"]\n{only}\n'
 
 
 def _no_card(host: DoctorHost) -> None:
-    _card(host, vendor="0x4321")
+    _cards(host, vendor="4321")
 
 
 def _cards_apart(host: DoctorHost) -> None:
     """No version drives both."""
-    _card(host)
-    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
-    cards = "".join(
-        f'[[hardware.cards]]\nname = "{name}"\ndevices = ["{device}"]\nversions = "{versions}"\n\n'
-        for name, device, versions in (("Old", "0001", "<2"), ("New", "0002", ">=2"))
-    )
-    path.write_text(path.read_text().replace("[source]", f"{cards}[source]", 1))
-    folder = "sys/bus/pci/devices/0000:02:00.0"
-    for name, value in {"vendor": "0x1234", "device": "0x0002", "class": "0x030000"}.items():
-        host.write(f"{folder}/{name}", f"{value}\n")
+    versions = ('versions = "<2"', 'versions = ">=2"')
+    _cards(host, _generation("Old", "0001", versions[0]), _generation("New", "0002", versions[1]))
 
 
 def _card_left_out(host: DoctorHost) -> None:
     """Of two cards, the flavour that is named serves one."""
-    _cards_apart(host)
+    flavours = ('flavours = ["dkms"]', 'flavours = ["other"]')
+    generations = _generation("Old", "0001", flavours[0]), _generation("New", "0002", flavours[1])
+    _cards(host, *generations, settings='flavour = "dkms"\n')
     path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
-    text = path.read_text().replace('versions = "<2"', 'flavours = ["dkms"]')
-    text = text.replace('versions = ">=2"', 'flavours = ["other"]')
-    path.write_text(f'{text}\n[flavours.other]\nlicences = ["GPL-2.0-only"]\n')
-    settings = host.root / "etc/provision/provision.toml"
-    settings.write_text(f'{settings.read_text()}flavour = "dkms"\n')
+    path.write_text(f'{path.read_text()}\n[flavours.other]\nlicences = ["GPL-2.0-only"]\n')
 
 
 def _cards_left_out(host: DoctorHost) -> None:
     """Of two cards, the version that is named serves none."""
-    _cards_apart(host)
-    path = host.root / f"srv/drivers/{DRIVER}/driver.toml"
-    path.write_text(path.read_text().replace('versions = ">=2"', 'versions = "<2"'))
-    settings = host.root / "etc/provision/provision.toml"
-    settings.write_text(f'{settings.read_text()}version = "3"\n')
+    generations = (
+        _generation(*one, 'versions = "<2"') for one in (("Old", "0001"), ("New", "0002"))
+    )
+    _cards(host, *generations, settings='version = "3"\n')
 
 
 def _card_without_driver(host: DoctorHost) -> None:
-    folder = "sys/bus/pci/devices/0000:01:00.0"
-    for name, value in {"vendor": "0x10de", "device": "0x1c81", "class": "0x030000"}.items():
-        host.write(f"{folder}/{name}", f"{value}\n")
+    plug_in(host.root, "1c81")
 
 
 def locked_down(host: DoctorHost) -> None:
@@ -151,41 +146,31 @@ def _no_firmware_at_boot(host: DoctorHost) -> None:
     log("lab lab: Direct firmware load for demo/fw.bin failed with error -2")(host)
 
 
-def _ended_branch(host: DoctorHost) -> None:
-    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-    recipe += """
+def _ended_branch(host: DoctorHost, more: str = "") -> None:
+    branches = """
 [upstream.branches]
 "0.12" = { maturity = "lts", end_of_life = "2020-01" }
 "0.15" = { maturity = "lts" }
 """
-    host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-    host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+    _recipe(host, lambda recipe: recipe + branches, more)
 
 
 def _old_table(host: DoctorHost) -> None:
-    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-    recipe = recipe.replace("[upstream]", '[upstream]\nreviewed = "2020-01"')
-    host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-    host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+    old = '[upstream]\nreviewed = "2020-01"'
+    _recipe(host, lambda recipe: recipe.replace("[upstream]", old))
 
 
 def _ended_branch_asked_for(host: DoctorHost) -> None:
-    _ended_branch(host)
+    _ended_branch(host, f'[drivers.{DRIVER}]\nversion = "0.12"\n')
     shutil.rmtree(host.layout.folder)
-    settings = f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\nversion = "0.12"\n'
-    host.write("etc/provision/provision.toml", settings)
 
 
-def _old_for_dra(*traces: str) -> Break:
+def _old_for_dra(trace: str) -> Break:
+    dra = '\n[dra]\nname = "video.example"\npods = "*dra*"\nversions = ">=0.13"\nreason = "r"\n'
+
     def spoil(host: DoctorHost) -> None:
-        recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
-        recipe += (
-            '\n[dra]\nname = "video.example"\npods = "*dra*"\nversions = ">=0.13"\nreason = "r"\n'
-        )
-        host.write(f"srv/drivers/{DRIVER}/driver.toml", recipe)
-        host.write("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
-        for trace in traces:
-            host.write(trace, "")
+        _recipe(host, lambda recipe: recipe + dra)
+        host.write(trace, "")
 
     return spoil
 
