@@ -74,3 +74,21 @@ def recipe(**changes: object) -> Recipe:
 def variant(of: Recipe, flavour: str | None = None) -> Variant[RecipeSource]:
     """Return a flavour from the first source that has it."""
     return next(of.variants(None, flavour or of.default_flavour))
+
+
+def archive_source(*versions: str, kind: str = "archive") -> str:
+    """The source of a recipe that lists these versions."""
+    return f'[source]\nkind = "{kind}"\n' + "".join(
+        f'[[source.releases]]\nversion = "{version}"\nsha256 = "{"0" * 64}"\n'
+        f'url = "https://driver.example/{version}.tar"\n'
+        for version in versions
+    )
+
+
+def runfile_source(*versions: str) -> str:
+    """One that lists these and takes any version besides."""
+    listed = ", ".join(f'{{ version = "{version}" }}' for version in versions)
+    return (
+        '[source]\nkind = "runfile"\nurl = "https://vendor.example/{version}.run"\n'
+        f'checksums = "https://vendor.example/{{version}}.run.sha256sum"\nreleases = [{listed}]\n'
+    )

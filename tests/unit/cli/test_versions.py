@@ -23,6 +23,7 @@ from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
 from unit.fake_archive import write_apt_sources
+from unit.recipes import archive_source, runfile_source
 
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
@@ -58,25 +59,6 @@ def vendor(tmp_path: Path) -> Iterator[Mirror]:
         yield mirror
 
 
-def archive(*versions: str) -> str:
-    """A source of versions that are listed."""
-    releases = "".join(
-        f'[[source.releases]]\nversion = "{one}"\nsha256 = "{"0" * 64}"\n'
-        f'url = "https://driver.example/{one}.tar"\n'
-        for one in versions
-    )
-    return f'[source]\nkind = "archive"\n{releases}'
-
-
-# It takes any version besides.
-RUNFILE = """[source]
-kind = "runfile"
-url = "https://vendor.example/{version}.run"
-checksums = "https://vendor.example/{version}.run.sha256sum"
-releases = [{ version = "535.261.03" }]
-"""
-
-
 class Site:
     """A host, its driver, and the command."""
 
@@ -85,7 +67,7 @@ class Site:
         self.tmp_path = tmp_path
         self.call = call
         self.vendor = vendor
-        self.offer(archive("535.261.03"))
+        self.offer(archive_source("535.261.03"))
 
     def offer(self, source: str) -> None:
         """Have a driver whose versions come from there."""
@@ -176,7 +158,7 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
 def test_the_check_ends_with_1_where_a_version_is_newer(
     site: Site, offered: str, installed: str, asked: str | None, code: int
 ) -> None:
-    site.offer(archive(offered, "535.261.03"))
+    site.offer(archive_source(offered, "535.261.03"))
     site.install(installed)
     if asked:
         site.ask_for(asked)
@@ -249,7 +231,7 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror, notes:
 
 
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
-    site.offer(RUNFILE)
+    site.offer(runfile_source("535.261.03"))
     settings = site.settings()
     # Of the page of files, which says 'files = true'; the other source does not.
     assert follow(settings, DriverRequest("demo"), DEBIAN).published == ("595.84",)
@@ -283,7 +265,7 @@ def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
     *,
     is_asked: bool,
 ) -> None:
-    several = RUNFILE.replace("[source]", "[[source]]").replace("535.261.03", "570.1")
+    several = runfile_source("570.1").replace("[source]", "[[source]]")
     site.offer(f'[[source]]\nkind = "deb"\nversions = "<560"\n{several}')
     found = follow(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
     assert bool(vendor.asked) is is_asked

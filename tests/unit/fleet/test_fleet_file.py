@@ -19,6 +19,7 @@ from provision.fleet.offers import fleet_cells
 from provision.registry.find import registry_of
 from unit.engine.fake_engine import using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources
+from unit.recipes import archive_source
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64")
 HEAD = 'registry = "registry.example/drivers"\n'
@@ -118,23 +119,13 @@ def plan(folder: Path, text: str) -> list[str]:
     """Return the cells of a fleet on a host whose archive has two kernels."""
     write(folder / "etc/os-release", "ID=debian\nVERSION_ID=12\n")
     write_apt_sources(folder)
-    write(folder / "drivers/demo/driver.toml", _DRIVER)
+    write(folder / "drivers/demo/driver.toml", demo_recipe(archive_source("2.0", "1.2")))
     headers = "\n".join(stanza(f"linux-headers-{kernel}", "1") for kernel in KERNELS)
     engine = AptEngine({("bookworm", "main"): headers})
     settings = replace(load_settings(folder, catalogues=[folder / "drivers"]), state=folder)
     fleet = load(folder, f"{HEAD}distros = ['debian:12']\n{text}")
     planned = fleet_cells(using(settings, engine), folder / "fleet.toml", fleet)
     return [one.cell.id for one in planned if one.refusal is None]
-
-
-_DRIVER = demo_recipe(
-    '[source]\nkind = "archive"\n'
-    + "".join(
-        f'[[source.releases]]\nversion = "{version}"\nsha256 = "{"0" * 64}"\n'
-        f'url = "https://driver.example/{version}.tar.xz"\n'
-        for version in ("2.0", "1.2")
-    )
-)
 
 
 def test_each_cell_is_there_once(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from provision.fleet.offers import ensure_base_images, find_offers
 from provision.fleet.results import MatrixReport, Result, render_page, result_of
 from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import AptEngine, stanza, write_apt_sources
+from unit.recipes import archive_source, runfile_source
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
 COLUMNS = (
@@ -176,12 +177,6 @@ def test_what_a_build_prints_is_only_text(text: str) -> None:
 
 
 _HEADERS = stanza("linux-headers-6.1.0-47-amd64", "6.1.170-3")
-_RUNFILE = """[source]
-kind = "runfile"
-url = "https://vendor.example/{version}.run"
-checksums = "https://vendor.example/{version}.run.sha256sum"
-releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
-"""
 _BRANCHES = """
 [upstream.branches]
 535 = { maturity = "lts", end_of_life = "2026-06" }
@@ -220,7 +215,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     vendor = Mirror(tmp_path / "vendor")
     with vendor.serving():
         recipe = demo_recipe(
-            _RUNFILE,
+            runfile_source("580.95.05", "535.261.03"),
             kernels='versions = "<600"\nworks = ">=5.14"',
             build='directory = "kernel-open"',
             more=_BRANCHES + _LISTED.replace("VENDOR", vendor.url),
@@ -260,12 +255,7 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
-    releases = "".join(
-        f'[[source.releases]]\nversion = "{version}"\nurl = "https://x.example/a.tar"\n'
-        f'sha256 = "{"0" * 64}"\n'
-        for version in ("595.84", "535.261.03")
-    )
-    recipe = demo_recipe(f'[source]\nkind = "dkms"\n{releases}', more=_BRANCHES)
+    recipe = demo_recipe(archive_source("595.84", "535.261.03", kind="dkms"), more=_BRANCHES)
     # What its dkms.conf says.
     for table in ("[[kernels]]", "[flavours.open.build]"):
         recipe = re.sub(rf"(?ms)^{re.escape(table)}.*?(?=^\[)", "", recipe)
