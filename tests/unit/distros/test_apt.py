@@ -97,19 +97,6 @@ def test_a_mainline_build_is_refused(kernel: str) -> None:
         headers_of(UBUNTU, kernel, "x86_64")
 
 
-@pytest.mark.parametrize(
-    ("text", "package"),
-    [
-        ("x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0", "gcc-12"),
-        ("x86_64-linux-gnu-gcc (Ubuntu 15.2.0-4ubuntu4) 15.2.0", "gcc-15"),
-        ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc-11"),
-        ("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "gcc-12"),
-    ],
-)
-def test_the_compilers_package_has_its_major_version(text: str, package: str) -> None:
-    assert [spec.text for spec in APT.compiler(UBUNTU, text)] == [package]
-
-
 def test_a_listing_is_read() -> None:
     git, libc, headers = APT.parse(LISTING)
     assert (headers.pinned.name, headers.pinned.version) == (
