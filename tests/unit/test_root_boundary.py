@@ -7,13 +7,11 @@ kernel does: each is ``CANARY/…``, and the other host has a copy of the same p
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import provision
 from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.files import write_all
 from kit.host_tree import DRIVER, HostTree
@@ -135,26 +133,3 @@ def test_a_link_that_climbs_stays_below_the_root(tmp_path: Path, name: str, targ
     activate_entry(layout, layout.entry(pin.short_digest))
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
     assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"root"}
-
-
-_PACKAGE = Path(provision.__file__).parent
-# Loads the command that was typed, from a folder of commands: none of them is imported by name.
-_COMMANDS = "cli/__init__.py"
-
-
-def _hidden(source: str) -> Iterator[str]:
-    """Yield the modules of ours that a text loads by their names as strings."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or not node.args:
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        called = node.func.id if isinstance(node.func, ast.Name) else called
-        name = ast.unparse(node.args[0]).lstrip("f").strip("'\"")
-        if called in {"import_module", "__import__"} and name.startswith("provision."):
-            yield name
-
-
-def test_no_import_is_hidden_in_a_string() -> None:
-    files = {path.relative_to(_PACKAGE).as_posix(): path for path in _PACKAGE.rglob("*.py")}
-    hidden = {name: list(_hidden(path.read_text())) for name, path in files.items()}
-    assert {name for name, modules in hidden.items() if modules} == {_COMMANDS}
