@@ -195,11 +195,15 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def layer_of(folder: Path) -> bytes:
-    """Return a folder's content as the layer of an image that has it at ``/opt``."""
+def layer_of(folder: Path, has: Callable[[str], bool] = lambda _name: True) -> bytes:
+    """Return a folder's content, or some of it, as the layer of an image, at ``/opt``."""
+
+    def taken(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return member if member.isdir() or has(member.name) else None
+
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(folder, arcname="opt")
+        archive.add(folder, arcname="opt", filter=taken)
     return buffer.getvalue()
 
 

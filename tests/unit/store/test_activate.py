@@ -14,7 +14,7 @@ from kit.artifact import KERNEL, add, make_artifact, make_pin, write
 from provision.catalogue import Catalogue, Recipe
 from provision.config import catalogue_folders
 from provision.documents import load_json
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError
 from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import (
@@ -28,7 +28,7 @@ from provision.store.activate import (
 from provision.store.entries import current_entry, drafted, remove_leftovers
 from provision.store.foreign import OtherInstallation, foreign_vendor_file, other_installation
 from provision.store.layout import Layout
-from provision.store.managed_files import Change, ManagedFiles
+from provision.store.managed_files import Change
 from unit.cli.outcome import Outcome
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"
@@ -53,16 +53,6 @@ def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: P
     assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
 
 
-def test_a_config_that_an_admin_wrote_is_not_replaced(layout: Layout) -> None:
-    _install(layout)
-    layout.vendor_config.write_text("mine")
-    with pytest.raises(ProvisionError) as caught:
-        _install(layout, "1.3")
-    assert str(layout.vendor_config) in (caught.value.details or "")
-    assert str(layout.current.readlink()) == make_pin().short_digest
-    assert layout.vendor_config.read_text() == "mine"
-
-
 def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.write_text("mine")
@@ -71,15 +61,6 @@ def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> Non
     (saved,) = layout.saved.iterdir()
     assert saved.read_text() == "mine"
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
-
-
-def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None:
-    _install(layout)
-    manifest = make_artifact(layout.root / "other", pin=make_pin(version="1.3"))
-    text = vendor_config(layout, manifest) or ""
-    # The step to be killed in.
-    ManagedFiles(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
-    assert [change.kind for change in _install(layout)] == ["write"]
 
 
 def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
@@ -380,41 +361,27 @@ def test_a_cloud_mounts_its_driver_below_a_folder_of_its_own(
     assert utility["binaries"] == ["/usr/local/nvidia/bin/nvidia-smi"]
 
 
-def test_features_are_called_as_nvidias_capabilities(recipe: Recipe, tmp_path: Path) -> None:
-    _library(tmp_path, "usr/lib64", "libnvidia-ml")
-    inventory = _file(recipe, tmp_path)["inventory"]
-    names = {"compute", "utility", "video", "graphics", "display", "ngx", "compat32"}
-    assert inventory.keys() == names
-    assert "nvidia-caps/*" in inventory["compute"]["devices"]
-    assert "dri/card*" in inventory["display"]["devices"]
-
-
-def test_libraries_of_32_bits_are_a_feature_of_their_own(recipe: Recipe, tmp_path: Path) -> None:
-    """As RPM distros have them: /usr/lib64 and /usr/lib."""
+def test_each_feature_of_nvidias_has_its_own_files(recipe: Recipe, tmp_path: Path) -> None:
+    """As RPM distros have them, with libraries of 32 bits in /usr/lib."""
     _library(tmp_path, "usr/lib64", "libnvidia-ml")
     _library(tmp_path, "usr/lib64", "libcuda", "libcuda.so.1")
     _library(tmp_path, "usr/lib", "libcuda", "libcuda.so.1", bits=32)
-    inventory = _file(recipe, tmp_path)["inventory"]
-    assert inventory["compute"]["libraries"] == [
-        "/usr/lib64/libcuda.so.1",
-        f"/usr/lib64/libcuda.so.{_VERSION}",
-    ]
-    assert inventory["compat32"]["libraries"] == [
-        "/usr/lib/libcuda.so.1",
-        f"/usr/lib/libcuda.so.{_VERSION}",
-    ]
-
-
-def test_files_of_graphics_that_are_no_libraries(recipe: Recipe, tmp_path: Path) -> None:
-    _library(tmp_path, "usr/lib64", "libnvidia-ml")
     write(tmp_path / "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", b"{}")
     write(tmp_path / "usr/share/glvnd/egl_vendor.d/10_nvidia.json", b"{}")
     (tmp_path / "etc/vulkan/icd.d").mkdir(parents=True)
     (tmp_path / "etc/vulkan/icd.d/nvidia_icd.json").symlink_to("/gone")
-    assert _file(recipe, tmp_path)["inventory"]["graphics"]["miscellaneous"] == [
+    inventory = _file(recipe, tmp_path)["inventory"]
+    names = {"compute", "utility", "video", "graphics", "display", "ngx", "compat32"}
+    assert inventory.keys() == names
+    for feature, folder in (("compute", "usr/lib64"), ("compat32", "usr/lib")):
+        libraries = [f"/{folder}/libcuda.so.1", f"/{folder}/libcuda.so.{_VERSION}"]
+        assert inventory[feature]["libraries"] == libraries
+    assert inventory["graphics"]["miscellaneous"] == [
         "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
         "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
     ]
+    assert "nvidia-caps/*" in inventory["compute"]["devices"]
+    assert "dri/card*" in inventory["display"]["devices"]
 
 
 def test_of_two_versions_the_loaded_one_counts(recipe: Recipe, tmp_path: Path) -> None:

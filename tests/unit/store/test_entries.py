@@ -164,19 +164,3 @@ def test_a_short_wait_is_worth_no_words_but_is_known(
         assert met.wait(30)
     thread.join(30)
     assert (found, notes) == ([True], [])
-
-
-def test_a_builder_knows_whether_it_waited(tmp_path: Path) -> None:
-    waiting, found = Event(), list[bool]()
-
-    def second() -> None:
-        with listening(lambda _event: waiting.set()), building(tmp_path) as waited:
-            found.append(waited)
-
-    with building(tmp_path) as waited:
-        thread = Thread(target=second)
-        thread.start()
-        assert waiting.wait(30)
-        assert found == []
-    thread.join(30)
-    assert (waited, found) == (False, [True])
