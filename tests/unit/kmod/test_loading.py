@@ -13,7 +13,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from kit.artifact import KERNEL, MODULE, make_artifact, make_module, write, write_manifest
+from kit.artifact import (
+    KERNEL,
+    MODULE,
+    make_artifact,
+    make_module,
+    make_pin,
+    write,
+    write_manifest,
+)
 from kit.host_tree import HostTree
 from kit.probe import is_root, need, need_programs
 from kit.process import run
@@ -27,7 +35,7 @@ from provision.kmod.modules import (
     other_builds,
     users_of,
 )
-from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom, Module
+from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom
 
 _ENTRY = PurePosixPath("/var/lib/provision/demo/0123456789ab")
 _DONE, _FAILED, _USAGE, _MISSING, _IN_USE = range(5)
@@ -107,34 +115,30 @@ def _host(folder: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> Host:
     host = Host.make(folder)
     monkeypatch.setenv("PATH", host.environment["PATH"])
     host.write("proc/devices", "Character devices:\n  1 mem\n")
-    host.manifest, host.by = _make_stack(host.entry), by
+    host.manifest, host.by = _entry(host.entry, _STACK), by
     return host
 
 
-def _make_stack(folder: Path) -> Manifest:
-    """An artifact of three modules: ``core``, and ``net`` and ``extra``, which need it."""
-    manifest = make_artifact(folder)
-    modules = []
-    for name, depends in {"net": ("core",), "extra": ("core", "ib"), "core": ("videodev",)}.items():
+def _entry(folder: Path, modules: dict[str, tuple[str, ...]], driver: str = "demo") -> Manifest:
+    """An artifact of modules: what each needs, by its name."""
+    manifest = make_artifact(folder, pin=make_pin(driver=driver))
+    (first,) = manifest.modules
+    (folder / first.path).unlink()
+    made = []
+    for name, depends in modules.items():
         path = f"lib/modules/{KERNEL}/{name}.ko"
         write(folder / path, make_module())
-        first = manifest.modules[0]
-        modules.append(
-            Module(
-                name=name,
-                path=path,
-                sha256=first.sha256,
-                size=first.size,
-                vermagic=first.vermagic,
-                depends=depends,
-            )
-        )
-    (folder / manifest.modules[0].path).unlink()
-    dep = "net.ko: core.ko\nextra.ko: core.ko\ncore.ko:\n"
-    write(folder / f"lib/modules/{KERNEL}/modules.dep", dep.encode())
-    manifest = manifest.model_copy(update={"modules": tuple(modules), "host": HostNeeds()})
+        made.append(first.model_copy(update={"name": name, "path": path, "depends": depends}))
+    dep = [
+        f"{n}.ko:{''.join(f' {d}.ko' for d in on if d in modules)}\n" for n, on in modules.items()
+    ]
+    write(folder / f"lib/modules/{KERNEL}/modules.dep", "".join(dep).encode())
+    manifest = manifest.model_copy(update={"modules": tuple(made), "host": HostNeeds()})
     write_manifest(folder, manifest)
     return manifest
+
+
+_STACK = {"net": ("core",), "extra": ("core", "ib"), "core": ("videodev",)}
 
 
 def test_modules_come_in_order_and_go_again(either: Host) -> None:
@@ -209,22 +213,9 @@ def test_a_name_that_only_the_build_knew_is_left_to_the_kernel(either: Host) -> 
 
 
 def _also(host: Host, driver: str, modules: dict[str, tuple[str, ...]]) -> Path:
-    """Have another driver in the store: what its modules need, by their names."""
+    """Have another driver in the store."""
     entry = host.entry.parent.parent / driver / host.entry.name
-    first = make_artifact(entry)
-    (one,) = first.modules
-    (entry / one.path).unlink()
-    paths = {name: f"lib/modules/{KERNEL}/{name}.ko" for name in modules}
-    for path in paths.values():
-        write(entry / path, make_module())
-    pin = first.pin.model_copy(
-        update={"driver": first.pin.driver.model_copy(update={"name": driver})}
-    )
-    made = tuple(
-        one.model_copy(update={"name": name, "path": paths[name], "depends": depends})
-        for name, depends in modules.items()
-    )
-    write_manifest(entry, first.model_copy(update={"pin": pin, "modules": made}))
+    _entry(entry, modules, driver)
     write_loader(entry, {}, root=host.root)
     link = entry.parent / "kernels" / KERNEL
     link.parent.mkdir()
@@ -504,13 +495,18 @@ def test_who_uses_a_module_is_named_and_the_whole_driver_stays(python: Host) -> 
     assert all(word in user.name for word in ("ffmpeg", "4711", "/dev/demo0"))
 
 
-# Lines of a real machine.
+# The first lines are of a real machine.
 PROC_MODULES = """\
 nvidia_uvm 1540096 0 - Live 0xffffffffc1b5e000 (POE)
 nvidia_drm 77824 4 - Live 0xffffffffc0d0e000 (POE)
 nvidia_modeset 1314816 6 nvidia_drm, Live 0xffffffffc19dc000 (POE)
 nvidia 56799232 217 nvidia_uvm,nvidia_modeset, Live 0xffffffffbe3a4000 (POE)
 cfg80211 1138688 1 [permanent], Live 0xffffffffc0a10000
+videodev 1 1 uvcvideo, Live 0x0
+uvcvideo 1 0 - Live 0x0
+demo 1 2 - Live 0x0
+sfc 1 0 - Live 0x0
+e1000 1 0 - Live 0x0
 """
 
 
@@ -539,38 +535,49 @@ def test_a_root_that_does_not_run_has_none(tmp_path: Path) -> None:
     assert loaded_modules(tmp_path) == {}
 
 
-def test_modules_that_go_together_do_not_count_as_each_others_users(tmp_path: Path) -> None:
-    loaded = loaded_modules(_machine(tmp_path))
-    assert users_of(["nvidia_uvm"], loaded, root=tmp_path) == ()
-    (drm,) = users_of(["nvidia_modeset"], loaded, root=tmp_path)[:1]
-    assert (drm.kind, drm.name) == (
-        "kernel",
-        "a process or the kernel; no process has a device open",
-    )
-    names = ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
-    assert {u.module for u in users_of(names, loaded, root=tmp_path)} == {
-        "nvidia_drm",
-        "nvidia_modeset",
-        "nvidia",
-    }
+_KERNEL = "a process or the kernel; no process has a device open"
 
 
-def test_a_module_outside_is_named(tmp_path: Path) -> None:
-    lines = "videodev 1 1 uvcvideo, Live 0x0\nuvcvideo 1 0 - Live 0x0\n"
-    loaded = loaded_modules(_machine(tmp_path, lines))
-    (user,) = users_of(["videodev"], loaded, root=tmp_path)
-    assert str(user) == "videodev is used by the module uvcvideo"
-    assert users_of(["videodev", "uvcvideo"], loaded, root=tmp_path) == ()
-
-
-def test_processes_with_an_open_device_are_named(tmp_path: Path) -> None:
-    loaded = loaded_modules(_machine(tmp_path, "demo 1 2 - Live 0x0\n"))
-    for process, name, path in [("7", "cat", "/dev/demo1"), ("8", "vi", "/dev/tty1")]:
+@pytest.mark.parametrize(
+    ("names", "users"),
+    [
+        (["nvidia_uvm"], []),
+        (
+            ["nvidia_modeset"],
+            [("nvidia_modeset", "kernel", _KERNEL), ("nvidia_modeset", "module", "nvidia_drm")],
+        ),
+        # Modules that go together do not count as each other's users.
+        (
+            ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"],
+            [(name, "kernel", _KERNEL) for name in ("nvidia_drm", "nvidia_modeset", "nvidia")],
+        ),
+        (["videodev"], [("videodev", "module", "uvcvideo")]),
+        (["videodev", "uvcvideo"], []),
+        (["demo"], [("demo", "process", "cat (process 7), /dev/demo1")]),
+        # The interface of the one is up, of the other down.
+        (["sfc"], [("sfc", "interface", "eth0")]),
+        (["e1000"], []),
+        (["cfg80211"], [("cfg80211", "kernel", "can't be unloaded")]),
+    ],
+)
+def test_who_keeps_modules_from_being_unloaded_is_named(
+    tmp_path: Path, names: list[str], users: list[tuple[str, str, str]]
+) -> None:
+    _machine(tmp_path)
+    for process, name, path in (("7", "cat", "/dev/demo1"), ("8", "vi", "/dev/tty1")):
         (tmp_path / "proc" / process / "fd").mkdir(parents=True)
         (tmp_path / "proc" / process / "fd/0").symlink_to(path)
         write(tmp_path / "proc" / process / "comm", f"{name}\n".encode())
-    (user,) = users_of(["demo"], loaded, devices=["demo[0-9]*"], root=tmp_path)
-    assert (user.kind, user.name) == ("process", "cat (process 7), /dev/demo1")
+    for interface, module, flags in (("eth0", "sfc", "0x1003"), ("eth1", "e1000", "0x1002")):
+        (tmp_path / "sys/module" / module).mkdir(parents=True)
+        card = tmp_path / "sys/class/net" / interface
+        write(card / "flags", f"{flags}\n".encode())
+        (card / "device/driver").mkdir(parents=True)
+        (card / "device/driver/module").symlink_to(tmp_path / "sys/module" / module)
+    devices = [f"{names[0]}[0-9]*"]
+    found = users_of(names, loaded_modules(tmp_path), devices=devices, root=tmp_path)
+    assert [(user.module, user.kind) for user in found] == [user[:2] for user in users]
+    assert all(said in user.name for user, (*_, said) in zip(found, users, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -595,26 +602,6 @@ def test_the_pod_of_a_process_is_named(tmp_path: Path, cgroup: str) -> None:
     (tmp_path / f"var/log/pods/jobs_train-0_{uid}").mkdir(parents=True)
     (user,) = users_of(["demo"], in_use, devices=["demo*"], root=tmp_path)
     assert user.name == "train (process 7 of the pod jobs/train-0), /dev/demo1"
-
-
-@pytest.mark.parametrize(("flags", "is_used"), [("0x1003", True), ("0x1002", False)])
-def test_a_network_interface_that_is_up_is_a_use(
-    tmp_path: Path, flags: str, *, is_used: bool
-) -> None:
-    _machine(tmp_path, "sfc 1 0 - Live 0x0\n")
-    device = tmp_path / "sys/devices/pci0/0000:01:00.0"
-    (tmp_path / "sys/module/sfc").mkdir(parents=True)
-    (device / "driver").mkdir(parents=True)
-    (device / "driver/module").symlink_to(tmp_path / "sys/module/sfc")
-    write(tmp_path / "sys/class/net/eth1/flags", f"{flags}\n".encode())
-    (tmp_path / "sys/class/net/eth1/device").symlink_to(device)
-    users = users_of(["sfc"], loaded_modules(tmp_path), root=tmp_path)
-    assert [user.name for user in users] == (["the network interface eth1"] if is_used else [])
-
-
-def test_a_permanent_module_never_goes(tmp_path: Path) -> None:
-    (user,) = users_of(["cfg80211"], loaded_modules(_machine(tmp_path)), root=tmp_path)
-    assert "can't be unloaded at all" in user.name
 
 
 def test_the_same_build_is_known_by_what_both_sides_have(tmp_path: Path) -> None:
