@@ -145,7 +145,7 @@ def test_a_rollback_does_not_wait_for_an_artifact_and_outlives_it(host: _Host) -
     host.ask_for(NEW)
     host.run("apply")
     host.ask_for(NEWEST)
-    making = host.start("apply", at="store_pulled")
+    making = host.start("apply", "--retry", at="store_pulled")
     making.stops()
     host.run("rollback", DRIVER)
     assert host.uses() == OLD
@@ -237,7 +237,7 @@ def test_a_run_that_is_stopped_says_so_in_its_status(host: _Host) -> None:
     host.ask_for(NEW)
     agent = host.start("apply", at="store_pulled")
     agent.stops()
-    assert host.status()["state"] == "pending"
+    assert (host.status()["state"], bool(host.status()["planned"])) == ("pending", True)
     agent.process.send_signal(signal.SIGTERM)
     assert agent.process.wait(LIMIT_S) == 130, agent.said
     status = host.status()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,15 +172,11 @@ class Host(HostTree):
         return Stored(made[0], entry, "build", {"total": 1.5})
 
 
-def make_host(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, releases: Sequence[str] = (KERNEL,)
-) -> Host:
+def make_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Make a host whose kernel runs."""
     host = Host.make(folder)
     for name, value in host.environment.items():
         monkeypatch.setenv(name, value)
-    for release in releases:
-        host.add_kernel(release)
     host.configure(f"[drivers.{DRIVER}]\n")
     return host
 

@@ -20,7 +20,6 @@ from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.obtain import Stored
 from provision.store.state import copies_of, load_state
 from unit.agent.host import NEWEST, OLDER, Host
-from unit.recipes import RECIPE
 
 
 def test_a_driver_that_no_container_asks_for_has_no_vendor_file_and_lacks_none(
@@ -48,23 +47,6 @@ def test_what_killed_runs_left_behind_goes(ready: Host) -> None:
     names = [path.name for path in (*folder.iterdir(), *ready.layout.kernels.iterdir())]
     assert [name for name in names if name.startswith(".")] == [".lock"]
     assert ".partial-aaaaaaaaaaaa" in "".join(ready.notes)
-
-
-def test_others_can_read_what_goes_on_while_it_does(host: Host) -> None:
-    seen: list[dict[str, Any]] = []
-
-    def build(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
-        seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
-        return host.build(*given, **more)
-
-    host.builds = build
-    recipe = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
-    write(host.root / f"drivers/{DRIVER}/driver.toml", recipe.encode())
-    write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
-    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n')
-    host.apply()
-    assert seen[0]["state"] == "pending"
-    assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")
 
 
 def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
@@ -179,26 +161,6 @@ def twice(ready: Host) -> Host:
     ready.apply()
     ready.ask_for(THIRD)
     return ready
-
-
-def test_a_rollback_during_a_build_waits_for_nothing_and_holds(twice: Host) -> None:
-    done: list[str] = []
-
-    def back() -> None:
-        rollback(twice.root, twice.desired(), DRIVER)
-        done.append(twice.current())
-
-    _meanwhile(twice, back)
-    result = twice.apply(retry=True)
-    # It was through before the build was.
-    assert done == [OLDER]
-    assert "rolled back meanwhile" in result.outcomes[0].result
-    assert [o.action.kind for o in result.outcomes] == ["prepare"]
-    assert twice.current() == OLDER
-    assert list(twice.loaded()) == [DRIVER]
-    assert twice.kinds() == []
-    assert twice.kinds(retry=True)[0] == f"prepare {KERNEL}"
-    assert twice.current() == THIRD
 
 
 def test_garbage_collection_right_after_a_build_costs_a_second_try(ready: Host) -> None:

@@ -78,16 +78,6 @@ def test_a_boot_takes_up_an_entry_that_was_being_replaced(ready: Host) -> None:
     assert ready.layout.current.resolve() == entry
 
 
-def test_a_boot_goes_back_from_damage_to_what_is_whole(ready: Host) -> None:
-    for version in ("1.5", NEWEST):
-        ready.ask_for(version)
-        ready.apply()
-        ready.module().write_bytes(b"")
-    ready.boot()
-    boot(ready.root)
-    assert (ready.current(), list(ready.loaded())) == (OLDER, [DRIVER])
-
-
 def test_a_boot_says_of_other_kernels_what_later_runs_see(ready: Host) -> None:
     """Damage that only a boot looks for, in what another kernel would load."""
     ready.add_kernel(NEXT)

@@ -17,13 +17,10 @@ from kit.files import write
 from kit.host_tree import DRIVER, NEXT
 from kit.probe import need_programs
 from kit.process import run
-from provision.agent.hold import settle
-from provision.agent.model import Desired
 from provision.agent.removal import uninstall
 from provision.agent.run import plan_host
 from provision.agent.status import MOTD, HoldStatus, metrics_text
 from provision.errors import ExitCode, ProvisionError
-from provision.store.layout import switching
 from unit.agent.host import Host
 
 THIRD = "6.1.0-60-amd64"
@@ -229,7 +226,7 @@ def test_it_boots_what_has_its_driver_until_the_next_kernel_has_it(loader: Loade
     assert (host.root / MOTD).read_text() == ""
 
 
-@pytest.mark.parametrize("end", ["policy", "removal"])
+@pytest.mark.parametrize("end", ["policy", "uninstall"])
 def test_without_the_policy_or_provision_the_setting_before_is_back(
     loader: Loader, end: str
 ) -> None:
@@ -241,8 +238,8 @@ def test_without_the_policy_or_provision_the_setting_before_is_back(
         host.configure(f"[drivers.{DRIVER}]\n")
         loader.apply()
     else:
-        with switching(host.root):
-            settle(host.root, Desired(), None)
+        uninstall(host.root)
+        assert list((host.root / "var/lib/provision").glob(".hold*")) == []
     assert {**loader.contents(), "boot/grub/default": None} == {**before, "boot/grub/default": None}
     assert loader.default() in {None, NEXT}
 
@@ -315,17 +312,12 @@ def test_a_boot_loader_that_can_not_be_set_costs_no_driver_and_is_said(loader: L
 
 
 @_BOTH_GRUBS
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_uninstall_leaves_no_record_of_it(loader: Loader, *, is_broken: bool) -> None:
-    host = loader.host
+def test_uninstall_leaves_no_record_of_what_could_not_be_set(loader: Loader) -> None:
     before = loader.default()
-    if is_broken:
-        write(host.folder / "broken", "")
-    hold = loader.apply()
-    assert hold is not None
-    assert (hold.problem is not None) == is_broken
-    uninstall(host.root)
-    assert list((host.root / "var/lib/provision").glob(".hold*")) == []
+    write(loader.host.folder / "broken", "")
+    loader.apply()
+    uninstall(loader.host.root)
+    assert list((loader.host.root / "var/lib/provision").glob(".hold*")) == []
     assert loader.default() == before
 
 

@@ -48,6 +48,11 @@ def _back(host: Host) -> None:
     rollback(host.root, host.desired(), DRIVER)
 
 
+def _boot_of_next(host: Host) -> None:
+    host.boot(NEXT)
+    boot(host.root)
+
+
 def _retired(host: Host) -> None:
     host.configure("[policy]\n")
     host.apply()
@@ -66,13 +71,17 @@ def _prepare(host: Host, doing: Callable[[Host], None]) -> None:
     host.newest = "2.0"
     if doing is _back:
         _new_version(host)
+    if doing is _boot_of_next:
+        _new_kernel(host)
     if doing is _gone:
         _new_version(host)
         host.configure(f'[drivers.{DRIVER}]\nversion = "3.0"\n')
         host.apply()
 
 
-@pytest.mark.parametrize("doing", [_first, _new_kernel, _new_version, _back, _retired, _gone])
+@pytest.mark.parametrize(
+    "doing", [_first, _new_kernel, _new_version, _back, _boot_of_next, _retired, _gone]
+)
 def test_a_killed_run_costs_no_driver_and_leaves_nothing(
     doing: Callable[[Host], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,24 +90,25 @@ def test_a_killed_run_costs_no_driver_and_leaves_nothing(
     with KILLER.at(None):
         doing(counted)
     assert KILLER.count > 5
+    release = NEXT if doing is _boot_of_next else KERNEL
     for number in range(0, KILLER.count, _STEP):
         host = make_host(tmp_path / str(number), monkeypatch)
         _prepare(host, doing)
         had = host.layout.current.is_symlink()
         with KILLER.at(number):
             doing(host)
-        host.boot()
+        host.boot(release)
         boot(host.root)
-        _check_whole(host, expected=had and doing is not _retired)
+        _check_whole(host, release, expected=had and doing is not _retired)
         host.apply()
         remove_unneeded(host.root, host.desired())
         _check_clean(host)
         assert host.apply().outcomes == ()
         if doing is not _retired:
-            _check_whole(host, expected=True)
+            _check_whole(host, release, expected=True)
 
 
-def _check_whole(host: Host, *, expected: bool) -> None:
+def _check_whole(host: Host, release: str, *, expected: bool) -> None:
     """Modules, user space and vendor config are of one artifact, which is whole."""
     current = host.layout.current
     if not current.is_symlink():
@@ -115,40 +125,13 @@ def _check_whole(host: Host, *, expected: bool) -> None:
     assert host.loaded() == {DRIVER}
     assert (host.root / f"sys/module/{DRIVER}/version").read_text().strip() == version
     assert f'"version": "{version}"' in host.layout.vendor_config.read_text()
-    assert current.readlink().name == host.layout.kernel_link(KERNEL).readlink().name
+    assert current.readlink().name == host.layout.kernel_link(release).readlink().name
 
 
 def _check_clean(host: Host) -> None:
     kept = {".lock", ".provision.toml"}
     hidden = [path for path in host.root.rglob(".*") if path.name not in kept]
     assert hidden == []
-
-
-def test_a_boot_that_is_killed_is_finished_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepared(name: str) -> Host:
-        host = make_host(tmp_path / name, monkeypatch)
-        host.apply()
-        host.add_kernel(NEXT)
-        host.apply()
-        host.boot(NEXT)
-        return host
-
-    counted = prepared("count")
-    with KILLER.at(None):
-        boot(counted.root)
-    for number in range(0, KILLER.count, _STEP):
-        host = prepared(str(number))
-        with KILLER.at(number):
-            boot(host.root)
-        host.boot(NEXT)
-        boot(host.root)
-        assert host.loaded() == {DRIVER}
-        assert host.layout.current.resolve() == host.layout.kernel_link(NEXT).resolve()
-        host.apply()
-        _check_clean(host)
-        assert host.apply().outcomes == ()
 
 
 def test_a_status_that_was_cut_off_is_written_again(
