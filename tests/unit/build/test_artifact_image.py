@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import IO, Any
 import pytest
 
 from kit.artifact import make_pin
+from kit.files import sha256
 from provision.build.dockerfile import RenderedContext
 from provision.build.image import (
     DIGEST_LABEL,
@@ -53,14 +53,10 @@ COPY --from=build /out /
 """
 
 
-def _sum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _context(patch: bytes = b"", package: bytes = b"gcc") -> RenderedContext:
     files = {"Dockerfile": _DOCKERFILE, "step.py": b"", "patches/a.patch": patch}
     downloads = {"packages/gcc.deb": package, "sources/x": b"source"}
-    return RenderedContext(files, {name: _sum(data) for name, data in downloads.items()})
+    return RenderedContext(files, {name: sha256(data) for name, data in downloads.items()})
 
 
 def _result(pin: Pin, **labels: str) -> Image:
@@ -151,7 +147,7 @@ def test_a_toolchain_is_installed_once_and_each_build_sends_only_its_sources(
     make()
     assert engine.contexts == [["Dockerfile", *_PACKAGES], ["Dockerfile", *_SOURCES]]
     engine.images.pop(_BASE.id)
-    PackageStore(tmp_path).path(_sum(b"gcc")).unlink()
+    PackageStore(tmp_path).path(sha256(b"gcc")).unlink()
     other = make_pin(version="9").model_copy(update={"base": PIN.base})
     engine.result = _result(other)
     make(other, _context(b"a patch"))

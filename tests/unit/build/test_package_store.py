@@ -1,6 +1,5 @@
 """The package store: whole files under their checksums, closures beside them."""
 
-import hashlib
 import io
 import os
 import time
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.files import sha256
 from kit.fileserver import Mirror
 from provision.build import package_store
 from provision.build.package_store import Closure, PackageStore, closure_key
@@ -18,10 +18,6 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage, DistroPin, PackagePin
 
 KEY = "0" * 64
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def closure(*contents: bytes, kernel: str = "5.14.0-1.el9.x86_64") -> Closure:

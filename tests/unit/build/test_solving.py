@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 import pytest
 
-from kit.files import write
+from kit.files import write, write_all
 from kit.fileserver import Mirror
 from kit.probe import is_root, need
 from provision.build.base_image import base_request, ensure_distro_base
@@ -110,12 +110,6 @@ def request(root: Path, distro: str = "rocky:9", **changes: object) -> SolveRequ
 
 BOTH = "\n".join([line("kernel-devel", "5.14.0"), line("gcc", "11.4.1"), line("make", "4.3")])
 GOOD = [(0, "", line("kernel-devel", "5.14.0")), (0, "", BOTH)]
-
-
-def touch_files(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
 
 
 _REPOSITORY = """
@@ -299,7 +293,7 @@ def test_every_input_counts(tmp_path: Path) -> None:
     keys = {request_key(request(tmp_path, "rocky:9", **change)) for change in changes}
     assert len(keys) == len(changes)
     before = request_key(request(tmp_path, "rhel:9"))
-    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    write(tmp_path / "etc/pki/entitlement/1.pem", b"")
     assert request_key(request(tmp_path, "rhel:9")) != before
 
 
@@ -599,15 +593,11 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(
         if name.endswith("/"):
             (tmp_path / name).mkdir(parents=True)
         else:
-            touch_files(tmp_path, name)
+            write(tmp_path / name, b"")
     if repositories is not None:
         more = ("etc/dnf/vars/other", "etc/pki/rhui/source.crt", "etc/pki/epel.crt")
-        touch_files(tmp_path, *more, *_OTHER_FILES)
-        for name, text in {
-            **_OTHER_FILES,
-            "etc/yum.repos.d/redhat-rhui.repo": repositories,
-        }.items():
-            (tmp_path / name).write_text(text)
+        others = {**dict.fromkeys(more, ""), **_OTHER_FILES}
+        write_all(tmp_path, {**others, "etc/yum.repos.d/redhat-rhui.repo": repositories})
     engine = SolvingEngine(FakeContainer(list(GOOD)))
     if binds is None:
         with pytest.raises(NotFoundError) as caught:
@@ -623,7 +613,7 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])
 def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> None:
     """It would bind what lies at those paths of its own machine."""
-    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    write(tmp_path / "etc/pki/entitlement/1.pem", b"")
     engine = SolvingEngine()
     engine.host = host
     with pytest.raises(ProvisionError) as caught:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import shutil
 import tarfile
@@ -13,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.files import write
+from kit.files import sha256, write
 from kit.fileserver import Mirror
+from kit.media import tar_of
 from provision.build import trees
 from provision.build.package_store import PackageStore
 from provision.build.trees import ensure_cos_tree, ensure_tree
@@ -60,17 +59,7 @@ class Tar:
 
 def _tree(text: str) -> bytes:
     """A tree as others pack it: a configuration, and something that differs."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in {".config": _CONFIG, "Makefile": text}.items():
-            info = tarfile.TarInfo(f"./{name}")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content.encode()))
-    return buffer.getvalue()
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(_tree(text)).hexdigest()
+    return tar_of({"./.config": _CONFIG.encode(), "./Makefile": text.encode()})
 
 
 def _stored(sha256: str | None) -> Path:
@@ -229,10 +218,10 @@ def _on_mirror(settings: Settings, mirror: Mirror, **sums: str) -> Settings:
 
 
 def test_files_of_cos_are_downloaded_once(settings: Settings, cos: Mirror) -> None:
-    sums = {name[:1]: _sha256(name) for name in _NAMES}
+    sums = {name[:1]: sha256(_tree(name)) for name in _NAMES}
     named = _on_mirror(settings, cos, **sums)
     first = ensure_cos_tree(named, _BUILD)
-    assert first[0].tree == _sha256("kernel-headers.tgz")
+    assert first[0].tree == sha256(_tree("kernel-headers.tgz"))
     assert ensure_cos_tree(named, _BUILD) == first
     assert cos.asked == [f"/{_BUILD}/{name}" for name in _NAMES]
     # A checksum that is named later counts.

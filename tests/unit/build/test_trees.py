@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from kit.files import sha256
 from provision.build import trees
 from provision.build.base_image import BaseRequest, base_request, ensure_distro_base
 from provision.build.context_files import context_files
@@ -43,10 +43,6 @@ path = "/srv/linux-6.1.192.tar.xz"
 config = "/srv/config-{kernel}"
 symvers = "/srv/Module.symvers"
 """
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
@@ -83,9 +79,9 @@ def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, roo
     pin = _resolved(settings)
     tree = pin.tree
     assert tree is not None
-    assert tree.tree == _sha256(b"the source")
-    assert tree.config == _sha256(_CONFIG.encode())
-    assert tree.symvers == _sha256((root / "srv/Module.symvers").read_bytes())
+    assert tree.tree == sha256(b"the source")
+    assert tree.config == sha256(_CONFIG.encode())
+    assert tree.symvers == sha256((root / "srv/Module.symvers").read_bytes())
     assert tree.toolchain == DistroPin(id="debian", version="12", codename="bookworm")
     assert pin.distro == DistroPin(id="flatcar", version="3227.2.4", codename="flatcar")
     assert pin.compiler is not None
