@@ -16,13 +16,13 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import isolate
 
-from kit.files import BOOKWORM, write
+from kit.files import BOOKWORM, write, write_all
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.agent.desired import load_desired, read_inputs
@@ -240,48 +240,6 @@ def test_a_builds_output_is_no_users_to_read_and_has_no_password(place: Path) ->
     assert path.read_text() == "curl: http://me:***@proxy.example:3128 refused\n"
 
 
-@dataclass(frozen=True)
-class _Steered:
-    """A file by which a host's settings steer what root does, and what uses it."""
-
-    name: str
-    use: Callable[[Path], object]
-    content: str = ""
-
-
-def _keys_of(root: Path) -> object:
-    return load_settings(root) and settled_keys(root, "/etc/provision/trust.d")
-
-
-def _recipe_of(root: Path) -> object:
-    return load_settings(root).catalogue.entry("lab")
-
-
-def _signing_key(root: Path) -> object:
-    return open_key(root, load_settings(root).config.signing)
-
-
-def _archive_of(root: Path) -> object:
-    return _repositories(root, DistroPin(id="debian", version="12", codename="bookworm"))
-
-
-def _repositories_of(root: Path) -> object:
-    return _repositories(root, DistroPin(id="fedora", version="42", codename="fedora42"))
-
-
-def _repositories(root: Path, distro: DistroPin) -> object:
-    return repositories_of(distro, _settings(root).config.distro(distro.id), root)
-
-
-def _tree_of(root: Path) -> object:
-    settings = _settings(root)
-    return ensure_tree(settings, settings.config.trees[0], "6.6.1")
-
-
-def _settings(root: Path) -> Settings:
-    return replace(load_settings(root), state=root / "state")
-
-
 _TOML = """
 catalogue = ["/etc/provision/drivers"]
 [signing]
@@ -299,26 +257,45 @@ kernels = "6.6.1"
 path = "/srv/kernel/tree.tar"
 config = "/srv/config/config"
 """
-_STEERED = [
-    _Steered("etc/provision/provision.toml", load_settings, _TOML),
-    _Steered("etc/provision/trust.d/fleet.pub", _keys_of),
-    _Steered("etc/provision/drivers/lab/driver.toml", _recipe_of),
-    _Steered("etc/provision/drivers/lab/patches/a.patch", _recipe_of),
-    _Steered("etc/provision/modules/key.pem", _signing_key),
-    _Steered("etc/provision/keys/archive.gpg", _archive_of),
-    _Steered("etc/provision/keys/ours.asc", _repositories_of),
-    _Steered("srv/kernel/tree.tar", _tree_of),
-    _Steered("srv/config/config", _tree_of),
-    _Steered(
-        "opt/provision/bin/provision",
-        lambda root: _checked(["units", "install", "--root", str(root), "--dry-run"]),
-    ),
-]
 
 
 def _checked(words: list[str]) -> None:
     if run_command(words) == ExitCode.USAGE:
         raise ConfigError("provision", [Mistake("", "refused")])
+
+
+def _tree(settings: Settings) -> object:
+    return ensure_tree(settings, settings.config.trees[0], "6.6.1")
+
+
+def _repositories(settings: Settings, *pin: str) -> object:
+    distro = DistroPin(**dict(zip(("id", "version", "codename"), pin, strict=True)))
+    return repositories_of(distro, settings.config.distro(distro.id), settings.root)
+
+
+# Files by which a host's settings steer what root does, and what uses each.
+_STEERED: dict[str, Callable[[Settings], object]] = {
+    "etc/provision/provision.toml": lambda settings: settings,
+    "etc/provision/trust.d/fleet.pub": lambda settings: settled_keys(
+        settings.root, "/etc/provision/trust.d"
+    ),
+    "etc/provision/drivers/lab/driver.toml": lambda settings: settings.catalogue.entry("lab"),
+    "etc/provision/drivers/lab/patches/a.patch": lambda settings: settings.catalogue.entry("lab"),
+    "etc/provision/modules/key.pem": lambda settings: open_key(
+        settings.root, settings.config.signing
+    ),
+    "etc/provision/keys/archive.gpg": lambda settings: _repositories(
+        settings, "debian", "12", "bookworm"
+    ),
+    "etc/provision/keys/ours.asc": lambda settings: _repositories(
+        settings, "fedora", "42", "fedora42"
+    ),
+    "srv/kernel/tree.tar": _tree,
+    "srv/config/config": _tree,
+    "opt/provision/bin/provision": lambda settings: _checked(
+        ["units", "install", "--root", str(settings.root), "--dry-run"]
+    ),
+}
 
 
 # acl(5), as the kernel keeps it: tag, permissions and id of each entry, and of whom an entry is.
@@ -349,31 +326,37 @@ _LOOSE: dict[str, Callable[[Path], tuple[Path, int, int, int]]] = {
     ("steered", "loosen"),
     [
         # Each file in one way, and one file in each.
-        *((one, "everyone may write to the file") for one in _STEERED),
-        *((_STEERED[2], way) for way in _LOOSE if way != "everyone may write to the file"),
+        *((name, "everyone may write to the file") for name in _STEERED),
+        *(
+            ("etc/provision/drivers/lab/driver.toml", way)
+            for way in _LOOSE
+            if way != "everyone may write to the file"
+        ),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_what_a_user_may_change_steers_nothing(place: Path, steered: _Steered, loosen: str) -> None:
-    for one in _STEERED:
-        write(place / one.name, one.content)
-    (place / "etc/os-release").write_text(BOOKWORM)
+def test_what_a_user_may_change_steers_nothing(place: Path, steered: str, loosen: str) -> None:
+    write_all(place, dict.fromkeys(_STEERED, ""))
+    write_all(place, {"etc/provision/provision.toml": _TOML, "etc/os-release": BOOKWORM})
+
+    def use() -> None:
+        _STEERED[steered](replace(load_settings(place), state=place / "state"))
+
     # Before, nothing is wrong but that the files are empty.
     with suppress(ProvisionError):
-        steered.use(place)
-    assert distrusted(place / steered.name) is None
-    changed, user, group, mode = _LOOSE[loosen](place / steered.name)
+        use()
+    assert distrusted(place / steered) is None
+    changed, user, group, mode = _LOOSE[loosen](place / steered)
     os.chown(changed, user, group)
     changed.chmod(mode)
-    found = distrusted(place / steered.name)
+    found = distrusted(place / steered)
     assert found is not None
     assert found.path == changed
     with pytest.raises(ConfigError) as caught:
-        steered.use(place)
+        use()
     assert caught.value.resolution is None or found.cure == caught.value.resolution
     # What it says to do cures it.
     run(["sh", "-c", found.cure.partition(": ")[2]])
-    assert distrusted(place / steered.name) is None
+    assert distrusted(place / steered) is None
 
 
 def test_a_pipe_in_a_users_folder_of_drivers_keeps_nobody_waiting(place: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,7 @@ from provision import documents
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros.archive import parse_depends, parse_packages
-from provision.distros.distro import distro_named
 from provision.distros.dnf import Dnf
-from provision.distros.family import family_of
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.distros.repositories import binary_key, parse_lines, parse_paragraphs
 from provision.documents import Frozen, load_json, load_toml
@@ -81,18 +80,6 @@ def _manifest() -> bytes:
         return make_artifact(Path(folder)).model_dump_json(by_alias=True).encode()
 
 
-def _closure(data: bytes) -> object:
-    distro = distro_named("ubuntu")
-    assert distro is not None
-    return family_of(distro).parse(data)
-
-
-def _compiler(text: str) -> object:
-    distro = distro_named("rocky")
-    assert distro is not None
-    return family_of(distro).compiler(distro, text)
-
-
 # Parser, a sample that it reads, and the errors that it may refuse with.
 _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "driver.toml": (_file(load_toml, Recipe), RECIPE.encode(), ProvisionError),
@@ -131,7 +118,7 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         answer({("bookworm", "main"): stanza("a", "1")}, ("a",)),
         ProvisionError,
     ),
-    "apt's closure": (_closure, test_apt.LISTING, ProvisionError),
+    "apt's closure": (test_apt.APT.parse, test_apt.LISTING, ProvisionError),
     "dnf's closure": (Dnf().parse, test_rpm.LISTING.encode(), ProvisionError),
     "NVIDIA's releases": (
         lambda data: nvidia_releases(data, url="u", machine="x86_64"),
@@ -143,7 +130,11 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         f"{'1' * 40}\trefs/tags/1.0\n".encode(),
         ProvisionError,
     ),
-    "a compiler's text": (_text(_compiler), b"gcc (GCC) 11.4.1", ProvisionError),
+    "a compiler's text": (
+        _text(partial(test_apt.APT.compiler, test_apt.UBUNTU)),
+        b"gcc (GCC) 11.4.1",
+        ProvisionError,
+    ),
     "a kernel's .config": (_text(parse_config), b"CONFIG_A=y\n", ProvisionError),
     "a compiler's version": (_text(major_of), b"gcc (GCC) 11.4.1", ProvisionError),
     "a GPU's information": (_text(parse_information), b"Device Minor: 0\n", ProvisionError),

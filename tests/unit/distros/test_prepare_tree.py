@@ -48,14 +48,6 @@ def _text(options: dict[str, str]) -> str:
     )
 
 
-def test_a_configuration_is_read() -> None:
-    options = parse_config(_CONFIG)
-    assert options["CONFIG_BRIDGE"] == "m"
-    assert options["CONFIG_STP"] == "n"
-    assert options["CONFIG_LOCALVERSION"] == '"-flatcar"'
-    assert len(options) == 6
-
-
 @given(_CONFIGS)
 def test_every_configuration_comes_back(options: dict[str, str]) -> None:
     assert parse_config(_text(options)) == options

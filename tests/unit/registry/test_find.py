@@ -67,7 +67,17 @@ from unit.registry.trusting_host import (
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
 
-WANTED = DriverRequest("demo", kernel=KERNEL)
+
+def look(
+    host: Settings,
+    registry: MemoryRegistry,
+    version: str | None = None,
+    trust: TrustOverride = DEFAULT,
+) -> ArtifactImage | None:
+    """What a host takes that wants the driver."""
+    wanted = DriverRequest("demo", kernel=KERNEL, version=version)
+    return look_for(host, wanted, trust, connected=connected(registry))
+
 
 # Which image
 
@@ -199,12 +209,9 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
 ) -> None:
     """Many registries deny access to what is not there."""
     registry.hooks.append(failing(error, "registry.example"))
-    assert (
-        look_for(with_recipe(settings, "fallback"), WANTED, DEFAULT, connected=connected(registry))
-        is None
-    )
+    assert look(with_recipe(settings, "fallback"), registry) is None
     with pytest.raises(error):
-        look_for(with_recipe(settings, "never"), WANTED, DEFAULT, connected=connected(registry))
+        look(with_recipe(settings, "never"), registry)
 
 
 _BRANCHES = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
@@ -253,42 +260,35 @@ def test_the_policy_says_whether_a_host_builds(
 ) -> None:
     host = with_recipe(settings, build)
 
-    def look() -> object:
+    def outcome() -> object:
         try:
-            return look_for(host, WANTED, DEFAULT, connected=connected(registry)) and "taken"
+            return look(host, registry) and "taken"
         except ProvisionError as error:
             return type(error)
 
-    assert look() == missing
+    assert outcome() == missing
     have(registry, tmp_path)
-    assert look() == there
+    assert outcome() == there
     registry.manifests.pop(signature_tag(digest_of(registry.manifests[tag_of(make_pin()).text])))
-    assert look() == unsigned
+    assert outcome() == unsigned
 
 
 def test_a_version_that_fails_on_the_kernel_is_passed_over(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    def look(build: str) -> object:
-        host = with_recipe(settings, build, fails=["2.4"])
-        try:
-            found = look_for(host, WANTED, DEFAULT, connected=connected(registry))
-        except NotFoundError as error:
-            return type(error)
-        return found and found.pin.driver.version
-
+    never, fallback = (with_recipe(settings, b, fails=["2.4"]) for b in ("never", "fallback"))
     have(registry, tmp_path, make_pin(version="2.4"))
     # A host that builds may build another.
-    assert (look("never"), look("fallback")) == (NotFoundError, None)
+    assert look(fallback, registry) is None
+    with pytest.raises(NotFoundError):
+        look(never, registry)
     have(registry, tmp_path, make_pin(version="2.3"))
-    assert (look("never"), look("fallback")) == ("2.3", "2.3")
+    assert (taken(never, registry), taken(fallback, registry)) == ("2.3", "2.3")
 
 
-def taken(host: Settings, registry: MemoryRegistry, version: str | None) -> str | None:
+def taken(host: Settings, registry: MemoryRegistry, version: str | None = None) -> str | None:
     try:
-        found = look_for(
-            host, replace(WANTED, version=version), DEFAULT, connected=connected(registry)
-        )
+        found = look(host, registry, version)
     except NotFoundError:
         return None
     return found.pin.driver.version if found else None
@@ -325,10 +325,8 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     write(Layout(settings.root, "demo").serials, json.dumps(serials).encode())
     have(registry, tmp_path)
     with pytest.raises(UntrustedError):
-        look_for(host, WANTED, DEFAULT, connected=connected(registry))
-    assert look_for(
-        host, WANTED, TrustOverride(allow_downgrade=True), connected=connected(registry)
-    )
+        look(host, registry)
+    assert look(host, registry, trust=TrustOverride(allow_downgrade=True))
 
 
 def test_a_pin_leads_to_its_image_whatever_that_is_called(

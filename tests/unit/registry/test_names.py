@@ -125,6 +125,10 @@ def test_which_host_is_this_machine(host: str, *, is_local: bool) -> None:
         (HostTag("1", "open", "6.4.0-1-default", "opensuse-leap:15.6"), None),
         (HostTag("580.95", "open", "6.8.0-1018-nvidia-64k", "ubuntu:24.04"), None),
         (HostTag("1.2+b~1", "open", "6.1", "debian:12"), "1.2_b_1-open-6.1.debian12"),
+        (
+            HostTag("580.95", "open", "5.14.0-503.el9.aarch64+64k", "rhel:9.5"),
+            "580.95-open-5.14.0-503.el9.aarch64_64k.rhel9.5",
+        ),
     ],
 )
 def test_the_tag_that_hosts_look_for_can_be_read(tag: HostTag, text: str | None) -> None:
@@ -132,18 +136,10 @@ def test_the_tag_that_hosts_look_for_can_be_read(tag: HostTag, text: str | None)
     assert tag.text == (text or whole)
     found = read_tag(tag.text)
     assert found is not None
-    assert (found.flavour, found.kernel) == (tag.flavour, tag.kernel)
+    assert (found.flavour, found.kernel) == (tag.flavour, tag.kernel.replace("+", "_"))
     assert found.distro == tag.distro.replace(":", "")
     assert found.suffix == tag.suffix
     assert read_tag(tag.text, [tag.flavour]) == found
-
-
-def test_a_kernel_of_a_variant_is_found_by_its_tag() -> None:
-    tag = HostTag("580.95", "open", "5.14.0-503.el9.aarch64+64k", "rhel:9.5")
-    assert tag.text == "580.95-open-5.14.0-503.el9.aarch64_64k.rhel9.5"
-    found = read_tag(tag.text)
-    assert found is not None
-    assert found.suffix == tag.suffix
 
 
 def test_a_flavour_with_a_dash_is_read_where_it_is_known() -> None:

@@ -22,6 +22,7 @@ from provision.registry import parse_reference, pin_tag
 from provision.registry.find import facts_of, tag_of
 from provision.registry.publish import (
     PinTagConflictError,
+    Pushed,
     SignedImage,
     publish,
     sign_image,
@@ -94,9 +95,7 @@ def test_the_tag_of_a_pin_that_moves_while_its_image_is_signed_is_said(
         sign(settings, registry)
 
 
-def slow_push(
-    registry: MemoryRegistry, meanwhile: Callable[[], object] = lambda: None
-) -> Callable[..., str]:
+def slow_push(registry: MemoryRegistry, meanwhile: Callable[[], object]) -> Callable[..., str]:
     """Return a push that takes so long that another has pushed the same Pin meanwhile."""
 
     def push(_engine: Engine, _id: str, target: Repository, *, state: Path) -> str:
@@ -105,6 +104,16 @@ def slow_push(
         return registry.have_image(PIN, [b"ours"], str(target.reference.tag))
 
     return push
+
+
+def push(
+    host: Settings, registry: MemoryRegistry, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[Pushed, SignedImage | None]:
+    """Push what the host has built, and sign it."""
+    copied = slow_push(registry, meanwhile)
+    return publish(
+        host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
+    )
 
 
 def with_image(settings: Settings, **labels: str) -> Settings:
@@ -136,9 +145,8 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
             registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
 
     monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
-    host, copied = with_image(settings), slow_push(registry, meanwhile)
     with pytest.raises(PinTagConflictError):
-        publish(host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied)
+        push(with_image(settings), registry, meanwhile)
     client = registry.client(NAME)
     assert find_digest(client, tag_of(PIN).text) == theirs[0]
     assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
@@ -156,10 +164,7 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(
         theirs = registry.have_image(
             PIN, [b"theirs"], pin_tag(PIN.digest), labels={PIN_LABEL: "none"}
         )
-    host, copied = with_image(settings), slow_push(registry)
-    pushed, signed = publish(
-        host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
-    )
+    pushed, signed = push(with_image(settings), registry)
     assert signed is not None
     client = registry.client(NAME)
     digests = {find_digest(client, tag) for tag in (pin_tag(PIN.digest), tag_of(PIN).text)}
@@ -177,16 +182,11 @@ def test_what_a_registry_has_with_our_labels_is_signed_if_a_trusted_key_signed_i
     theirs = registry.have_image(PIN, [b"theirs"], pin_tag(PIN.digest), labels=labels)
     if key is not None:
         registry.sign(theirs, facts_of(PIN, SERIAL), key)
-    copied = slow_push(registry)
     if key is OTHER:
         with pytest.raises(PinTagConflictError):
-            publish(
-                host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
-            )
+            push(host, registry)
         return
-    pushed, _ = publish(
-        host, PIN, "sha256:ours", NAME, SIGNER, connected=connected(registry), push=copied
-    )
+    pushed, _ = push(host, registry)
     assert (pushed.digest == theirs) == (key is KEY)
 
 
@@ -206,9 +206,7 @@ def test_a_push_names_licences_that_may_forbid_it(
     named: str | None,
     notes: list[str],
 ) -> None:
-    host = with_image(settings, **{"org.opencontainers.image.licenses": licences})
-    where, copied = connected(registry), slow_push(registry)
-    publish(host, PIN, "sha256:ours", NAME, connected=where, push=copied)
+    push(with_image(settings, **{"org.opencontainers.image.licenses": licences}), registry)
     warnings = [note for note in notes if note.startswith("Warning")]
     assert bool(warnings) == bool(named)
     assert not named or f"{named} may forbid" in warnings[0]

@@ -53,20 +53,9 @@ def contents(*rows: str, text: str | None = None) -> dict[str, bytes | Path]:
         # Its list has no link for it.
         ML: library("libnvidia-ml.so.1"),
     }
-    for name in (
-        "nvidia-smi",
-        "nvidia-modprobe",
-        "nvidia-settings",
-        "nvidia.icd",
-        "nvidia_icd.json",
-        "nvidia_layers.json",
-        "nvidia_old.json",
-        "firmware/gsp_ga10x.bin",
-        "libOpenCL.so.1.0.0",
-        "html/index.html",
-        "supported-gpus/supported-gpus.json",
-    ):
-        files[name] = name.encode()
+    for name, mode, *_ in map(str.split, ROWS):
+        if mode != "0000":
+            files.setdefault(name, name.encode())
     return files
 
 
