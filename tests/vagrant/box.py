@@ -50,7 +50,7 @@ def make_box(base: Base, folder: Path) -> Path:
     parts = folder / "parts"
     parts.mkdir()
     disk = parts / "disk.raw"
-    run(["cp", "--reflink=auto", "--sparse=always", base.disk, disk])
+    run(["qemu-img", "convert", "-O", "raw", base.disk, disk])
     run(["debugfs", "-w", "-f", "-", f"{disk}{_FILE_SYSTEM}"], stdin=_TIDY)
     run(["qemu-img", "convert", "-O", "qcow2", disk, parts / "box.img"])
     metadata = {"provider": "libvirt", "format": "qcow2", "virtual_size": DISK_BYTES >> 30}
