@@ -21,9 +21,7 @@ import pytest
 from engine.paused import LIMIT_S
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
 from kit.process import start, wait_for
-from provision.kmod.verify import verify_artifact
 from provision.store.entries import linked_kernels
-from provision.store.layout import Layout
 from provision.store.state import load_state
 
 VERSIONS = OLD, NEW, NEWEST = "1.2", "2.0", "3.0"
@@ -81,10 +79,6 @@ class _Host(HostTree):
     def image(self, version: str) -> str:
         return f"oci:{self.root}/srv/images/{DRIVER}:{version}-open-{KERNEL}.debian12"
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.root, DRIVER)
-
     def start(self, *words: str, at: str = "") -> _Command:
         """Start a command, which stops at a place of `engine.paused`, if any."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -98,27 +92,11 @@ class _Host(HostTree):
         command.goes_on(code)
         return command.said
 
-    def uses(self) -> str:
-        """The version in use and loaded, whose artifact is whole."""
-        report = verify_artifact(self.layout.current.resolve(strict=True))
-        assert report.findings == ()
-        assert report.manifest is not None
-        version = report.manifest.pin.driver.version
-        assert f'"version": "{version}"' in self.layout.vendor_config.read_text()
-        assert (self.root / f"sys/module/{DRIVER}/version").read_text() == f"{version}\n"
-        return version
-
     def check(self) -> None:
         """All that has a name is whole, and nothing half done is left."""
         self.uses()
-        self.check_links()
         assert load_state(self.layout).problems == ()
-        hidden = [path.name for path in (self.root / "var/lib/provision").rglob(".*")]
-        assert set(hidden) <= {".lock", ".provision.toml"}
-
-    def check_links(self) -> None:
-        for digest in [self.layout.current.readlink().name, *linked_kernels(self.layout).values()]:
-            assert verify_artifact(self.layout.entry(digest)).findings == ()
+        assert self.leftovers() == []
 
     @property
     def status_file(self) -> Path:
@@ -290,7 +268,7 @@ def test_whatever_is_killed_the_next_run_repairs(host: _Host, seed: int) -> None
         for words in (("apply", "--retry"), ("install", host.image(NEWEST)), ("gc",)):
             host.start(*words).is_killed(after_s=chance.uniform(0.3, 1.5))
         # Whatever has its name is whole at any time: a boot could follow now.
-        host.check_links()
+        host.check_store()
     host.ask_for(NEW, keep=0)
     host.run("apply", "--retry")
     host.run("gc")

@@ -37,12 +37,14 @@ from kit.memory_registry import ECDSA, layer_of, new_key, public_pem
 from kit.process import run
 from kit.upstream import demo_recipe
 from provision.agent.desired import load_desired, read_inputs
-from provision.manifest import Check, HostNeeds, PciMatch
+from provision.kmod.verify import verify_artifact
+from provision.manifest import Check, HostNeeds, PciMatch, load_manifest
 from provision.pin import Pin
 from provision.registry import Reference
 from provision.registry.find import facts_of
 from provision.registry.repositories import writable_layout
 from provision.registry.signatures import sign
+from provision.store.layout import Layout
 
 __all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
 
@@ -319,6 +321,34 @@ class HostTree(HostFiles):
     def store(self, name: str = "") -> Path:
         """A path of the driver in the store."""
         return self.root / "var/lib/provision" / DRIVER / name
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.root, DRIVER)
+
+    def check_store(self) -> None:
+        """See that what is in use, and what kernels would load, is whole."""
+        current = self.layout.current
+        links = [current] if current.is_symlink() else []
+        for link in (*links, *self.layout.kernels.glob("[!.]*")):
+            assert verify_artifact(link.resolve(strict=True)).findings == ()
+
+    def uses(self) -> str:
+        """The version of which modules, user space and vendor file are."""
+        self.check_store()
+        version = load_manifest(self.layout.current).pin.driver.version
+        assert (self.root / f"sys/module/{DRIVER}/version").read_text() == f"{version}\n"
+        assert f'"version": "{version}"' in self.layout.vendor_config.read_text()
+        release = (self.root / "proc/sys/kernel/osrelease").read_text().strip()
+        assert self.layout.current.readlink() == Path(
+            self.layout.kernel_link(release).readlink().name
+        )
+        return version
+
+    def leftovers(self) -> list[Path]:
+        """What no run leaves, unless it is killed."""
+        kept = {".lock", ".provision.toml"}
+        return [path for path in self.root.rglob(".*") if path.name not in kept]
 
     def listing(self) -> dict[str, str]:
         """Every file of the host with what is in it; without locks."""

@@ -48,3 +48,9 @@ def host_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     return made
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one pulls a plug here, and waiting for the disk is most of the time of what kills runs."""
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)

@@ -69,26 +69,18 @@ class Host(HostTree):
     # What was said.
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def layout(self) -> Layout:
-        """The driver's places."""
-        return Layout(self.root, DRIVER)
-
     def ask_for(self, version: str) -> None:
         """Write a provision.toml that names a version."""
         self.configure(f'[drivers.{DRIVER}]\nversion = "{version}"\n')
 
     def desired(self) -> Desired:
-        """What provision.toml says."""
         return load_desired(self.root)
 
     def remove_kernel(self, release: str) -> None:
-        """Remove a kernel."""
         for name in (f"lib/modules/{release}/modules.dep", f"boot/vmlinuz-{release}"):
             (self.root / name).unlink()
 
     def apply(self, **mode: bool) -> Result:
-        """Run the agent once."""
         with listening(self.hear):
             flags = Mode(**mode)  # type: ignore[arg-type] # all but the kernels are
             return apply(Run(self.root, self.desired(), flags), self.preparations)
@@ -114,12 +106,10 @@ class Host(HostTree):
         return next(artifact for artifact in driver.kernels if artifact.release == release)
 
     def hear(self, event: Event) -> None:
-        """Note what is said."""
         if isinstance(event, Note):
             self.notes.append(event.text)
 
     def current(self) -> str:
-        """Version of the driver in use."""
         manifest = Manifest.model_validate_json(
             (self.layout.current / "driver/manifest.json").read_text()
         )
@@ -131,7 +121,6 @@ class Host(HostTree):
         return path
 
     def resolve(self, _settings: object, wanted: DriverRequest) -> Pin:
-        """Decide on a Pin."""
         self.wanted.append(wanted)
         release = wanted.kernel or ""
         for what in (release, wanted.driver):
@@ -147,7 +136,6 @@ class Host(HostTree):
         return pin
 
     def obtain(self, settings: object, pin: Pin, **more: bool) -> Stored:
-        """Build, as it was arranged."""
         return (self.builds or self.build)(settings, pin, **more)
 
     def build(self, _settings: object, pin: Pin, **more: bool) -> Stored:

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from provision.build.image import TOOLCHAIN_LABEL
+from kit.artifact import make_artifact
+from provision.build.image import DIGEST_LABEL, TOOLCHAIN_LABEL, record_built
 from provision.build.workspace import EngineConnection, Settings
 from provision.engine.docker_api import Engine, Image, Message
 from provision.errors import ProvisionError
+from provision.pin import PIN_LABEL, Pin
 
 DATA = Path(__file__).parent / "data"
 
@@ -26,26 +28,18 @@ def recorded(name: str) -> list[Message]:
 
 
 class FakeEngine(Engine):
-    """Holds images by every name that they have.
-
-    Attributes:
-        images: By id, tag or digest reference.
-        contents: The folder that an image's ``/opt`` is made from, by the image's id.
-        conversation: What a build or pull says.
-        result: What a build leaves behind; taken up when its conversation ends.
-        calls: What was asked of it.
-        contexts: The files of each build.
-        build_args: The arguments of each build.
-        loaded: The archives of images that were loaded.
-    """
+    """Holds images by every name that they have."""
 
     def __init__(self) -> None:
         self.host = "unix:///fake.sock"
         self.images: dict[str, Image] = {}
+        # What an image's ``/opt`` is made from, by the image's id.
         self.contents: dict[str, Path] = {}
+        # What a build or pull says, and leaves behind at its end.
         self.conversation: Iterable[Message] = ()
         self.result: Image | None = None
         self.calls: list[str] = []
+        # The files and arguments of each build, and the archives that were loaded.
         self.contexts: list[list[str]] = []
         self.build_args: list[Mapping[str, str]] = []
         self.loaded: list[bytes] = []
@@ -58,6 +52,14 @@ class FakeEngine(Engine):
             self.images[name] = image
         if content is not None:
             self.contents[image.id] = content
+
+    def have_built(self, pin: Pin, content: Path, state: Path) -> None:
+        """Have the image of a Pin, which was built here, with an artifact in a new folder."""
+        make_artifact(content, pin=pin)
+        labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
+        image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=labels)
+        self.have(image, content)
+        record_built(state, image.id, pin.image)
 
     def image(self, reference: str) -> Image | None:
         return self.images.get(reference)

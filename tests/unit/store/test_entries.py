@@ -20,10 +20,8 @@ from provision.store.layout import Layout, building, changing, switching
 from unit.killing import KILLER
 
 
-def test_an_entry_that_is_replaced_is_never_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+@pytest.mark.usefixtures("no_sync")
+def test_an_entry_that_is_replaced_is_never_lost(tmp_path: Path) -> None:
     digest, numbers, found = "0123456789ab", iter(range(1000)), set()
 
     def fill(folder: Path, content: str) -> None:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kit.artifact import make_artifact, make_pin
+from kit.artifact import make_pin
 from provision.agent.desired import load_desired
 from provision.agent.use import use
-from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
-from provision.engine.docker_api import Image
 from provision.kmod.verify import verify_artifact
-from provision.pin import PIN_LABEL
 from provision.registry.find import TrustOverride
 from provision.store.layout import Layout
 from provision.store.obtain import store_image
 from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
 
-pytestmark = pytest.mark.tier(2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_sync() -> Iterator[None]:
-    """No one pulls a plug here, and waiting for the disk is most of these tests' time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda _descriptor: None)
-        yield
+pytestmark = [pytest.mark.tier(2), pytest.mark.usefixtures("no_sync")]
 
 
 class _World:
@@ -42,11 +30,7 @@ class _World:
         self.pins = [make_pin(version=version) for version in ("1.2", "1.3")]
         for pin in self.pins:
             content = folder / f"content-{pin.driver.version}"
-            make_artifact(content, pin=pin)
-            labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
-            image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=labels)
-            self.engine.have(image, content)
-            record_built(folder / "state", image.id, pin.image)
+            self.engine.have_built(pin, content, folder / "state")
         self.root = folder / "host"
         self.root.mkdir(parents=True)
         self.layout = Layout(self.root, "demo")
