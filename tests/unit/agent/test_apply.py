@@ -12,8 +12,7 @@ from kit.artifact import KERNEL, make_pin, write, write_manifest
 from kit.host_tree import DRIVER, NEXT
 from provision.agent.removal import remove_unneeded
 from provision.agent.rollback import rollback
-from provision.agent.run import boot, plan_host
-from provision.errors import ProvisionError
+from provision.agent.run import plan_host
 from provision.host.devices import DeviceFacts, write_facts
 from provision.manifest import Container, load_manifest
 from provision.store.entries import link_kernel, linked_kernels, remove
@@ -68,14 +67,6 @@ def back(ready: Host) -> Host:
     return ready
 
 
-def _edit(host: Host, **changes: Any) -> None:  # noqa: ANN401 - anything that JSON has
-    document = json.loads(host.layout.state.read_text())
-    kernel = document["kernels"][KERNEL]
-    for name, value in changes.items():
-        (kernel if name in kernel else document)[name] = value
-    host.layout.state.write_text(json.dumps(document))
-
-
 def test_a_key_of_a_later_version_costs_nothing_and_stays(back: Host) -> None:
     rejected = load_state(back.layout).of(KERNEL).rejected
     document = json.loads(back.layout.state.read_text())
@@ -111,29 +102,6 @@ def test_a_file_that_cannot_be_read_is_said_and_kept_and_the_version_stays(
     assert json.loads((back.root / "run/provision/status.json").read_text())["drivers"][0]["notes"]
     kept.unlink()
     assert back.apply().status.drivers[0].notes == ()
-
-
-def test_a_boot_into_another_kernel_needs_no_state(ready: Host) -> None:
-    ready.add_kernel(NEXT)
-    ready.apply()
-    _edit(ready, schema=2)
-    ready.boot(NEXT)
-    assert [o.action.kind for o in boot(ready.root).outcomes] == ["activate", "load"]
-    assert list(ready.loaded()) == [DRIVER]
-    assert boot(ready.root).outcomes == ()
-
-
-def test_a_driver_that_a_newer_provision_knows_is_not_taken_out_of_use(ready: Host) -> None:
-    _edit(ready, schema=2)
-    ready.boot()
-    ready.configure("[policy]\n")
-    result = ready.apply()
-    assert isinstance(result.outcomes[-1].error, ProvisionError)
-    # Of a driver that is not wanted the status has no line; the failure shows all the same.
-    assert (result.status.state, result.status.exit_code) == ("failed", 1)
-    assert result.status.error is not None
-    assert "newer provision" in result.status.error.message
-    assert ready.layout.current.is_symlink()
 
 
 THIRD = "3.0"

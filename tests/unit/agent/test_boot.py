@@ -162,15 +162,3 @@ def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
         assert failure is not None
         assert failure.attempts == attempts
     assert ready.current() == OLDER
-
-
-def test_a_rejected_artifact_that_loads_after_all_is_rejected_no_more(ready: Host) -> None:
-    ready.refuse(f"{DRIVER}-{NEWEST}", "Exec format error", _MAGIC)
-    ready.ask_for(NEWEST)
-    ready.apply()
-    assert ready.current() == OLDER
-    ready.accept()
-    ready.apply(retry=True)
-    assert ready.current() == NEWEST
-    known = load_state(ready.layout).of(KERNEL)
-    assert (known.rejected, known.failure, known.load_failure) == ((), None, None)

@@ -11,7 +11,7 @@ from provision.manifest import PciMatch
 from unit.agent.host import Host
 from unit.recipes import RECIPE
 
-CARD = "sys/bus/pci/devices/0000:01:00.0"
+CARD, OTHER = (f"sys/bus/pci/devices/0000:0{number}:00.0" for number in (1, 2))
 GENERATION = """
 [[hardware.cards]]
 name = "Old"
@@ -28,13 +28,6 @@ def recipe(host: Host) -> None:
     write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
     write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
     host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n')
-
-
-def plug_in(
-    host: Host, *, device: str = "0x0001", device_class: str = "0x030000", where: str = CARD
-) -> None:
-    for name, value in {"vendor": "0x1234", "device": device, "class": device_class}.items():
-        write(host.root / where / name, f"{value}\n".encode())
 
 
 def bind(host: Host, driver: str, module: str | None, *, where: str = CARD) -> None:
@@ -62,7 +55,7 @@ def bind(host: Host, driver: str, module: str | None, *, where: str = CARD) -> N
 def test_a_driver_that_drives_no_card_is_not_ready(
     host: Host, driver: str | None, module: str | None, *, is_ready: bool
 ) -> None:
-    plug_in(host)
+    host.plug_in("0001")
     if driver is not None:
         bind(host, driver, module)
     status = host.apply().status
@@ -77,8 +70,7 @@ def test_a_driver_that_drives_no_card_is_not_ready(
 
 def test_a_card_that_the_driver_does_not_list_is_said_to_be_one(host: Host) -> None:
     host.drives = (PciMatch(vendor="1234", devices=("0002",)),)
-    plug_in(host, device="0x0002", where=CARD.replace("01", "02"))
-    plug_in(host)
+    host.plug_in("0001", "0002")
     (found,) = host.apply().status.drivers
     assert not found.is_ready
     reasons = [artifact.reason or "" for artifact in found.kernels if artifact.release == KERNEL]
@@ -87,7 +79,7 @@ def test_a_card_that_the_driver_does_not_list_is_said_to_be_one(host: Host) -> N
     assert reasons[0].count("0000:02:00.0") == 1
     # The kernel has the last word.
     bind(host, "demo-pci", "demo")
-    bind(host, "demo-pci", "demo", where=CARD.replace("01", "02"))
+    bind(host, "demo-pci", "demo", where=OTHER)
     assert host.apply().status.is_ready
 
 
@@ -95,10 +87,10 @@ def test_a_card_that_the_driver_does_not_list_is_said_to_be_one(host: Host) -> N
     ("flavour", "devices", "is_ready"),
     [
         # Somebody has decided that one card gets no driver.
-        ("plain", ("0x0001", "0x1000"), True),
-        ("auto", ("0x1000", "0x1000"), False),
+        ("plain", ("0001", "1000"), True),
+        ("auto", ("1000", "1000"), False),
         # Nothing at all would be served.
-        ("plain", ("0x0001", "0x0001"), False),
+        ("plain", ("0001", "0001"), False),
     ],
 )
 def test_a_card_that_the_named_flavour_does_not_serve_has_no_say(
@@ -106,11 +98,9 @@ def test_a_card_that_the_named_flavour_does_not_serve_has_no_say(
 ) -> None:
     path = host.root / "etc/provision/provision.toml"
     path.write_text(f'{path.read_text()}flavour = "{flavour}"\n')
-    other = CARD.replace("01", "02")
-    plug_in(host, device=devices[0])
-    plug_in(host, device=devices[1], where=other)
+    host.plug_in(*devices)
     if devices[0] != devices[1]:
-        bind(host, "demo-pci", "demo", where=other)
+        bind(host, "demo-pci", "demo", where=OTHER)
     assert host.apply().status.is_ready == is_ready
 
 
@@ -119,11 +109,11 @@ def test_another_card_is_another_input(host: Host) -> None:
         return read_inputs(host.root, host.desired()).of(DRIVER, KERNEL)
 
     without = inputs()
-    plug_in(host, device="0x1000", device_class="0x040300")
+    host.plug_in("1000")
+    # The recipe knows nothing of it, and what was built may have it on its list.
+    unknown = inputs()
+    host.write(f"{CARD}/class", "0x040300\n")
     # The driver is not for it.
     assert inputs() == without
-    # The recipe knows nothing of it, and what was built may have it on its list.
-    plug_in(host, device="0x1000")
-    unknown = inputs()
-    plug_in(host)
+    host.plug_in("0001")
     assert len({inputs(), unknown, without}) == 3

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kit.artifact import KERNEL
-from kit.host_tree import DRIVER, NEXT
+from kit.host_tree import DRIVER
 from provision.agent.run import boot
 from provision.manifest import Check
 from provision.store.state import CHECK, load_state
@@ -18,7 +18,6 @@ _LOOKS = 'cat "{root}/srv/works" && [ "$(cat "{root}/srv/works")" = yes ]'
 # Which sees that the modules are there when it runs.
 _SEES_MODULES = f'grep -q "^{DRIVER} " "{{root}}/proc/modules"'
 _HANGS = "sleep 60"
-THIRD = "3.0"
 
 
 @pytest.fixture
@@ -92,26 +91,6 @@ def test_what_fails_goes_back_with_its_user_space(
     kinds = [one.action.kind for one in boot(checked.root).outcomes]
     assert kinds == ["load", "check"]
     assert checked.current() == OLDER
-
-
-@pytest.mark.parametrize("is_named", [False, True])
-def test_the_next_kernel_does_not_get_what_failed_here(checked: Host, *, is_named: bool) -> None:
-    if is_named:
-        _upgrade(checked, "exit 1")
-    else:
-        checked.scripts[NEWEST] = "exit 1"
-    checked.apply(update=True)
-    assert checked.current() == OLDER
-    checked.add_kernel(NEXT)
-    artifact = checked.artifact(NEXT, update=True)
-    assert (artifact.version, artifact.is_ready) == ((None, False) if is_named else (OLDER, True))
-    # A newer version is another chance, for both.
-    checked.newest = THIRD
-    checked.scripts[THIRD] = "exit 0"
-    if is_named:
-        checked.ask_for(THIRD)
-    assert checked.artifact(NEXT, update=True).version == THIRD
-    assert checked.current() == THIRD
 
 
 def test_in_use_it_goes_back_at_the_next_boot(checked: Host) -> None:

@@ -73,9 +73,7 @@ _TEXTS = {"state.json": "{}", "written.json": '{"files": {}}', ".provision.toml"
 
 
 def _write(root: Path, name: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_TEXTS.get(path.name, name))
+    write(root / name, _TEXTS.get(Path(name).name, name))
 
 
 @pytest.mark.parametrize(
@@ -345,8 +343,7 @@ def test_toolchains_go_that_no_bootable_kernel_needs_or_that_are_old(
         engine.have(image)
         if is_ours:
             record_built(default_cache(), image.id, image.tags[0])
-            then = time.time() - days * 86400
-            os.utime(default_cache() / "built" / image.id, (then, then))
+            _aged(default_cache() / "built" / image.id, days)
 
     have("used", KERNEL, 29)
     have("old", KERNEL, 31)
@@ -391,9 +388,7 @@ def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
     assert not layout.entry("a" * 12).exists()
 
 
-def _file(path: Path, days: float) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("x")
+def _aged(path: Path, days: float) -> Path:
     then = time.time() - days * 86400
     os.utime(path, (then, then))
     return path
@@ -402,9 +397,9 @@ def _file(path: Path, days: float) -> Path:
 def test_old_logs_go(tmp_path: Path) -> None:
     root, state = tmp_path / "root", tmp_path / "state"
     old, young = UNUSED_DAYS + 1, UNUSED_DAYS - 1
-    gone = _file(state / "logs/demo-1.log", old)
-    recent = _file(state / "logs/demo-3.log", young)
-    other = _file(state / "logs/notes.txt", old)
+    gone = _aged(write(state / "logs/demo-1.log", "x"), old)
+    recent = _aged(write(state / "logs/demo-3.log", "x"), young)
+    other = _aged(write(state / "logs/notes.txt", "x"), old)
     expected = [("demo-1.log", 1)]
     assert remove_packages(root, state=state, dry_run=True) == expected
     assert gone.exists()
@@ -416,7 +411,7 @@ def test_old_logs_go(tmp_path: Path) -> None:
 def test_old_locks_go_unless_a_process_holds_them(tmp_path: Path) -> None:
     state = tmp_path / "state"
     gone, held, young = (
-        _file(state / "locks" / name, days)
+        _aged(write(state / "locks" / name, "x"), days)
         for name, days in (("a", UNUSED_DAYS + 1), ("b", UNUSED_DAYS + 1), ("c", 1))
     )
     with lock(held):

@@ -211,10 +211,8 @@ _OLDER_OFFERED: tuple[Step, ...] = (
     *(_want(), _offer("2.0"), "apply", lambda host: host.offer_only("1.2")),
     _edit(_RECIPE, "", "# changed\n"),
 )
-_STATE_OF_A_NEWER = (
-    *_READY,
-    _edit(f"var/lib/provision/{DRIVER}/state.json", '"schema": 1', '"schema": 99'),
-)
+_BY_A_NEWER = _edit(f"var/lib/provision/{DRIVER}/state.json", '"schema": 1', '"schema": 99')
+_STATE_OF_A_NEWER = (*_READY, _BY_A_NEWER)
 _FAILS = '[[kernels]]\nversions = "{}"\nfails = ">=6.1"\nreason = "no such function"\n'
 _UNTRIED = _edit(_RECIPE, 'works = ">=6.1"', 'works = "<6"')
 _FOLLOWED_IN_USE = (*_newest_offered("timer"), HostTree.use)
@@ -504,6 +502,12 @@ _STATES: dict[str, tuple[Step, ...]] = {
     "broken state": (*_READY, _write(f"var/lib/provision/{DRIVER}/state.json", "{")),
     "state of a newer provision": _STATE_OF_A_NEWER,
     "state of a newer provision, booted": (*_STATE_OF_A_NEWER, HostTree.boot),
+    "state of a newer provision, next kernel runs": (
+        *_NEXT_READY,
+        _BY_A_NEWER,
+        lambda host: host.boot(NEXT),
+    ),
+    "state of a newer provision, not wanted": (*_STATE_OF_A_NEWER, _configure("[policy]\n")),
     "store gone": (*_READY, _remove(f"var/lib/provision/{DRIVER}")),
     "settings gone": (*_READY, _remove(_SETTINGS)),
     "settings emptied": (*_READY, _configure("\n \n")),

@@ -84,6 +84,7 @@ _FAILS, _WORKS = (
     {"drivers": [{"is_ready": True, "kernels": [{"version": version, "failure": failure}]}]}
     for version, failure in (("1.2", {"reason": "check"}), ("2.0", None))
 )
+_TAKEN = {"drivers": [{"is_ready": True, "kernels": [{"failure": None, "rejected": []}]}]}
 _SAYS_NEWEST = {"drivers": [{"version": "1.2", "kernels": [{"reason": "…2.0"}]}]}
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
 Row = tuple[str, int, Mapping[str, Any], set[str]]
@@ -418,8 +419,10 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply --retry", 1, {"status": _FAILS}, "state"),
     ],
     "check failed, not named": [_row("apply --retry", 1, {"status": _FAILS}, "state")],
-    "check failed, works now": [_row("apply --retry", 0, {"status": _WORKS}, _BACK)],
-    "check failed, not named, works now": [_row("apply --retry", 0, {"status": _WORKS}, _BACK)],
+    **{
+        f"check failed, {named}works now": [_row("apply --retry", 0, {"status": _TAKEN}, _BACK)]
+        for named in ("", "not named, ")
+    },
     "older named": [_row("apply", 0, _applied("ready", *_SWITCH), _BACK | {"settings"})],
     "named, newer offered": [_row("apply --update", 0, _applied("ready") | _UNCHANGED)],
     "store gone": [
@@ -667,6 +670,17 @@ _ROWS: dict[str, list[Row]] = {
     ],
     # A boot follows the links, which every version understands.
     "state of a newer provision, booted": [_row("apply --boot", 0, _actions("load"), "modules")],
+    "state of a newer provision, next kernel runs": [
+        _row(
+            "apply --boot",
+            0,
+            _actions("activate", "load", kernel=NEXT),
+            "in use, previous, modules",
+        ),
+    ],
+    "state of a newer provision, not wanted": [
+        _row("apply", 1, {"status": {"state": "failed", "error": ...}}, "modules, settings"),
+    ],
     # At boot, nothing is made, and nobody is asked.
     "rebooted, the kernel refuses it": [
         _row("apply --boot", 1, _applied("failed", "load"), "modules, state"),
