@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.files import write_all
+from kit.files import BOOKWORM, HostFiles, write_all
 from kit.fileserver import served
 from kit.process import run, run_bytes
 from provision.build.dkms_import import Draft, Origin, draft_recipe, import_dkms, write_recipe
@@ -34,13 +34,9 @@ CONF = 'PACKAGE_NAME="tool"\nPACKAGE_VERSION="2.1"\n'
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    root = tmp_path / "root"
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
-    state = tmp_path / "state"
-    return using(
-        Settings(root=root, config=Config(), catalogue=Catalogue([]), state=state), no_engine
-    )
+    HostFiles(tmp_path / "root").write("etc/os-release", BOOKWORM)
+    settings = Settings(tmp_path / "root", Config(), Catalogue([]), tmp_path / "state")
+    return using(settings, no_engine)
 
 
 def source_of(draft: Draft) -> DkmsSource:

@@ -28,12 +28,14 @@ def mistakes(**changes: object) -> str:
     return caught.value.details or ""
 
 
+TWO_FLAVOURS = {
+    name: {"licences": ["MIT"], "package": "tool-source", "build": BUILD}
+    for name in ("plain", "second")
+}
+
+
 def test_without_a_mark_it_is_the_first() -> None:
-    flavours = {
-        name: {"licences": ["MIT"], "package": "tool-source", "build": BUILD}
-        for name in ("plain", "second")
-    }
-    assert recipe(flavours=flavours).default_flavour == "plain"
+    assert recipe(flavours=TWO_FLAVOURS).default_flavour == "plain"
 
 
 @pytest.mark.parametrize(
@@ -67,15 +69,11 @@ def test_it_says_what_is_known_of_a_kernel(version: str, kernel: str, known: str
 
 @pytest.mark.parametrize(("flavour", "known"), [("plain", "works"), ("second", "fails")])
 def test_a_row_may_be_about_one_flavour_alone(flavour: str, known: str) -> None:
-    flavours = {
-        name: {"licences": ["MIT"], "package": "tool-source", "build": BUILD}
-        for name in ("plain", "second")
-    }
     rows = [
         {"works": ">=6.1"},
         {"flavours": ["second"], "fails": ">=6.15", "reason": "it uses a GPL-only symbol"},
     ]
-    of = recipe(kernels=rows, flavours=flavours)
+    of = recipe(kernels=rows, flavours=TWO_FLAVOURS)
     standing = of.standing(version="2.0", flavour=flavour, kernel_release="6.15.0-1-amd64")
     assert standing.known == known
 
@@ -244,7 +242,14 @@ _URL = "source.releases.0.url: "
 
 
 def test_what_the_mistakes_are_made_of_has_none() -> None:
-    for right in (_flavours(), _file(), _container(units="tool[0-9]*"), _patch("fix.patch")):
+    command = _flavours(command=["make", "-j{jobs}", "M={source}"])
+    for right in (
+        _flavours(),
+        command,
+        _file(),
+        _container(units="tool[0-9]*"),
+        _patch("fix.patch"),
+    ):
         assert recipe(**right)
     for right in (_release("https://h.example/f"), _commit()):
         assert recipe(**_upstream(r"v(.*)"), **right, patches=[])
@@ -383,9 +388,3 @@ def test_a_password_in_an_address_would_be_in_every_label(
     assert f"source.{key}: " in found
     assert "holds a password or token" in found
     assert "hush" not in found
-
-
-def test_the_folder_of_the_source_may_be_named_in_a_command() -> None:
-    both = _flavours(command=["make", "M={source}"])["flavours"]["plain"]
-    made = recipe(flavours={"plain": both, "other": both})
-    assert variant(made).build.command[1] == "M={source}"

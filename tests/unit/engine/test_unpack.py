@@ -191,11 +191,6 @@ def engine(tmp_path: Path) -> FakeEngine:
     return engine
 
 
-def test_an_image_is_unpacked_into_a_new_folder(engine: FakeEngine, tmp_path: Path) -> None:
-    extract(engine, engine.images["demo:1"], tmp_path / "new", state=tmp_path)
-    assert (tmp_path / "new/driver/manifest.json").read_text() == "{}"
-
-
 def test_one_file_can_be_read_by_itself(engine: FakeEngine, tmp_path: Path) -> None:
     image = engine.images["demo:1"]
     assert read_file(engine, image, "driver/manifest.json", state=tmp_path) == b"{}"

@@ -10,11 +10,9 @@ import pytest
 
 from kit.artifact import MODULE, make_artifact, make_pin
 from kit.module_key import module_key
-from provision.build.image import DIGEST_LABEL, record_built
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig
-from provision.engine.docker_api import Engine, Image
 from provision.kmod.module_signatures import is_signed
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
@@ -24,7 +22,7 @@ from provision.store.layout import Layout
 from provision.store.obtain import obtain
 from unit.build.debian_host import REQUEST
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
-from unit.engine.fake_engine import FakeEngine, using
+from unit.engine.fake_engine import FakeEngine, no_engine, using
 from unit.fake_archive import AptEngine, samples
 
 PIN = make_pin()
@@ -38,17 +36,9 @@ def pin(settings: Settings) -> Pin:
 @pytest.fixture
 def engine(settings: Settings, pin: Pin, tmp_path: Path) -> FakeEngine:
     """An engine that has the image, which was built here."""
-    make_artifact(tmp_path / "content", pin=pin)
     engine = FakeEngine()
-    labels = {DIGEST_LABEL: pin.digest}
-    image = Image("sha256:1", (pin.image,), labels=labels)
-    engine.have(image, tmp_path / "content")
-    record_built(settings.state, image.id, pin.image)
+    engine.have_built(pin, tmp_path / "content", settings.state)
     return engine
-
-
-def _no_engine() -> Engine:
-    raise AssertionError("the engine was asked for")
 
 
 def test_an_image_that_is_there_is_taken(settings: Settings, engine: FakeEngine, pin: Pin) -> None:
@@ -59,7 +49,7 @@ def test_an_image_that_is_there_is_taken(settings: Settings, engine: FakeEngine,
     assert [call for call in engine.calls if not call.startswith("tag")] == []
     assert verify_artifact(found.entry).findings == ()
     # The store has it now.
-    assert obtain(using(settings, _no_engine), pin).origin == "store"
+    assert obtain(using(settings, no_engine), pin).origin == "store"
 
 
 def test_an_image_that_is_there_is_sought_in_no_registry(
@@ -112,4 +102,4 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
     assert not is_signed(entry / MODULE)
     assert obtain(using(host, engine), pin).origin == "engine"
     assert is_signed(entry / MODULE)
-    assert obtain(using(host, _no_engine), pin).origin == "store"
+    assert obtain(using(host, no_engine), pin).origin == "store"

@@ -183,7 +183,22 @@ def test_a_schema_of_any_size_is_a_newer_one(rest: str) -> None:
     assert (state.is_newer, state.problems) == (True, ())
 
 
-def test_a_pause_is_computed_in_no_time_whatever_the_file_says() -> None:
-    failure = Failure(reason="build", message="m", inputs="x", time=0, attempts=2**53 - 1)
-    assert failure.holds(now=1)
-    assert not failure.holds(now=24 * 3600)
+@pytest.mark.parametrize(
+    ("changes", "after_s", "holds"),
+    [
+        ({}, 60, True),
+        ({}, 3600, False),
+        # A clock that was set back makes no one wait.
+        ({}, -1, False),
+        ({"attempts": 2**53 - 1}, 3600, True),
+        ({"attempts": 2**53 - 1}, 24 * 3600, False),
+        ({"reason": "missing"}, 0, False),
+        # For another version of provision, nothing is final.
+        ({"final": True}, 24 * 3600, True),
+        ({"final": True, "program": "0.0.1"}, 3600, False),
+    ],
+)
+def test_a_failure_holds_for_a_while(changes: dict[str, Any], after_s: int, *, holds: bool) -> None:
+    failure = Failure(reason="build", message="m", inputs="x", time=10**9)
+    failure = failure.model_copy(update=changes)
+    assert failure.holds(now=failure.time + after_s) is holds
