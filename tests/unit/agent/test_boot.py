@@ -20,7 +20,6 @@ from unit.agent.host import NEWEST, OLDER, Host
 
 def _three_versions(host: Host) -> list[str]:
     """Have three artifacts for the running kernel, and the newest in use; oldest first."""
-    host.configure(f"[drivers.{DRIVER}]\n[policy]\nkeep = 3\n")
     used = [host.layout.current.readlink().name]
     for version in (NEWEST, "3.0"):
         host.configure(f'[drivers.{DRIVER}]\nversion = "{version}"\n[policy]\nkeep = 3\n')
