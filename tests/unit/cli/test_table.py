@@ -44,6 +44,11 @@ _UNITS = {"units", "store"}
 # Another version that is in the store is put to use.
 _BACK = {"in use", "previous", "kernels", "state", "vendor file", "modules"}
 _READY = {*_STORED, *_ACTIVE, "modules", "settings"}
+_SWITCHED = _READY - {"host", "settings"} | {"previous"}
+_TRY = f"verify --boot --kernel {NEXT} demo"
+_INSTALL, _PULL = (
+    f"{words} oci:{{folder}}/carried/demo:1" for words in ("install", "registry pull")
+)
 
 _DONE = {"changed": True}
 _UNCHANGED = {"changed": False}
@@ -62,6 +67,10 @@ def _state(state: str, **members: object) -> dict[str, Any]:
     return {"state": state, **members}
 
 
+def _kernels(*kernels: object) -> dict[str, Any]:
+    return {"drivers": [{"kernels": [*kernels]}]}
+
+
 def _applied(state: str, *kinds: str, kernel: str = KERNEL) -> dict[str, Any]:
     return {**_actions(*kinds, kernel=kernel), "status": {"state": state}}
 
@@ -73,8 +82,8 @@ def _instead(name: str) -> dict[str, Any]:
 
 def _refused(state: str, reason: str, code: int) -> dict[str, Any]:
     """An apply that makes nothing, and what is remembered of it."""
-    failure = {"drivers": [{"kernels": [{"failure": {"reason": reason}}]}]}
-    return _actions("prepare") | {"status": {"state": state, **failure}} | _error(code)
+    status = {"state": state, **_kernels({"failure": {"reason": reason}})}
+    return _actions("prepare") | {"status": status} | _error(code)
 
 
 _FULL = ("prepare", "activate", "load")
@@ -85,6 +94,7 @@ _FAILS, _WORKS = (
     for version, failure in (("1.2", {"reason": "check"}), ("2.0", None))
 )
 _TAKEN = {"drivers": [{"is_ready": True, "kernels": [{"failure": None, "rejected": []}]}]}
+_REFUSED_IN_GUEST = _error(1, boot={"outcomes": [{"state": "refused"}]})
 _SAYS_NEWEST = {"drivers": [{"version": "1.2", "kernels": [{"reason": "…2.0"}]}]}
 _MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
 Row = tuple[str, int, Mapping[str, Any], set[str]]
@@ -212,12 +222,7 @@ _ROWS: dict[str, list[Row]] = {
     "wanted, signed at last": [_row("apply", 0, _applied("ready", *_FULL), _READY - {"settings"})],
     "wanted, not signed": [_row("apply", 1, _refused("failed", "untrusted", 1), "settings, state")],
     "wanted, not signed, allowed": [
-        _row(
-            "apply",
-            0,
-            {"status": {"drivers": [{"kernels": [{"unsigned": ...}]}]}},
-            _READY,
-        ),
+        _row("apply", 0, {"status": _kernels({"unsigned": ...})}, _READY),
     ],
     "wanted, no keys": [
         _row("apply", 1, _applied("failed", "prepare") | _error(1), "settings, state"),
@@ -249,8 +254,8 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply", 3, _refused("missing", "missing", 3), "settings, state"),
     ],
     "carried, fails here": [
-        _row("install oci:{folder}/carried/demo:1 --dry-run", 3, _error(3)),
-        _row("install oci:{folder}/carried/demo:1 --force", 0, _DONE, _STORED | _ACTIVE),
+        _row(f"{_INSTALL} --dry-run", 3, _error(3)),
+        _row(f"{_INSTALL} --force", 0, _DONE, _STORED | _ACTIVE),
     ],
     # What is misspelt is not waited for: what was meant, or is there, is said.
     "wanted, misspelt flavour": [
@@ -374,24 +379,13 @@ _ROWS: dict[str, list[Row]] = {
     "newest refused, at boot": [_row("status --check", 0, _SAYS_NEWEST)],
     "newest refused, rebooted": [_row("apply --boot", 0, _actions("load"), "modules")],
     "newest refused, next kernel": [
-        _row(
-            "apply",
-            1,
-            {"status": {"drivers": [{"kernels": [{"version": "1.2"}, {"version": "1.2"}]}]}},
-            _STORED,
-        ),
+        _row("apply", 1, {"status": _kernels({"version": "1.2"}, {"version": "1.2"})}, _STORED),
     ],
     "newest refused, named, next kernel": [
         _row(
             "apply",
             1,
-            {
-                "status": {
-                    "drivers": [
-                        {"kernels": [{"version": "1.2"}, {"version": None, "state": "failed"}]}
-                    ]
-                }
-            },
+            {"status": _kernels({"version": "1.2"}, {"version": None, "state": "failed"})},
             "state",
         ),
     ],
@@ -435,12 +429,7 @@ _ROWS: dict[str, list[Row]] = {
     "ready, older offered": [
         _row("plan", 1, {"artifacts": [{"source": "missing"}]}),
         _row("apply", 1, _applied("failed", "prepare"), "state"),
-        _row(
-            "apply --allow-downgrade --retry",
-            0,
-            _applied("ready", *_SWITCH),
-            _READY - {"host", "settings"} | {"previous"},
-        ),
+        _row("apply --allow-downgrade --retry", 0, _applied("ready", *_SWITCH), _SWITCHED),
     ],
     "ready, older offered, next kernel": [
         _row("plan", 1, {"artifacts": [{"source": "missing"}, {"kernel": NEXT, "version": "1.2"}]}),
@@ -470,7 +459,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("plan", 3, _actions("prepare", kernel=NEXT)),
         _row("apply", 3, _applied("next-kernel-not-ready", "prepare", kernel=NEXT), "state"),
         _row("doctor", 1, {"states": {"fail": 1}}),
-        _row(f"verify --boot --kernel {NEXT} demo", 3, _error(3)),
+        _row(_TRY, 3, _error(3)),
     ],
     "next kernel, offered": [
         _row(
@@ -502,18 +491,14 @@ _ROWS: dict[str, list[Row]] = {
         _row("plan", 1, {"actions": []}),
         _row("load", 0, {"drivers": [{"changed": False}]}),
         # What the kernel refused can be tried again, and is in use nowhere.
-        _row(
-            f"verify --boot --kernel {NEXT} demo",
-            1,
-            _error(1, boot={"outcomes": [{"state": "refused"}]}),
-        ),
+        _row(_TRY, 1, _REFUSED_IN_GUEST),
     ],
     "next kernel, refused, trials off": [
         _row("apply", 0, {"status": {"state": "ready"}}, _STORED | {"settings"}),
     ],
     "next kernel, ready": [
         _row(
-            f"verify --boot --kernel {NEXT} demo",
+            _TRY,
             0,
             {"boot": {"kernel": NEXT, "outcomes": [{"module": DRIVER, "state": "loaded"}]}},
         ),
@@ -533,30 +518,26 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply", 1, _applied("next-kernel-not-ready", "try", kernel=NEXT), "state, kernels"),
     ],
     "next kernel, can't be tried": [
-        _row("status", 0, {"drivers": [{"kernels": [{}, {"resolution": "…verify --boot"}]}]}),
+        _row("status", 0, _kernels({}, {"resolution": "…verify --boot"})),
         _row("apply", 0, _applied("ready")),
         _row("apply --retry", 0, _applied("ready", "try", kernel=NEXT), "state"),
         _row("doctor", 0, {"states": {"warn": 2}}),
     ],
     # A guest enforces what the host does, whoever made it do so, or that is said to be untried.
     "next kernel, ready, locked down": [
-        _row(
-            f"verify --boot --kernel {NEXT} demo",
-            1,
-            _error(1, boot={"outcomes": [{"state": "refused"}]}),
-        ),
+        _row(_TRY, 1, _REFUSED_IN_GUEST),
     ],
     "next kernel, ready, beside another driver": [
-        _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"kernel": NEXT}}),
+        _row(_TRY, 0, {"boot": {"kernel": NEXT}}),
     ],
     "next kernel, ready, not locked down": [
-        _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"untried": []}}),
+        _row(_TRY, 0, {"boot": {"untried": []}}),
     ],
     "next kernel, ready, locked down, signed here": [
-        _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"untried": [ANY]}}),
+        _row(_TRY, 0, {"boot": {"untried": [ANY]}}),
     ],
     "next kernel, ready, Secure Boot": [
-        _row(f"verify --boot --kernel {NEXT} demo", 0, {"boot": {"untried": [ANY]}}),
+        _row(_TRY, 0, {"boot": {"untried": [ANY]}}),
     ],
     # Of a kernel that may boot and can't be looked at, every command says the same.
     "next kernel, unfinished": [
@@ -662,11 +643,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply --retry", 0, _applied("ready", "prepare"), "entry, state"),
     ],
     "next kernel, ready, list of modules emptied": [
-        _row(
-            "status --check",
-            1,
-            {"drivers": [{"kernels": [{"state": "pending"}, {"state": "pending"}]}]},
-        ),
+        _row("status --check", 1, _kernels({"state": "pending"}, {"state": "pending"})),
     ],
     # A boot follows the links, which every version understands.
     "state of a newer provision, booted": [_row("apply --boot", 0, _actions("load"), "modules")],
@@ -700,21 +677,11 @@ _ROWS: dict[str, list[Row]] = {
     "newest, offered no more": [_row("apply --update", 0, _applied("ready", "prepare"))],
     "newest, not followed": [
         _row("apply --timer", 0, _applied("ready") | _UNCHANGED),
-        _row(
-            "apply --update",
-            0,
-            _applied("ready", *_SWITCH),
-            _READY - {"host", "settings"} | {"previous"},
-        ),
+        _row("apply --update", 0, _applied("ready", *_SWITCH), _SWITCHED),
     ],
     "newest, followed": [
         _row("apply", 0, _applied("ready") | _UNCHANGED),
-        _row(
-            "apply --timer",
-            0,
-            _applied("ready", *_SWITCH),
-            _READY - {"host", "settings"} | {"previous"},
-        ),
+        _row("apply --timer", 0, _applied("ready", *_SWITCH), _SWITCHED),
     ],
     "newest, followed, in use": [
         _row("apply --timer", 4, _applied("reboot-required", "prepare"), _STORED),
@@ -741,49 +708,35 @@ _ROWS: dict[str, list[Row]] = {
     # A folder that was carried here.
     "carried": [
         _row("verify oci:{folder}/carried/demo:1", 0, {"findings": []}),
-        _row(
-            "install oci:{folder}/carried/demo:1 --dry-run",
-            0,
-            _UNCHANGED | {"changes": [{"kind": "unpack"}]},
-        ),
-        _row("install oci:{folder}/carried/demo:1", 0, _DONE, _STORED | _ACTIVE),
-        _row(
-            "registry pull oci:{folder}/carried/demo:1",
-            0,
-            _DONE | {"signed_by": "fleet.pub"},
-            "entry, state",
-        ),
+        _row(f"{_INSTALL} --dry-run", 0, _UNCHANGED | {"changes": [{"kind": "unpack"}]}),
+        _row(_INSTALL, 0, _DONE, _STORED | _ACTIVE),
+        _row(_PULL, 0, _DONE | {"signed_by": "fleet.pub"}, "entry, state"),
         _row("install oci:{folder}/none/demo:1", 3, _error(3)),
-        _row("registry pull oci:{folder}/carried/demo:1 --dry-run", 0, {"entry": None}),
+        _row(f"{_PULL} --dry-run", 0, {"entry": None}),
     ],
     "carried, pulled": [_row("plan", 0, {"artifacts": [{"source": "store"}]})],
     # What the agent would take back is refused.
-    "carried, not named": [_row("install oci:{folder}/carried/demo:1", 2, _error(2))],
-    "carried, another version named": [_row("install oci:{folder}/carried/demo:1", 2, _error(2))],
+    "carried, not named": [_row(_INSTALL, 2, _error(2))],
+    "carried, another version named": [_row(_INSTALL, 2, _error(2))],
     "carried, for the next kernel": [
-        _row("install oci:{folder}/carried/demo:1", 0, _DONE, _STORED),
+        _row(_INSTALL, 0, _DONE, _STORED),
     ],
     "carried of a stranger": [
-        _row("install oci:{folder}/carried/demo:1", 1, _error(1)),
-        _row("registry pull oci:{folder}/carried/demo:1", 1, _error(1)),
+        _row(_INSTALL, 1, _error(1)),
+        _row(_PULL, 1, _error(1)),
         _row("verify oci:{folder}/carried/demo:1", 1, _error(1)),
     ],
     "carried, not signed": [
-        _row("install oci:{folder}/carried/demo:1", 1, _error(1)),
-        _row("install oci:{folder}/carried/demo:1 --insecure", 0, _DONE, _STORED | _ACTIVE),
-        _row(
-            "registry pull oci:{folder}/carried/demo:1 --insecure",
-            0,
-            {"signed_by": None, "facts": None},
-            "entry",
-        ),
+        _row(_INSTALL, 1, _error(1)),
+        _row(f"{_INSTALL} --insecure", 0, _DONE, _STORED | _ACTIVE),
+        _row(f"{_PULL} --insecure", 0, {"signed_by": None, "facts": None}, "entry"),
     ],
-    "carried, no trust": [_row("install oci:{folder}/carried/demo:1", 1, _error(1))],
+    "carried, no trust": [_row(_INSTALL, 1, _error(1))],
     "carried, installed": [
-        _row("install oci:{folder}/carried/demo:1", 0, _UNCHANGED),
+        _row(_INSTALL, 0, _UNCHANGED),
         _row("apply", 0, _applied("ready", "load"), "modules, settings"),
     ],
-    "carried, installed, damaged": [_row("install oci:{folder}/carried/demo:1", 0, _DONE, "entry")],
+    "carried, installed, damaged": [_row(_INSTALL, 0, _DONE, "entry")],
     # What the host and the catalogue are.
     "device": [
         _row(
@@ -799,11 +752,7 @@ _ROWS: dict[str, list[Row]] = {
         _row("apply", 3, _refused("missing", "no-card", 3), "settings, state"),
     ],
     "devices, too new a version for one named": [
-        _row(
-            "plan",
-            0,
-            {"artifacts": [{"source": "registry", "version": "2.0", "notices": [{}]}]},
-        ),
+        _row("plan", 0, {"artifacts": [{"source": "registry", "version": "2.0", "notices": [{}]}]}),
     ],
     "device, of a generation": [
         _row(
@@ -822,13 +771,13 @@ _ROWS: dict[str, list[Row]] = {
     ],
     # What was built says itself which cards it drives.
     "device, driver for others": [
-        _row("install oci:{folder}/carried/demo:1", 3, _error(3), "entry, state"),
+        _row(_INSTALL, 3, _error(3), "entry, state"),
         _row("apply", 3, _refused("missing", "no-card", 3), "settings, state, entry"),
-        _row("install oci:{folder}/carried/demo:1 --force", 0, _DONE, _STORED | _ACTIVE),
+        _row(f"{_INSTALL} --force", 0, _DONE, _STORED | _ACTIVE),
     ],
     "device, driver for others pulled": [_row("plan", 3, {"artifacts": [{"source": "missing"}]})],
     "devices, driver for one": [
-        _row("install oci:{folder}/carried/demo:1", 0, _DONE, _STORED | _ACTIVE),
+        _row(_INSTALL, 0, _DONE, _STORED | _ACTIVE),
     ],
     "device, driver for others in use": [
         _row(
