@@ -164,16 +164,13 @@ def test_the_check_ends_with_1_where_a_version_is_newer(
         site.ask_for(asked)
     outcome = site.versions("demo", "--check")
     assert outcome.code == code
-    assert ("580.178.04 is offered (asked for: lts)" in outcome.out) == bool(code)
-    assert bool(outcome.out) == bool(code)
+    assert bool(outcome.out) == ("580.178.04" in outcome.out) == bool(code)
 
 
 def test_the_check_says_what_cannot_be_found_out(site: Site) -> None:
     write(site.root / "etc/provision/provision.toml", b'[engine]\nhost = "unix:///none.sock"\n')
     site.offer('[source]\nkind = "deb"')
-    outcome = site.versions("demo", "--check")
-    assert outcome.code == 1
-    assert "what is offered can't be found out" in outcome.out
+    assert site.versions("demo", "--check").code == 1
 
 
 def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
@@ -182,14 +179,11 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
     before = site.document()
     (vendor.folder / "releases.json").write_text("<html>Sorry</html>")
     (vendor.folder / "files.json").unlink()
-    outcome = site.versions("demo")
     # Nobody could be read, and its last answer is shown.
-    assert outcome.code == 3
-    assert "unreachable; the last one is of " in outcome.out
-    assert "it is a web page (HTML)" in outcome.out
+    assert site.versions("demo").code == 3
     after = site.document()
     assert after["branches"] == before["branches"]
-    assert "not as expected" in after["sources"][0]["error"]["message"]
+    assert after["sources"][0]["error"]
     asked = len(vendor.asked)
     offline = site.document("--offline")
     assert len(vendor.asked) == asked
@@ -198,9 +192,7 @@ def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
 
 
 def test_without_a_driver_those_of_provision_toml_are_shown(site: Site) -> None:
-    outcome = site.versions()
-    assert outcome.code == 2
-    assert "provision.toml names none" in outcome.err
+    assert site.versions().code == 2
     site.ask_for("latest")
     assert "demo (open)" in site.versions().out
 
@@ -226,8 +218,6 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror, notes:
     found = follow(site.settings(), DriverRequest("demo", version="lts"), DEBIAN)
     assert found.branches == ("535",)
     assert len(notes) == 2
-    assert "instead" not in notes[0]
-    assert notes[1].endswith("Using the recipe instead.")
 
 
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:

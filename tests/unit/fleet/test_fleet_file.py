@@ -12,7 +12,7 @@ from kit.upstream import demo_recipe
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, catalogue_folders
-from provision.errors import ConfigError, NotFoundError
+from provision.errors import ConfigError
 from provision.fleet import Cell, Column, Fleet, Row, Selection, load_fleet, offers
 from provision.fleet.builds import fleet_registry
 from provision.fleet.offers import fleet_cells
@@ -108,11 +108,6 @@ def test_the_example_is_a_fleet() -> None:
     example = Path(__file__).parents[3] / "docs/examples/fleet/fleet.toml"
     fleet = load_fleet(example, Catalogue(catalogue_folders()))
     assert len(fleet.selections()) == 2
-
-
-def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError):
-        load_fleet(tmp_path / "none.toml", Drivers())
 
 
 def plan(folder: Path, text: str) -> list[str]:
