@@ -1,11 +1,10 @@
-"""Entry of `make bench`: `python -m bench [--only ROW …] [--json] [--quick]`."""
+"""Entry of `make bench`: `python -m bench [--only ROW …]`."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from bench import (
     starts,
     trial,
 )
-from bench.rows import Group, Row, as_document, as_text
+from bench.rows import Group, Row, as_text
 from bench.scene import Scene
 from kit.kernels import replaced
 
@@ -41,25 +40,20 @@ _GROUPS: tuple[Group, ...] = (
 )
 
 
-def _arguments(groups: Sequence[Group]) -> argparse.Namespace:
-    names = [name for group in groups for name in group.names]
+def _names() -> set[str]:
+    """The rows that the command line wants."""
+    names = [name for group in _GROUPS for name in group.names]
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, epilog=f"Rows: {', '.join(names)}."
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--quick", action="store_true", help="without the build of the modules")
     parser.add_argument(
         "--only", metavar="ROW", action="append", help="this row, or those that a pattern names"
     )
-    given = parser.parse_args()
-    patterns = given.only or ["*"]
+    patterns = parser.parse_args().only or ["*"]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             parser.error(f"there is no row {pattern!r}; there are {', '.join(names)}")
-    given.names = {name for name in names for pattern in patterns if fnmatchcase(name, pattern)}
-    if given.quick:
-        given.names -= set(product.BUILD.names)
-    return given
+    return {name for name in names for pattern in patterns if fnmatchcase(name, pattern)}
 
 
 def _measured(names: set[str], scene: Scene) -> Iterator[Row]:
@@ -70,17 +64,13 @@ def _measured(names: set[str], scene: Scene) -> Iterator[Row]:
 
 def main() -> int:
     """Measure and print; 0 however the figures are: a slow machine is no failure."""
-    given = _arguments(_GROUPS)
-    console = Console(highlight=False, soft_wrap=True, stderr=given.json)
+    names = _names()
+    console = Console(highlight=False, soft_wrap=True)
     if said := replaced():
         console.print(said)
-    rows = []
     with Scene(console.print) as scene:
-        for row in _measured(given.names, scene):
+        for row in _measured(names, scene):
             console.print(as_text(row))
-            rows.append(as_document(row))
-    if given.json:
-        sys.stdout.write(f"{json.dumps(rows, indent=2)}\n")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from bench.rows import Group, Row
@@ -32,14 +31,11 @@ def _create(scene: Scene, name: str, *environment: str) -> Timed:
 def _idle(scene: Scene) -> list[Timed]:
     """The front ends that are not the runtime itself, for a container that asks for nothing."""
     bundle = scene.bundle("idle")
-    where: list[str | Path] = ["--config-dir", scene.config_dir, "--root", scene.root]
-    state = {"ociVersion": "1.0.2", "id": "idle", "status": "creating", "pid": os.getpid()}
-    read = scene.folder / "state.json"
-    read.write_text(json.dumps({**state, "bundle": str(bundle.folder)}))
+    where: list[str | Path] = ["--config-dir", scene.host.config_dir, "--root", scene.host.root]
     settings = {"OCI_DECORATOR_CONFIG": str(scene.shim_config)}
     return [
-        Timed("precreate", [DECORATOR, "precreate", *where], stdin=bundle.folder / "config.json"),
-        Timed("hook", [DECORATOR, "prestart"], env=settings, stdin=read),
+        Timed("precreate", [DECORATOR, "precreate", *where], stdin=bundle.config),
+        Timed("hook", [DECORATOR, "prestart"], env=settings, stdin=scene.starting(bundle)),
     ]
 
 
@@ -87,7 +83,12 @@ def _starts(scene: Scene) -> list[Row]:
 def _library_cache(scene: Scene) -> list[Row]:
     """By the crate's own benchmark: each start on a fresh overlay, as a new container has it."""
     cargo = ("cargo", "bench", "--locked", "--bench", "library_cache", "--")
-    argv: list[str | Path] = [REPOSITORY / "hooks/build.sh", *cargo, scene.root, scene.base_tree]
+    argv: list[str | Path] = [
+        REPOSITORY / "hooks/build.sh",
+        *cargo,
+        scene.host.root,
+        scene.base_tree,
+    ]
     measured = json.loads(run(argv, live=True).stdout.splitlines()[-1])
     note = (
         f"{measured['libraries']} libraries {measured['native_ms']:.2f} ms; "

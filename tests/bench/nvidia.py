@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -17,71 +16,50 @@ from typing import Any
 
 from bench.rows import Group, Row
 from bench.scene import Scene
-from bench.starts import above_floor, docker_run, edit
+from bench.starts import above_floor, edit
 from bench.timing import Timed, base_environment
 from kit.files import write
+from kit.gpus import VERSION, nodes_of, plain_gpus
+from kit.hosts import Host
+from kit.nvidia_host import LIBRARY_FOLDER
 from kit.probe import find_program
 from kit.process import run
-from kit.standins import make_library
+from kit.product import write_runtime_config
+from kit.standins import stand_in
 
 _ROUNDS = 400
-_DOCKER_ROUNDS = 20
 _LIBRARIES = 30
 _GPUS = 2
 _IDLE = 1
 _AT_ONCE = 50
 _MANY_ROUNDS = 9
 _MANY_RATIO = 1.25
-_DOCKER_RATIO = 1.05
-_FOLDER = "/usr/lib/x86_64-linux-gnu"
 _ASKED = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+_FACTS = plain_gpus(_GPUS)
+_VENDOR: dict[str, Any] = {
+    "activation_flag": "OCI_NVIDIA",
+    "driver_feature": ["compute"],
+    "interfaces": ["nvidia"],
+    "units": "nvidia[0-9]*",
+    "inventory": {
+        "compute": {
+            "devices": [*nodes_of(_FACTS), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"],
+            "libraries": [
+                f"{LIBRARY_FOLDER}/libnvidia-{n}.so.{VERSION}" for n in range(_LIBRARIES)
+            ],
+        }
+    },
+}
 
 
 def _settings(scene: Scene, runtime: str) -> Path:
     """Settings of a host of its own, with two GPUs and a driver of thirty libraries."""
-    root = scene.folder / "gpus"
-    if not root.exists():
-        _make_host(root)
-    config = scene.folder / f"gpus-{runtime.rpartition('/')[2]}.toml"
-    lines = {
-        "config-dir": str(root / "etc/oci-decorator/oci-decorator.d"),
-        "root": str(root),
-        "runtimes": [runtime],
-    }
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
-    config.write_text(text)
-    return config
-
-
-def _make_host(root: Path) -> None:
-    nodes = {f"nvidia{n}": (195, n) for n in range(_GPUS)}
-    nodes |= {"nvidiactl": (195, 255), "nvidia-uvm": (511, 0), "nvidia-uvm-tools": (511, 1)}
-    (root / "dev").mkdir(parents=True)
-    for name, numbers in nodes.items():
-        os.mknod(root / "dev" / name, 0o666 | 0o020000, os.makedev(*numbers))
-    libraries = [f"{_FOLDER}/libnvidia-{n}.so.535.261.03" for n in range(_LIBRARIES)]
-    for library in libraries:
-        make_library(root / library.lstrip("/"))
-    vendor: dict[str, Any] = {
-        "activation_flag": "OCI_NVIDIA",
-        "driver_feature": ["compute"],
-        "interfaces": ["nvidia"],
-        "units": "nvidia[0-9]*",
-        "inventory": {"compute": {"devices": list(nodes), "libraries": libraries}},
-    }
-    facts = {
-        "driver_version": "535.261.03",
-        "cuda_version": "12.2",
-        "devices": [
-            {"index": n, "minor": n, "uuid": f"GPU-{n}", "pci": f"0000:0{n + 1}:00.0", "mig": []}
-            for n in range(_GPUS)
-        ],
-    }
-    for path, document in (
-        ("etc/oci-decorator/oci-decorator.d/nvidia.json", vendor),
-        ("run/oci-decorator/devices/nvidia.json", facts),
-    ):
-        write(root / path, json.dumps(document))
+    host = Host(scene.folder / "gpus", scene.folder / f"gpus-{runtime.rpartition('/')[2]}.toml")
+    if not host.root.exists():
+        stand_in(host, _VENDOR)
+        host.write_vendor("nvidia", _VENDOR)
+        write(host.root / "run/oci-decorator/devices/nvidia.json", json.dumps(_FACTS))
+    return write_runtime_config(host.config, host.config_dir, root=host.root, runtime=runtime)
 
 
 def _create(scene: Scene) -> list[Row]:
@@ -157,9 +135,6 @@ def _idle(scene: Scene) -> list[Row]:
     """Each of NVIDIA's names, for a container that asks for nothing."""
     settings = {"OCI_DECORATOR_CONFIG": str(_settings(scene, "/bin/true"))}
     bundle = scene.bundle("nvidia-idle")
-    state = {"ociVersion": "1.0.2", "id": "idle", "status": "creating", "pid": os.getpid()}
-    read = scene.folder / "nvidia-state.json"
-    read.write_text(json.dumps({**state, "bundle": str(bundle.folder)}))
     names = scene.nvidia_names
     programs = [
         Timed("true", ["/bin/true"]),
@@ -168,7 +143,11 @@ def _idle(scene: Scene) -> list[Row]:
             [names / "nvidia-container-runtime", "create", "--bundle", bundle.folder, "idle"],
             env=settings,
         ),
-        Timed("hook", [names / "nvidia-container-runtime-hook", "prestart"], stdin=read),
+        Timed(
+            "hook",
+            [names / "nvidia-container-runtime-hook", "prestart"],
+            stdin=scene.starting(bundle),
+        ),
     ]
     ms = scene.timer.medians_ms(programs, _ROUNDS)
     floor = ms["true"]
@@ -187,26 +166,8 @@ def _idle(scene: Scene) -> list[Row]:
     ]
 
 
-def _docker(scene: Scene) -> list[Row]:
-    """`--gpus`, which needs a hook of that name in dockerd's PATH; the runtime does its work."""
-    _ = scene.root  # With it, the settings that the engine's runtimes read.
-    programs = [
-        docker_run(scene, "gpus-plain", "runc"),
-        docker_run(scene, "gpus-all", "nvidia", "--gpus=all"),
-    ]
-    ms = scene.timer.medians_ms(programs, _DOCKER_ROUNDS)
-    note = (
-        f"{ms['gpus-all']:.0f} ms; plain {ms['gpus-plain']:.0f} ms;"
-        f" median of {_DOCKER_ROUNDS} each, in turns"
-    )
-    ratio = ms["gpus-all"] / ms["gpus-plain"]
-    what = "docker run --runtime=nvidia --gpus all / plain"
-    return [Row("docker-gpus", what, ratio, _DOCKER_RATIO, "x", note)]
-
-
 GROUPS = (
     Group(("nvidia-create",), _create),
     Group(("many", "many-slowest"), _many),
-    Group(("docker-gpus",), _docker),
     Group(("idle-nvidia-runtime", "idle-nvidia-hook"), _idle),
 )

@@ -1,18 +1,15 @@
-"""Rows about registries: a pull against skopeo and tar, what verifying costs, a second kernel."""
+"""Rows about registries: a verified pull against skopeo and tar, and a second kernel."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import os
 import shutil
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import requests
 
 from bench.rows import Group, Row
 from bench.scene import Scene
@@ -22,14 +19,10 @@ from kit.artifact import make_pin
 from kit.media import image_of, tar_of
 from kit.process import run
 from kit.registry import serving_registry
-from provision.engine.tar_streams import Unpacker
-from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
 from provision.pin import Pin
 from provision.registry import parse_reference
-from provision.registry.find import read_image, unpack_layers
 from provision.registry.repositories import Registry
-from provision.registry.signatures import load_keys, verify_signature
 
 _ROUNDS = 5
 _KERNELS = ("6.1.0-47-amd64", "6.1.0-50-amd64")
@@ -150,73 +143,34 @@ def _registry(scene: Scene) -> list[Row]:
 
 
 def _rows(site: _Site) -> list[Row]:
-    rows = []
     first, second = site.images
-    verified: list[tuple[float, float]] = []
     pulled: list[float] = []
     copied: list[float] = []
-    has_skopeo = shutil.which("skopeo") is not None
     for _ in range(_ROUNDS):
         host = site.host("host")
-        pulled.append(seconds_of(lambda host=host: site.pull(host, first)))  # type: ignore[misc] # its own host
-        if has_skopeo:
-            copied.append(seconds_of(lambda: site.skopeo(first)))
-        verified.append(_in_process(site, host, first))
-    size = f"{site.size / 1e6:.0f} MB, {first.layers[0] / 1e6:.0f} MB as transferred"
-    pull = statistics.median(pulled)
-    how = f"median of {_ROUNDS} each, in turns"
-    if copied:
-        copy = statistics.median(copied)
-        what = "provision registry pull, signature and digests verified / skopeo copy and tar x"
-        note = f"{pull:.2f} s; skopeo and tar {copy:.2f} s; {size}; {how}"
-        rows.append(Row("pull", what, pull / copy, 1.1, "x", note))
-    whole, plain = (statistics.median(times) for times in zip(*verified, strict=True))
-    what = "unpacking with signature and digests / without"
-    note = f"{whole:.2f} s; without {plain:.2f} s; {how}"
-    rows.append(Row("pull-verify", what, whole / plain, 1.1, "x", note))
+        pulled.append(seconds_of(partial(site.pull, host, first)))
+        copied.append(seconds_of(partial(site.skopeo, first)))
+    pull, copy = (statistics.median(seconds) for seconds in (pulled, copied))
     received = site.pull(host, second)["received"]
-    what = "second kernel of a driver: bytes pulled / the layer with its modules"
-    note = f"{received} bytes; user space has {second.layers[0]}"
-    rows.append(Row("pull-second", what, received / second.layers[1], 1.0, "x", note))
-    return rows
+    size = f"{site.size / 1e6:.0f} MB, {first.layers[0] / 1e6:.0f} MB as transferred"
+    return [
+        Row(
+            "pull",
+            "provision registry pull, signature and digests verified / skopeo copy and tar x",
+            pull / copy,
+            1.1,
+            "x",
+            f"{pull:.2f} s; skopeo and tar {copy:.2f} s; {size}; median of {_ROUNDS}, in turns",
+        ),
+        Row(
+            "pull-second",
+            "second kernel of a driver: bytes pulled / the layer with its modules",
+            received / second.layers[1],
+            1.0,
+            "x",
+            f"{received} bytes; user space has {second.layers[0]}",
+        ),
+    ]
 
 
-def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, float]:
-    """Seconds to verify and unpack an image, and seconds to download and unpack it plainly."""
-    reference = parse_reference(image.reference)
-    client = Registry(reference)
-    keys = load_keys(host.root / "etc/provision/trust.d")
-    draft = site.folder / "draft"
-
-    def verifying() -> None:
-        trusted = read_image(
-            client,
-            os.uname().machine,
-            examine=lambda digest: verify_signature(client, digest, keys, {}),
-        )
-        unpacker = Unpacker(draft, strip="opt")
-        unpack_layers(trusted, site.folder, unpacker.unpack)
-        verify_files(draft, pin_label=trusted.pin.digest)
-
-    def plainly() -> None:
-        found = read_image(client, os.uname().machine)
-        unpacker = Unpacker(draft, strip="opt")
-        for layer in found.manifest.layers:
-            url = f"http://{site.address}/v2/drivers/{_DRIVER}/blobs/{layer.digest}"
-            with (
-                requests.get(url, stream=True, timeout=60) as answer,
-                (site.folder / "blob").open("wb") as blob,
-            ):
-                shutil.copyfileobj(answer.raw, blob, 1 << 18)
-            with gzip.open(site.folder / "blob", "rb") as stream:
-                unpacker.unpack(stream)  # type: ignore[arg-type] # a GzipFile reads as one
-
-    taken = []
-    for unpack in (verifying, plainly):
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        taken.append(seconds_of(unpack))
-    return taken[0], taken[1]
-
-
-GROUPS = (Group(("pull", "pull-verify", "pull-second"), _registry),)
+GROUPS = (Group(("pull", "pull-second"), _registry),)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -44,11 +43,6 @@ class Group:
     names: tuple[str, ...]
     # Measures them; a machine that can't gets none.
     measure: Callable[[Scene], Iterable[Row]]
-
-
-def as_document(row: Row) -> dict[str, Any]:
-    """A row for `--json`."""
-    return {**asdict(row), "reached": row.reached}
 
 
 def as_text(row: Row) -> Text:

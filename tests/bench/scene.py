@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,14 +16,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.timing import Timer
+from kit import bundles
 from kit.cache import REPOSITORY, cache_dir
 from kit.engine import Engine
-from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, Host, load_base
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
+from kit.standins import make_nodes, stand_in
 
 TARGET = ("nvidia", "--version", "latest", "--kernel", OLD_KERNEL, "--distro", DISTRO)
-_STORE = "var/lib/provision/onload"
 _PROFILE = "/usr/libexec/onload/profiles/{}.opf"
 _SONAMES = {
     "/usr/lib64/libonload_ext.so.1.1.0": "libonload_ext.so.1",
@@ -37,7 +37,7 @@ _SECOND: dict[str, Any] = {
     "log_level": "LOG_INFO",
     "activation_flag": "OCI_SOLARFLARE",
     "driver_feature": ["onload"],
-    "root": f"/{_STORE}/current/driver",
+    "root": "/var/lib/provision/onload/current/driver",
     "inventory": {
         "onload": {
             "devices": ["onload", "onload_epoll", "sfc_char"],
@@ -51,31 +51,18 @@ _SECOND: dict[str, Any] = {
     },
     "sonames": _SONAMES,
 }
-# uvm's major is dynamic on a real host; any number will do, as nothing opens the nodes.
-_NODES = {
-    "nvidia0": (195, 0),
-    "nvidiactl": (195, 255),
-    "nvidia-uvm": (511, 0),
-    "nvidia-uvm-tools": (511, 1),
-    "onload": (510, 0),
-    "onload_epoll": (509, 0),
-    "sfc_char": (508, 0),
-}
+_NODES = (
+    *("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"),
+    *("onload", "onload_epoll", "sfc_char"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """An OCI bundle, and copies that put its files back as they were."""
+class Bundle(bundles.Bundle):
+    """An OCI bundle of the base image, and copies that put its files back as they were."""
 
-    # The bundle.
-    folder: Path
     # The copies, as `bench.timing.Timed` takes them.
     restore: Sequence[tuple[Path, Path]]
-
-    @property
-    def config(self) -> Path:
-        """The specification."""
-        return self.folder / "config.json"
 
 
 class Scene:
@@ -158,15 +145,19 @@ class Scene:
         return self.provision.build(*TARGET)
 
     @cached_property
-    def root(self) -> Path:
-        """The root of a host with both vendors' drivers and nodes."""
-        root = self.folder / "host"
-        root.mkdir()
-        self.provision("install", self.built["image"], "--root", root)
-        _add_second_vendor(root)
-        _make_nodes(root)
-        write_runtime_config(self.folder / "docker.toml", _config_dir(root), root=root)
-        return root
+    def host(self) -> Host:
+        """A host with both vendors' drivers and nodes."""
+        host = Host(self.folder / "host", self.folder / "docker.toml")
+        host.root.mkdir()
+        self.provision("install", self.built["image"], "--root", host.root)
+        store = host.store("onload")
+        (store / "0123456789ab").mkdir(parents=True)
+        (store / "current").symlink_to("0123456789ab")
+        stand_in(Host(store / "current/driver", host.config), _SECOND)
+        host.write_vendor("onload", _SECOND)
+        make_nodes(host.root / "dev", _NODES)
+        write_runtime_config(host.config, host.config_dir, root=host.root)
+        return host
 
     @cached_property
     def base_tree(self) -> Path:
@@ -177,22 +168,15 @@ class Scene:
     def shim_config(self) -> Path:
         """Settings of the shim with a low-level runtime that does nothing."""
         return write_runtime_config(
-            self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
+            self.folder / "shim.toml",
+            self.host.config_dir,
+            root=self.host.root,
+            runtime="/bin/true",
         )
-
-    @property
-    def config_dir(self) -> Path:
-        """The vendor configs of the host."""
-        return _config_dir(self.root)
-
-    @property
-    def entry(self) -> Path:
-        """NVIDIA's store entry."""
-        return _entry(self.root)
 
     def wanted(self) -> str:
         """How much the two vendors list, for a row's note."""
-        configs = [json.loads(path.read_text()) for path in self.config_dir.glob("*.json")]
+        configs = [json.loads(path.read_text()) for path in self.host.config_dir.glob("*.json")]
         features = [feature for config in configs for feature in config["inventory"].values()]
         kinds = ("binaries", "libraries", "miscellaneous")
         files = {path for feature in features for kind in kinds for path in feature.get(kind, [])}
@@ -208,62 +192,25 @@ class Scene:
         self._opened.callback(run, ["umount", "--lazy", tree / "proc"])
 
     def bundle(self, name: str, *environment: str) -> Bundle:
-        """A bundle of the base image whose process has `environment`."""
+        """A bundle whose process has `environment`."""
         folder = self._bundles / name
         folder.mkdir()
-        rootfs = folder / "rootfs"
-        run(["cp", "-a", self.base_tree, rootfs])
-        run(["runc", "spec"], cwd=folder)
-        config = folder / "config.json"
-        spec = json.loads(config.read_text())
-        spec["process"]["env"] += environment
-        spec["process"] |= {"terminal": False, "args": ["/bin/true"]}
-        spec["root"]["readonly"] = False
-        config.write_text(json.dumps(spec))
-        originals = [config, rootfs / "etc/ld.so.cache"]
-        restore = []
-        for original in originals:
-            saved = folder / f"{original.name}.saved"
+        run(["cp", "-a", self.base_tree, folder / "rootfs"])
+        originals = [folder / "config.json", folder / "rootfs/etc/ld.so.cache"]
+        bundle = Bundle(folder, [(folder / f"{one.name}.saved", one) for one in originals])
+        bundle.write("/bin/true", env=environment)
+        for saved, original in bundle.restore:
             shutil.copy2(original, saved)
-            restore.append((saved, original))
-        return Bundle(folder, restore)
+        return bundle
+
+    def starting(self, bundle: Bundle) -> Path:
+        """A file with what a hook reads while the bundle's container is being created."""
+        state = {"ociVersion": "1.0.2", "id": "idle", "status": "creating", "pid": os.getpid()}
+        path = bundle.folder / "state.json"
+        path.write_text(json.dumps({**state, "bundle": str(bundle.folder)}))
+        return path
 
     def _scratch(self, parent: Path) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
         self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
-
-
-def _config_dir(root: Path) -> Path:
-    return root / "etc/oci-decorator/oci-decorator.d"
-
-
-def _entry(root: Path) -> Path:
-    return (root / "var/lib/provision/nvidia/current").resolve()
-
-
-def _add_second_vendor(root: Path) -> None:
-    (_config_dir(root) / "onload.json").write_text(json.dumps(_SECOND))
-    store = root / _STORE
-    (store / "0123456789ab").mkdir(parents=True)
-    (store / "current").symlink_to("0123456789ab")
-
-    def made(path: str) -> Path:
-        file = store / "current/driver" / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return file
-
-    onload = _SECOND["inventory"]["onload"]
-    library = next(_entry(root).rglob("libnvidia-cfg.so.*"))
-    for path in onload["libraries"]:
-        shutil.copy(library, made(path))
-    more = _SECOND["inventory"]["profiles"]["miscellaneous"]
-    for path in (*onload["binaries"], *onload["miscellaneous"], *more):
-        made(path).write_text("#!/bin/sh\n")
-
-
-def _make_nodes(root: Path) -> None:
-    """The nodes of a host with one GPU; without them no device would be measured."""
-    (root / "dev").mkdir(exist_ok=True)
-    for name, numbers in _NODES.items():
-        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(*numbers))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import truediv
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bench.rows import Group, Row
 from bench.scene import Bundle, Scene
 from bench.timing import Timed, base_environment
-from kit.files import write
-from kit.hosts import IMAGE
+from kit.hosts import IMAGE, Host
 from kit.probe import installed_program
 from kit.process import run
 from kit.product import RUNTIME, write_runtime_config
+from kit.standins import stand_in
 
 _ASKED = ("OCI_NVIDIA=all", "OCI_SOLARFLARE=all")
 _RUNC_ROUNDS = 400
@@ -39,7 +36,9 @@ _DEVICES, _FILES = 1000, 2000
 def _runc(scene: Scene) -> list[Row]:
     def settings(runtime: str) -> Path:
         path = scene.folder / f"above-{Path(runtime).name}.toml"
-        return write_runtime_config(path, scene.config_dir, root=scene.root, runtime=runtime)
+        return write_runtime_config(
+            path, scene.host.config_dir, root=scene.host.root, runtime=runtime
+        )
 
     row = above_floor(scene, "runc", RUNTIME, settings, _ASKED)
     return [replace(row, note=f"{row.note}; {scene.wanted()} and the library cache")]
@@ -109,40 +108,38 @@ def prompt_grace_periods() -> Iterator[bool]:
         _RCU_EXPEDITED.write_text(before)
 
 
-def docker_run(scene: Scene, name: str, runtime: str, *flags: str) -> Timed:
-    """`docker run` of a container that does nothing."""
-    words = ["run", "--rm", "--network=none", f"--runtime={runtime}", *flags, IMAGE, "true"]
-    environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
-    return Timed(name, [installed_program("docker"), *words], env=environment)
-
-
 def _docker(scene: Scene) -> list[Row]:
+    """`--gpus` needs a hook of that name in dockerd's PATH; the runtime does its work."""
+    _ = scene.host  # With it, the settings that the engine's runtimes read.
+    environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
+
+    def timed(name: str, runtime: str, *flags: str) -> Timed:
+        words = ["run", "--rm", "--network=none", f"--runtime={runtime}", *flags, IMAGE, "true"]
+        return Timed(name, [installed_program("docker"), *words], env=environment)
+
     programs = [
-        docker_run(scene, "plain", "runc"),
-        docker_run(scene, "unasked", "oci-decorator"),
-        docker_run(scene, "asked", "oci-decorator", *(f"--env={asked}" for asked in _ASKED)),
+        timed("plain", "runc"),
+        timed("docker", "oci-decorator", *(f"--env={asked}" for asked in _ASKED)),
+        timed("docker-idle", "oci-decorator"),
+        timed("docker-gpus", "nvidia", "--gpus=all"),
     ]
     ms = scene.timer.medians_ms(programs, _DOCKER_ROUNDS)
-    note = (
-        f"{{:.0f}} ms; plain {ms['plain']:.0f} ms; median of {_DOCKER_ROUNDS} each, in turns"
-    ).format
+    plain = ms["plain"]
+    how = f"plain {plain:.0f} ms; median of {_DOCKER_ROUNDS} each, in turns"
     return [
         Row(
-            "docker",
-            "docker run, two vendors applied / plain",
-            ms["asked"] / ms["plain"],
+            name,
+            f"docker run, {what} / plain",
+            ms[name] / plain,
             _DOCKER_RATIO,
             "x",
-            note(ms["asked"]),
-        ),
-        Row(
-            "docker-idle",
-            "docker run, nothing asked for / plain",
-            ms["unasked"] / ms["plain"],
-            _DOCKER_RATIO,
-            "x",
-            note(ms["unasked"]),
-        ),
+            f"{ms[name]:.0f} ms; {how}",
+        )
+        for name, what in (
+            ("docker", "two vendors applied"),
+            ("docker-idle", "nothing asked for"),
+            ("docker-gpus", "--gpus all by the runtime nvidia"),
+        )
     ]
 
 
@@ -156,12 +153,20 @@ class _Inventory:
     def timed(self, scene: Scene) -> Timed:
         """The shim's create with a no-op runtime."""
         name = f"of-{self.files}"
-        root = scene.folder / name
-        config_dir = root / "etc/oci-decorator/oci-decorator.d"
-        config_dir.mkdir(parents=True)
-        (config_dir / "large.json").write_text(json.dumps(self._vendor(root)))
+        feature = {
+            "devices": [f"large{minor}" for minor in range(self.devices)],
+            "miscellaneous": [f"/opt/large/{i // 100}/file{i}" for i in range(self.files)],
+        }
+        vendor = {
+            "activation_flag": "OCI_LARGE",
+            "driver_feature": ["everything"],
+            "inventory": {"everything": feature},
+        }
+        host = Host(scene.folder / name, scene.folder / f"{name}.toml")
+        stand_in(host, vendor)
+        host.write_vendor("large", vendor)
         config = write_runtime_config(
-            scene.folder / f"{name}.toml", config_dir, root=root, runtime="/bin/true"
+            host.config, host.config_dir, root=host.root, runtime="/bin/true"
         )
         bundle = scene.bundle(name, "OCI_LARGE")
         return Timed(
@@ -170,22 +175,6 @@ class _Inventory:
             env={"OCI_DECORATOR_CONFIG": str(config)},
             restore=bundle.restore,
         )
-
-    def _vendor(self, root: Path) -> dict[str, Any]:
-        (root / "dev").mkdir()
-        for minor in range(self.devices):
-            number = os.makedev(240, minor)
-            os.mknod(root / f"dev/large{minor}", 0o666 | stat.S_IFCHR, number)
-        paths = [f"/opt/large/{i // 100}/file{i}" for i in range(self.files)]
-        for path in paths:
-            write(root / path.lstrip("/"), "")
-        devices = [f"large{minor}" for minor in range(self.devices)]
-        feature = {"devices": devices, "miscellaneous": paths}
-        return {
-            "activation_flag": "OCI_LARGE",
-            "driver_feature": ["everything"],
-            "inventory": {"everything": feature},
-        }
 
 
 def _large_inventory(scene: Scene) -> list[Row]:
@@ -212,6 +201,6 @@ def _large_inventory(scene: Scene) -> list[Row]:
 
 GROUPS = (
     Group(("runc",), _runc),
-    Group(("docker", "docker-idle"), _docker),
+    Group(("docker", "docker-idle", "docker-gpus"), _docker),
     Group(("large", "large-growth"), _large_inventory),
 )
