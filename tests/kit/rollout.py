@@ -66,7 +66,6 @@ class Figures:
 
     hosts: int
     builds: int = 0
-    runs: int = 0
     # Hosts that took their artifact from the registry.
     pulled: int = 0
     # Hosts that built anything.
@@ -82,8 +81,6 @@ class Figures:
     # Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
     needed: int = 0
     sent: Sent | None = None
-    # The most hosts that pulled within one simulated minute.
-    peak: int = 0
     restarts: int = 0
     seconds: float = 0.0
     # Seconds of real time of each pull, sorted.
@@ -110,7 +107,6 @@ class Figures:
             ("bytes out of the registry", f"{sent.size if sent else 0:,} ({self.ratio:.4f} x)"),
             ("requests, of them 404", f"{sent.requests}, {sent.missing}" if sent else "-"),
             ("requests of runs with nothing to do", str(self.idle.requests if self.idle else "-")),
-            ("most pulls in a simulated minute", str(self.peak)),
             ("a pull", f"{median * 1000:.0f} ms (median), {self.each[-1]:.1f} s (the longest)"),
             ("real time", f"{self.seconds:.0f} s"),
         ]
@@ -143,7 +139,6 @@ class Rollout:
             figures.seconds = time.monotonic() - begun
             before = self._registry.sent(AGENT)
             for said in pool.map(_apply, self.roots, chunksize=20):
-                figures.runs += 1
                 if said["state"] != "ready" or said["changed"]:
                     figures.failed.append(f"{said['root']}: {said}")
         after = self._registry.sent(AGENT)
@@ -263,7 +258,6 @@ class _Play:
         rollout = self.rollout
         self._events = [(rollout.begins(), 1, number) for number in range(len(rollout.roots))]
         self._asked: set[str] = set()
-        self._minutes: dict[int, int] = {}
         self._restarting = Thread()
         self._running: dict[Future[dict[str, Any]], _Running] = {}
         # Twice while most hosts are at it.
@@ -287,13 +281,11 @@ class _Play:
                     self._restarting.join()
                 rollout.build(KERNELS[number])
                 continue
-            rollout.figures.runs += 1
             future = self.pool.submit(_apply, rollout.roots[number])
             before, is_away = rollout.figures.restarts, self._restarting.is_alive()
             self._running[future] = _Running(time_, number, before, is_away)
         if self._restarting.ident:
             self._restarting.join()
-        rollout.figures.peak = max(self._minutes.values(), default=0)
 
     def _waits(self) -> bool:
         """Whether the next event is a build, for which earlier runs have to be over."""
@@ -314,8 +306,6 @@ class _Play:
             figures.pulled += 1
             figures.each.append(said["seconds"])
             figures.needed += self.rollout.needed(kernel)
-            minute = int(time_ // 60)
-            self._minutes[minute] = self._minutes.get(minute, 0) + 1
         elif said["state"] == "missing" and kernel not in self._built():
             figures.waited += 1
             heapq.heappush(self._events, (time_ + self.rollout.later(), 1, number))
