@@ -184,6 +184,7 @@ def stand(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Ite
 class _Built:
     """What was built for a distro, and on which machine."""
 
+    machine: Provision
     said: dict[str, Any]
     manifest: dict[str, Any]
     files: Path
@@ -217,7 +218,7 @@ def on_rocky(
         said = machine.json("build", *words)
         files = engine.copy_out(said["image"], "/opt/.", tmp_path_factory.mktemp("rocky-files"))
         manifest = json.loads((files / "driver/manifest.json").read_text())
-        yield _Built(said, manifest, files, root, kernel)
+        yield _Built(machine, said, manifest, files, root, kernel)
 
 
 def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Built) -> None:
@@ -250,14 +251,11 @@ def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -
     assert [row["path"] for row in rows.values() if row["kind"] == "firmware"]
 
 
-def test_the_artifact_is_what_its_manifest_says(
-    on_rocky: _Built, engine: Engine, tmp_path: Path
-) -> None:
-    machine = Provision(engine.host)
-    machine("verify", on_rocky.said["image"])
+def test_the_artifact_is_what_its_manifest_says(on_rocky: _Built, tmp_path: Path) -> None:
+    on_rocky.machine("verify", on_rocky.said["image"])
     root = tmp_path / "host"
     root.mkdir()
-    machine("install", on_rocky.said["image"], "--root", root)
+    on_rocky.machine("install", on_rocky.said["image"], "--root", root)
     (vendor,) = root.glob("etc/oci-decorator/oci-decorator.d/nvidia.json")
     inventory = json.loads(vendor.read_text())["inventory"]
     assert {"compute", "utility", "video", "graphics"} <= set(inventory)
