@@ -32,7 +32,6 @@ from provision.build.dockerfile import (
     template_family,
 )
 from provision.build.output import (
-    OTHER_PLATFORM,
     BuildStream,
     StepRecord,
     build_error,
@@ -57,7 +56,6 @@ from provision.trust import is_own
 
 _ATTEMPTS = 5
 _BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
-_CACHE_IS_WRONG = "The engine's cache has a layer of another architecture; building without it"
 
 
 class BuildLog:
@@ -91,13 +89,12 @@ def run_build(
     *,
     build_args: Mapping[str, str],
     platform: str | None = None,
+    cache: bool = True,
 ) -> BuildStream:
     """Run a build to its end; return the output of the engine, which may end with an error.
 
-    A build that loses a layer to another program begins again, with the layers that are left; one
-    to which the engine gives a layer of another architecture, without any.
+    A build that loses a layer to another program begins again, with the layers that are left.
     """
-    cache = True
     with pack(files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
             stream = BuildStream()
@@ -112,15 +109,10 @@ def run_build(
                 report(event)
             stream.finish()
             error = stream.error or ""
-            if attempt < _ATTEMPTS and is_layer_lost(error):
-                note = _BEGUN_AGAIN
-            elif cache and OTHER_PLATFORM.search(error):
-                note = _CACHE_IS_WRONG
-                cache = False
-            else:
+            if attempt == _ATTEMPTS or not is_layer_lost(error):
                 break
             log.line(error)
-            report(Note(note))
+            report(Note(_BEGUN_AGAIN))
     if stream.error is not None:
         log.line(stream.error)
     elif stream.image_id is None:
@@ -272,14 +264,19 @@ def _build_on(
     jobs: int,
 ) -> BuildStream:
     """Build on an image, by its id, because a name could move between check and build."""
+    engine, platform = settings.engine(), _platform(pin)
+    # Docker's classic builder makes an image of its own platform of 'FROM scratch' and a label, and
+    # then finds none of the other.
+    cache = platform == f"linux/{engine.architecture()}"
     stream = run_build(
-        settings.engine(),
+        engine,
         pin.image,
-        with_own_cache(files, settings.state),
+        with_own_cache(files, settings.state) if cache else files,
         log,
         # Without a network, a build needs no proxy, whose password would reach programs and files.
         build_args={"JOBS": str(jobs), "BASE_IMAGE": base_id},
-        platform=_platform(pin),
+        platform=platform,
+        cache=cache,
     )
     if stream.error is not None:
         raise build_error(pin, stream, log.path)

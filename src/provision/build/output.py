@@ -172,9 +172,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-# An engine of one architecture takes an empty layer of another's image from its cache, and then
-# refuses it (moby's classic builder does).
-OTHER_PLATFORM = re.compile(r"was found but does not match the specified platform")
 # What our own programs in the build container say of a failure (build/step.py and dkms.bash), and
 # where to look then.
 _OURS = re.compile(

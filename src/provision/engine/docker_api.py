@@ -135,6 +135,11 @@ class Engine:
         images = [self.image(str(entry["Id"])) for entry in found]
         return [image for image in images if image is not None]
 
+    def architecture(self) -> str:
+        """Return the engine's own, as Go names it: ``amd64``."""
+        with self._translated("ask for its architecture"):
+            return str(self._client.version().get("Arch", ""))
+
     def build(
         self,
         context: IO[bytes],

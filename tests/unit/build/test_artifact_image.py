@@ -110,6 +110,16 @@ def _toolchain(engine: FakeEngine) -> Image:
     return found
 
 
+def test_the_engines_steps_are_of_use_for_its_own_architecture_only(
+    engine: FakeEngine, make: Build
+) -> None:
+    """It takes an artifact's first label for an image of its own."""
+    make()
+    kernel = PIN.kernel.model_copy(update={"architecture": "aarch64"})
+    make(PIN.model_copy(update={"kernel": kernel}), rebuild=True)
+    assert engine.platforms == [("linux/amd64", True)] * 2 + [("linux/arm64", False)] * 2
+
+
 def test_a_new_image_is_named_when_it_is_complete(engine: FakeEngine, make: Build) -> None:
     built = make()
     assert built.built

@@ -42,10 +42,15 @@ class FakeEngine(Engine):
         # The files and arguments of each build, and the archives that were loaded.
         self.contexts: list[list[str]] = []
         self.build_args: list[Mapping[str, str]] = []
+        # For what, and whether with what the engine has.
+        self.platforms: list[tuple[str | None, bool]] = []
         self.loaded: list[bytes] = []
 
     def close(self) -> None:
         pass
+
+    def architecture(self) -> str:
+        return "amd64"
 
     def have(self, image: Image, content: Path | None = None) -> None:
         for name in (image.id, *image.tags, *image.digests):
@@ -77,7 +82,7 @@ class FakeEngine(Engine):
         platform: str | None = None,
         cache: bool = True,
     ) -> Iterator[Message]:
-        del platform, cache
+        self.platforms.append((platform, cache))
         self.calls.append(f"build {build_args.get('BASE_IMAGE')}")
         self.build_args.append(build_args)
         with tarfile.open(fileobj=context) as archive:
