@@ -32,6 +32,7 @@ esac
 _NOT_EMULATED = (
     *("container::", "container_root::", "namespace_of_a_process", "hostile::through_the_hook"),
     *("hook::a_container_", "hook::a_user_namespace_", "hook::code_of_", "hook::device_rules_"),
+    *("hook::a_listed_device_", "every_way_gives_every_name_of_a_library"),
     *("hook::the_devices_", "nvidia_runc::newer_", "nvidia_runc::the_hook_"),
     *("nvidia_runc::the_old_name_", "cgroup::", "openat2_is_named"),
     *("check_holds_sonames", "in_no_time", "make_no_start_wait"),

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::Stat;
+use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::apply::spec::{read_config, write_config, Spec};
 use crate::apply::write_files;
@@ -169,8 +169,9 @@ fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
 
 /// The first runtime that can be executed and is not this program.
 fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
-    let own = std::fs::metadata("/proc/self/exe").ok();
-    let own = own.map(|m| (m.dev(), m.ino()));
+    // Opened, since an emulator of programs has another file behind that name.
+    let own = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let own = own.and_then(rustix::fs::fstat).ok().map(|own| (own.st_dev, own.st_ino));
     runtimes.iter().flat_map(|name| candidates(name, path)).find(|candidate| {
         let found = std::fs::metadata(candidate).ok();
         found.map(|m| (m.dev(), m.ino())) != own && is_executable(candidate)
