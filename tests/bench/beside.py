@@ -41,7 +41,7 @@ def _beside(scene: Scene) -> list[Row]:
     def build() -> None:
         with closing(load_settings(root).engine()) as client, BuildLog(root / "log") as log:
             files = {"Dockerfile": recipe.encode()}
-            run_build(client, "a load", files, log, build_args={})
+            run_build(client, "a load", files, log, state=root, build_args={})
 
     alone = work()
     building = threading.Thread(target=build)

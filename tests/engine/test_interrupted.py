@@ -105,7 +105,7 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
         BuildLog(path) as log,
         listening(remove_first_layer),
     ):
-        done = run_build(client, "a test", files, log, build_args={})
+        done = run_build(client, "a test", files, log, state=tmp_path, build_args={})
     assert len(removed) == 1
     assert any("removed meanwhile" in note for note in notes), path.read_text()
     image = str(done.image_id)
@@ -116,14 +116,19 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
 
 
 def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: Path) -> None:
-    """A classic builder takes layers of a `FROM scratch` whatever architecture they are of."""
+    """A classic builder takes layers of a `FROM scratch` whatever architecture they are of.
+
+    And what a label makes of one is of its own.
+    """
     recipe = "FROM scratch AS files\nCOPY file /one/\nFROM scratch\nCOPY --from=files /one /two\n"
     files: dict[str, bytes | Path] = {"Dockerfile": recipe.encode(), "file": os.urandom(64)}
     made = []
     for architecture in ("arm64", "amd64", "arm64"):
         platform = f"linux/{architecture}"
         with closing(connect(engine.host)) as client, BuildLog(tmp_path / "log") as log:
-            done = run_build(client, "a test", files, log, build_args={}, platform=platform)
+            done = run_build(
+                client, "a test", files, log, state=tmp_path, build_args={}, platform=platform
+            )
         image = str(done.image_id)
         said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout
         made.append((image, said.strip()))
@@ -155,7 +160,7 @@ def test_a_build_leaves_processors_to_other_containers(engine: Engine, tmp_path:
         BuildLog(tmp_path / "log") as log,
         listening(note),
     ):
-        run_build(client, "a test", files, log, build_args={})
+        run_build(client, "a test", files, log, state=tmp_path, build_args={})
         request = ContainerRequest(IMAGE, tmp_path.name, "none")
         with client.container(request) as container:
             container.run(look, on_line=lambda line: found.append(int(line)))

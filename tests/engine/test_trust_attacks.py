@@ -17,7 +17,7 @@ from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER, Host
 from kit.product import Provision
 from kit.registry import serving_registry
-from provision.build.image import BuildLog, run_build, with_own_cache
+from provision.build.image import BuildLog, run_build
 from provision.engine.docker_api import connect
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
@@ -109,9 +109,10 @@ COPY --from=tools /built /opt/built
 
 def _cached_steps(engine: Engine, state: Path) -> list[str]:
     """The first words of the steps that a build takes from what the engine has."""
-    files = with_own_cache({"Dockerfile": _DOCKERFILE, "source": b"of ours"}, state)
+    files: dict[str, bytes | Path] = {"Dockerfile": _DOCKERFILE, "source": b"of ours"}
+    base = {"BASE_IMAGE": IMAGE}
     with closing(connect(engine.host)) as client, BuildLog(state / "log") as log:
-        stream = run_build(client, "a test", files, log, build_args={"BASE_IMAGE": IMAGE})
+        stream = run_build(client, "a test", files, log, state=state, build_args=base)
     return [step.instruction.split()[0] for step in stream.steps if step.cached]
 
 

@@ -87,15 +87,22 @@ def run_build(
     files: Mapping[str, bytes | Path],
     log: BuildLog,
     *,
+    state: Path,
     build_args: Mapping[str, str],
     platform: str | None = None,
-    cache: bool = True,
 ) -> BuildStream:
     """Run a build to its end; return the output of the engine, which may end with an error.
 
     A build that loses a layer to another program begins again, with the layers that are left.
+
+    Args:
+        state: Of this user, whose own steps the engine may take from its cache.
+        platform: Of the image, such as ``linux/arm64``; None: the engine's own.
     """
-    with pack(files) as context:
+    # Docker's classic builder makes an image of its own platform of 'FROM scratch' and a label, and
+    # then finds none of the other. Without a cache, no label is needed.
+    cache = platform in {None, f"linux/{engine.architecture()}"}
+    with pack(with_own_cache(files, state) if cache else files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
             stream = BuildStream()
             # What the engine still has of it is not run again.
@@ -264,19 +271,15 @@ def _build_on(
     jobs: int,
 ) -> BuildStream:
     """Build on an image, by its id, because a name could move between check and build."""
-    engine, platform = settings.engine(), _platform(pin)
-    # Docker's classic builder makes an image of its own platform of 'FROM scratch' and a label, and
-    # then finds none of the other.
-    cache = platform == f"linux/{engine.architecture()}"
     stream = run_build(
-        engine,
+        settings.engine(),
         pin.image,
-        with_own_cache(files, settings.state) if cache else files,
+        files,
         log,
+        state=settings.state,
         # Without a network, a build needs no proxy, whose password would reach programs and files.
         build_args={"JOBS": str(jobs), "BASE_IMAGE": base_id},
-        platform=platform,
-        cache=cache,
+        platform=_platform(pin),
     )
     if stream.error is not None:
         raise build_error(pin, stream, log.path)
