@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from operator import methodcaller
 
 from kit.files import write
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree, have_kept_host
@@ -35,12 +36,8 @@ def _state(steps: tuple[Step, ...]) -> State:
     return state
 
 
-def _want(more: str = "", **how: Any) -> Step:  # noqa: ANN401 - parameters of `HostTree.want`
-    return lambda host: host.want(more, **how)
-
-
-def _offer(version: str = "1.2", **how: Any) -> Step:  # noqa: ANN401 - as above
-    return lambda host: host.offer(version, **how)
+_want = partial(methodcaller, "want")
+_offer = partial(methodcaller, "offer")
 
 
 def _configure(text: str) -> Step:
@@ -218,7 +215,7 @@ _UNTRIED = _edit(_RECIPE, 'works = ">=6.1"', 'works = "<6"')
 _FOLLOWED_IN_USE = (*_newest_offered("timer"), HostTree.use)
 _CARRIED_HERE = (*_WANTED, HostTree.carry)
 _DEVICE: tuple[Step, ...] = (_want(vendor="1234"), lambda host: host.plug_in("0001"))
-_TWO_DEVICES: Step = lambda host: host.plug_in("0001", "0002")  # noqa: E731 - a step as others
+_TWO_DEVICES: Step = methodcaller("plug_in", "0001", "0002")
 _NEWEST_NAMED = (*_DEVICE, _offer("2.0"), _want(vendor="1234", version="2.0"))
 _OLD_CARDS = _edit(_RECIPE, "", _generation("Old", "0001", "<2"))
 # The driver lists other cards than the host has.
