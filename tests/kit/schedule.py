@@ -9,9 +9,9 @@ all takes that the mark stands on, where that is more than a minute.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
+from fcntl import LOCK_EX, flock
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -125,8 +125,10 @@ def recorded_seconds() -> dict[str, float]:
 
 
 def record(seconds: Mapping[str, float]) -> None:
-    """Remember how long tests took."""
+    """Remember how long tests took, and what another run of them remembers at the same moment."""
     file = cache_dir() / _RECORD
-    draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({**recorded_seconds(), **seconds}, indent=0, sort_keys=True))
-    draft.rename(file)
+    with file.with_suffix(".lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        draft = file.with_suffix(".draft")
+        draft.write_text(json.dumps({**recorded_seconds(), **seconds}, indent=0, sort_keys=True))
+        draft.rename(file)

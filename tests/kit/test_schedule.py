@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.files import write
-from kit.schedule import NIGHT, name_of, share, tier_of
+from kit.schedule import NIGHT, name_of, record, recorded_seconds, share, tier_of
 
 pytest_plugins = ["pytester"]
 
@@ -67,6 +69,16 @@ def test_each_test_is_of_one_tier(pytester: pytest.Pytester) -> None:
         "test_main[3]": 3,
         "test_guest": 2,
     }
+
+
+def test_runs_that_end_at_the_same_moment_all_record_their_tests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROVISION_TEST_CACHE", str(tmp_path))
+    names = [f"test_{number}" for number in range(50)]
+    with ThreadPoolExecutor(10) as runs:
+        list(runs.map(lambda name: record({name: 1.0}), names))
+    assert set(recorded_seconds()) == set(names)
 
 
 def test_each_tier_is_run_on_every_folder_with_tests() -> None:
