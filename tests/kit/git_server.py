@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from kit.files import write_all
+from kit.files import sha256, write_all
 from kit.fileserver import Answering, Guarded, serving
 from kit.process import run, run_bytes
 
@@ -59,8 +59,8 @@ def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commi
     run(["git", "clone", "--quiet", "--bare", tree, bare], env=_WHO)
     shutil.rmtree(tree)
     found = run(["git", "-C", bare, "rev-parse", "HEAD"], env=_WHO).stdout.strip()
-    archive = run(["sh", "-c", f"git -C {bare} archive --format=tar {found} | sha256sum"]).stdout
-    return Commit(bare.name, found, archive.split()[0])
+    tar = run_bytes(["git", "-C", bare, "archive", "--format=tar", found], stdin=b"")
+    return Commit(bare.name, found, sha256(tar))
 
 
 @contextmanager

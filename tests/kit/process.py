@@ -32,12 +32,13 @@ class Completed:
 
 
 class CommandFailedError(AssertionError):
-    """A command that had to succeed did not; the message has the command and its last lines."""
+    """A command that had to succeed did not; the message has the last lines of both streams."""
 
     def __init__(self, completed: Completed, said: str = "") -> None:
         """Keep the completed process for a caller that wants its status; `said` is its error."""
         self.completed = completed
-        said = said or "\n".join(completed.output.splitlines()[-40:])
+        both = (completed.stdout, completed.stderr)
+        said = said or "\n".join(line for one in both for line in one.splitlines()[-40:])
         super().__init__(
             f"exit status {completed.returncode}: {shlex.join(completed.argv)}\n{said}"
         )

@@ -30,7 +30,7 @@ _PASSED = ("passed",) * 6
 def test_ci_says_what_became_of_each_part(
     tmp_path: Path, minutes: int, failing: str | None, results: tuple[str, ...]
 ) -> None:
-    text = f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n[ "$1" != "{failing}" ]\n'
+    text = f'#!/bin/sh\necho "$@" >>"${{0%/*}}/called"\n[ "$1" != "{failing}" ]\n'
     write(tmp_path / "make", text, 0o755)
     write(tmp_path / "git", "#!/bin/sh\necho 7\n", 0o755)
     variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CI_MINUTES": str(minutes)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -48,6 +49,13 @@ def host_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     return made
+
+
+@pytest.fixture
+def plain_path() -> Iterator[Path]:
+    """A folder whose name no shell reads, and that is no link's target, whatever TMPDIR is."""
+    with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 @pytest.fixture

@@ -117,10 +117,10 @@ def test_what_a_command_says(call: Call, host_tree: HostTree, state: str, words:
 
 
 @pytest.mark.parametrize("name", _FINDINGS)
-def test_what_doctor_finds(tmp_path: Path, name: str) -> None:
+def test_what_doctor_finds(plain_path: Path, name: str) -> None:
     need(is_root(), "root", "only root can set labels")
     check, broken, state = _FINDINGS[name]
-    host = DoctorHost.make(tmp_path)
+    host = DoctorHost.make(plain_path)
     broken(host)
     found = [result for result in host.results(check) if result.state == state]
     assert found, host.results(check)
@@ -138,7 +138,7 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def _said(call: Call, host: HostTree, words: str) -> str:
-    outcome = call(*words.format(root=host.root, folder=host.folder).split())
+    outcome = call(*(word.format(root=host.root, folder=host.folder) for word in words.split()))
     text = f"{outcome.err}{outcome.out}(exit {outcome.code})\n"
     text = text.replace(str(host.root), "{root}").replace(str(host.folder), "{folder}")
     return re.sub(r"(?m)[ \t]+$", "", _settled(re.sub("─+", "──", text)))

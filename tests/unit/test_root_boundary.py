@@ -46,7 +46,7 @@ _CANARY = {
 
 
 @pytest.fixture
-def host(host_tree: HostTree) -> Iterator[Path]:
+def host(host_tree: HostTree, plain_path: Path) -> Iterator[Path]:
     """The root of a host that wants a driver, whose kernel doesn't run here."""
     host_tree.want('\n[metrics]\ntextfile = "/var/lib/metrics/provision.prom"\n')
     settings = host_tree.root / "etc/provision/provision.toml"
@@ -58,7 +58,7 @@ def host(host_tree: HostTree) -> Iterator[Path]:
     listens = "0: 00000002 00000000 00010000 0001 01 1 /run/docker.sock"
     host_tree.write("proc/net/unix", f"Num RefCount Protocol Flags Type St Inode Path\n{listens}\n")
     host_tree.write("proc/sys/kernel/random/boot_id", "another\n")
-    root, canary = host_tree.root, host_tree.folder / "canary"
+    root, canary = host_tree.root, plain_path / "canary"
     write_all(canary, _CANARY)
     inside = root / canary.relative_to("/")
     inside.mkdir(parents=True)

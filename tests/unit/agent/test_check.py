@@ -96,9 +96,8 @@ def test_what_fails_goes_back_with_its_user_space(
 def test_in_use_it_goes_back_at_the_next_boot(checked: Host) -> None:
     checked.write("srv/works", "no")
     # The check itself opens the device.
-    _upgrade(
-        checked, f"sed -i 's/^{DRIVER} 16384 0 -/{DRIVER} 16384 1 -/' {{root}}/proc/modules; exit 1"
-    )
+    opens = f"sed -i 's/^{DRIVER} 16384 0 -/{DRIVER} 16384 1 -/' '{{root}}/proc/modules'"
+    _upgrade(checked, f"{opens}; exit 1")
     checked.apply()
     assert checked.current() == NEWEST
     _reboot(checked)

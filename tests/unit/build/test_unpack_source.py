@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -197,9 +198,9 @@ def store(tmp_path: Path, home: Path) -> PackageStore:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "repositories").mkdir()
-    return tmp_path / "repositories"
+def folder(plain_path: Path) -> Path:
+    """Repositories, whose addresses have no blanks."""
+    return plain_path
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ def test_a_commit_comes_from_whatever_git_reaches_and_once(
     (home / "ssh").write_text(_SSH)
     (home / "ssh").chmod(0o755)
     (home / ".gitconfig").write_text(settings)
-    monkeypatch.setenv("GIT_SSH_COMMAND", str(home / "ssh"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", shlex.quote(str(home / "ssh")))
     # As a hook of git's has it.
     monkeypatch.setenv("GIT_DIR", str(home))
     with git_served(folder) as server:

@@ -29,7 +29,7 @@ def _state(steps: tuple[Step, ...]) -> State:
     def state(host: HostTree, run: Run) -> None:
         for step in steps:
             if isinstance(step, str):
-                run(*step.format(folder=host.folder).split())
+                run(*(word.format(folder=host.folder) for word in step.split()))
             else:
                 step(host)
 

@@ -846,7 +846,7 @@ def test_a_command_line(
 
     STATES[state](host, run)
     before = host.listing()
-    given = words.format(folder=host.folder, root=host.root).split()
+    given = [word.format(folder=host.folder, root=host.root) for word in words.split()]
     outcome = run(*given, "--json")
     after = host.listing()
     assert (outcome.code, _missing(outcome.document, document)) == (code, [])

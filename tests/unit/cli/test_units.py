@@ -168,13 +168,13 @@ def test_an_upgrade_of_provision_alone_leaves_nothing_to_do(
     assert plan(program / "src")["actions"] == []
 
 
-@pytest.mark.parametrize("umask", ["000", "027", "077"])
-def test_a_driver_is_for_all_to_read_whatever_the_umask(host_tree: HostTree, umask: str) -> None:
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077], ids=oct)
+def test_a_driver_is_for_all_to_read_whatever_the_umask(host_tree: HostTree, umask: int) -> None:
     """Users and rootless hooks read it; who may write there decides what is loaded."""
     host_tree.want()
     host_tree.offer()
-    command = f"umask {umask}; exec {sys.executable} -m provision apply --root {host_tree.root}"
-    subprocess.run(["/bin/sh", "-c", command], check=True)
+    command = [sys.executable, "-m", "provision", "apply", "--root", host_tree.root]
+    subprocess.run(command, check=True, umask=umask)
     store = host_tree.store()
     folders = [store, *store.parents[:2], *(path for path in store.rglob("*") if path.is_dir())]
     assert len(folders) > 10

@@ -52,9 +52,9 @@ def test_what_reboots_hosts_does_so_where_no_driver_is_lost(
     (tmp_path / "reboot-required").touch()
 
     def played(words: list[str], given: str = "") -> tuple[int, str]:
-        words = [word.replace("/run/reboot", f"{tmp_path}/reboot") for word in words]
+        words = [word.replace("/run/reboot", "reboot") for word in words]
         path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        done = run(words, env=path, stdin=given, check=False)
+        done = run(words, env=path, cwd=tmp_path, stdin=given, check=False)
         return done.returncode, done.stdout
 
     asked = "POST /v1/pre-reboot HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"
