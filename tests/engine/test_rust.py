@@ -36,6 +36,8 @@ _NOT_EMULATED = (
     *("hook::the_devices_", "nvidia_runc::newer_", "nvidia_runc::the_hook_"),
     *("nvidia_runc::the_old_name_", "cgroup::", "openat2_is_named"),
     *("check_holds_sonames", "in_no_time", "make_no_start_wait"),
+    # They need x86-64.
+    *("a_root_is_filled_in_the_mount_", "corpus::what_is_recorded_"),
 )
 _CARGO = '#!/bin/sh\necho "cargo {version}"\n'
 _RUSTUP = "#!/bin/sh\necho no network >&2\nexit 1\n"
