@@ -36,7 +36,8 @@ from kit.toolchains import load_toolchains
 # As every command of ours begins: what a test calls in this process is not told by a shell's umask.
 os.umask(0o022)
 # A slow machine is no failure of a property; and each run tries other cases than the one before.
-hypothesis.settings.register_profile("each run", deadline=None, max_examples=40)
+# No database: the checkout may be another user's.
+hypothesis.settings.register_profile("each run", deadline=None, max_examples=40, database=None)
 hypothesis.settings.load_profile("each run")
 
 # The first stage of a life that failed.

@@ -155,7 +155,7 @@ def _check_failed(version: str | None) -> tuple[Step, ...]:
     """2.0 was loaded, and its check failed: it passes once the host has the file /srv/works."""
     return (
         *_READY,
-        lambda host: host.offer("2.0", check=f"test -e {host.root}/srv/works"),
+        lambda host: host.offer("2.0", check=f"test -e '{host.root}/srv/works'"),
         _want(version=version),
         "apply" if version else "apply --update",
     )

@@ -152,9 +152,9 @@ def test_an_upgrade_of_provision_alone_leaves_nothing_to_do(
         done = subprocess.run(argv, stdout=subprocess.PIPE, env=environment, check=False)
         return json.loads(done.stdout)
 
-    program = tmp_path / "newer"
+    program, compiled = tmp_path / "newer", shutil.ignore_patterns("__pycache__")
     for name in ("src", "templates", "driver_images"):
-        shutil.copytree(REPOSITORY / name, program / name)
+        shutil.copytree(REPOSITORY / name, program / name, ignore=compiled)
     shutil.copy(REPOSITORY / "pyproject.toml", program)
     for name, more in {
         "src/provision/__init__.py": '__version__ = "9.9.9"',
