@@ -10,7 +10,7 @@ use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
 use crate::support::runtime::{self, Created};
-use crate::support::{program, Tree};
+use crate::support::{make_folders_above, program, Tree};
 
 const VENDOR: &str = r#"{
     "activation_flag": "OCI_X", "driver_feature": ["run"], "root": "/store",
@@ -26,7 +26,7 @@ const MAJOR: u32 = 126;
 
 fn node(tree: &Tree, path: &str, kind: FileType, minor: u32, mode: u32) -> PathBuf {
     let path = tree.path(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    make_folders_above(&path);
     let bits = Mode::from_raw_mode(mode);
     mknodat(CWD, &path, kind, bits, makedev(MAJOR, minor)).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();

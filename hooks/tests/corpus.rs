@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use crate::support::{need, program, runtime, Tree};
+use crate::support::{make_folders_above, need, program, runtime, Tree};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_oci-decorator");
@@ -36,6 +36,8 @@ fn what_is_recorded_is_what_happens() {
     if !here || !need::root("the corpus has device nodes") {
         return;
     }
+    // Runtimes make folders with what an engine's umask leaves.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     let files: Vec<PathBuf> = sorted(Path::new(FOLDER), "cases");
     let played: Vec<Played> = std::thread::scope(|scope| {
         let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| play(file))).collect();
@@ -258,7 +260,7 @@ fn prepare(tree: &Tree, line: &str) {
         "library" => tree.library(word(1), all.get(2).map_or("", String::as_str), &[]),
         "node" => {
             let path = tree.path(word(1));
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            make_folders_above(&path);
             let (major, minor) = word(2).split_once(':').unwrap();
             let number = makedev(major.parse().unwrap(), minor.parse().unwrap());
             mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(0o600), number)

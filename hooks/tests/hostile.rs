@@ -10,7 +10,7 @@ use std::process::Command;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use crate::support::{code, is_quick, program, runtime, stderr, Tree};
+use crate::support::{code, is_quick, make_folders_above, program, runtime, stderr, Tree};
 
 const VENDOR: &str = r#"{
     "activation_flag": "OCI_X", "driver_feature": ["run"], "root": "/store",
@@ -74,7 +74,7 @@ const TRAPS: [Trap; 8] = [
 impl Trap {
     fn set(self, tree: &Tree, place: &str, kind: Kind) {
         let path = tree.path(&format!("bundle/rootfs/{place}"));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        make_folders_above(&path);
         let _ = fs::remove_file(&path);
         let _ = fs::remove_dir_all(&path);
         let canary = match kind {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{json, Value};
 
 use crate::support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
-use crate::support::{code, need, stderr, Tree};
+use crate::support::{code, make_folders_above, need, stderr, Tree};
 use oci_decorator::host::ldcache;
 
 /// A container that was committed to an image keeps what the runtime left in place of
@@ -198,7 +198,7 @@ fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
         let tree = setup();
         tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");
         let path = tree.path(&format!("bundle/rootfs/{file}"));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        make_folders_above(&path);
         let _ = fs::remove_file(&path);
         // The same device as /dev/null: opening it succeeds, and would be noticed.
         mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), makedev(1, 3)).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use crate::support::{code, need, program, run, stderr, Tree};
+use crate::support::{code, make_folders_above, need, program, run, stderr, Tree};
 
 const FOLDER: &str = "etc/oci-decorator/oci-decorator.d";
 const NVIDIA: &str = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
@@ -75,7 +75,7 @@ fn host() -> Option<Tree> {
     );
     for (minor, name) in (0..).zip(NODES) {
         let path = tree.path("dev").join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        make_folders_above(&path);
         let mode = Mode::from_raw_mode(0o666);
         let kind = FileType::CharacterDevice;
         mknodat(CWD, path, kind, mode, makedev(240, minor)).unwrap();

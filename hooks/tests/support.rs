@@ -18,7 +18,11 @@ pub struct Tree(pub tempfile::TempDir);
 
 impl Tree {
     pub fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary folder"))
+        // Scripts name it without quotes, and a container has a /dev and a /run of its own: it is
+        // not wherever TMPDIR says.
+        let private = PermissionsExt::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(private).tempdir_in("/tmp");
+        Self(folder.expect("a temporary folder"))
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
@@ -31,13 +35,13 @@ impl Tree {
 
     pub fn folder(&self, path: &str) -> PathBuf {
         let path = self.path(path);
-        fs::create_dir_all(&path).expect("a folder");
+        make_folders(&path);
         path
     }
 
     pub fn file(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        make_folders_above(&path);
         fs::write(&path, content).expect("a file");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("a mode");
         path
@@ -51,7 +55,7 @@ impl Tree {
 
     pub fn link(&self, path: &str, target: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        make_folders_above(&path);
         symlink(target, path).expect("a link");
     }
 
@@ -79,14 +83,30 @@ impl Tree {
     }
 }
 
+/// Makes a folder and what is missing above it. Everyone may read them, whatever the umask: the
+/// program that is tried is the one to notice that.
+pub fn make_folders(folder: &Path) {
+    let missing: Vec<_> = folder.ancestors().take_while(|one| !one.exists()).collect();
+    fs::create_dir_all(folder).expect("a folder");
+    for one in missing {
+        fs::set_permissions(one, PermissionsExt::from_mode(0o755)).expect("a mode");
+    }
+}
+
+/// Makes what is missing above a file (see [`make_folders`]).
+pub fn make_folders_above(file: &Path) {
+    make_folders(file.parent().expect("a parent"));
+}
+
 /// Writes a program that a test is about to start.
 ///
 /// Another process does the writing. Tests run side by side: a child that one of them forks
 /// inherits what this process has open, and the kernel refuses to start a program that is open
 /// for writing anywhere (ETXTBSY).
 pub fn install(content: &[u8], path: &Path) {
+    make_folders_above(path);
     let mut command = Command::new("install");
-    command.args(["-D", "--mode=755", "/dev/stdin"]).arg(path);
+    command.args(["--mode=755", "/dev/stdin"]).arg(path);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("install");
     let mut pipe = child.stdin.take().expect("a pipe");
     pipe.write_all(content).expect("install reads");

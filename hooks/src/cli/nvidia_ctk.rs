@@ -406,6 +406,8 @@ fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::engines::links::NAMES;
     use crate::frontends::cdi_hook::VERBS;
@@ -470,6 +472,10 @@ mod tests {
     fn every_line_of_it_is_the_default() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.toml");
+        std::fs::write(&path, "").unwrap();
+        for (place, bits) in [(dir.path(), 0o700), (path.as_path(), 0o600)] {
+            std::fs::set_permissions(place, PermissionsExt::from_mode(bits)).unwrap();
+        }
         let live: String = TEMPLATE
             .lines()
             .filter(|line| !line.starts_with("#debug") && !line.starts_with("#swarm"))

@@ -33,6 +33,7 @@ fn mode(path: &Path, mode: u32) {
 fn tree() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
+    mode(&path, 0o755);
     for folder in ["a", "a/b"] {
         create_dir(path.join(folder)).unwrap();
         mode(&path.join(folder), 0o755);
@@ -117,6 +118,7 @@ fn other_owners_and_groups_are_not_trusted() {
 fn links_are_followed_and_where_they_lead_counts() {
     let (_dir, root) = tree();
     create_dir(root.join("c")).unwrap();
+    mode(&root.join("c"), 0o755);
     symlink("../a/./b", root.join("c/relative")).unwrap();
     symlink(root.join("a/b"), root.join("c/absolute")).unwrap();
     for name in ["relative", "absolute"] {
