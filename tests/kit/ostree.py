@@ -20,24 +20,25 @@ RECORDED = REPOSITORY / "tests/data/updaters/rpm-ostree_staged.json"
 _OS = "fedora-coreos"
 _BRANCH = "fedora/x86_64/coreos/stable"
 _MAKE = """
-mkdir -p {sysroot}
-ostree admin init-fs {sysroot}
-ostree --repo={sysroot}/ostree/repo config set sysroot.bootloader none
-ostree admin os-init --sysroot={sysroot} {os}
+mkdir -p '{sysroot}'
+ostree admin init-fs '{sysroot}'
+ostree --repo='{sysroot}/ostree/repo' config set sysroot.bootloader none
+ostree admin os-init --sysroot='{sysroot}' {os}
 """
 # Without the flag that makes a root immutable, whoever removes the folder would have to be told.
 _DEPLOY = """
 export OSTREE_SYSROOT_DEBUG=mutable-deployments
-ostree admin deploy --sysroot={sysroot} --os={os} {checksum}
+ostree admin deploy --sysroot='{sysroot}' --os={os} {checksum}
 """
 _COMMIT = """
-ostree --repo={sysroot}/ostree/repo commit --branch={branch} --tree=dir={tree} \\
+ostree --repo='{sysroot}/ostree/repo' commit --branch={branch} --tree=dir='{tree}' \\
     --owner-uid=0 --owner-gid=0 --no-xattrs
 """
 
 
 def _here(script: str) -> str:
-    return run(["sh", "-euc", script]).stdout
+    # It converts names of files to UTF-8.
+    return run(["sh", "-euc", script], env={"LC_ALL": "C.UTF-8"}).stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,11 @@ class Sysroot:
     def undeploy(self, deployment: str) -> None:
         """Remove a deployment, as `rpm-ostree cleanup` does."""
         index = self.deployments().index(deployment)
-        self.execute(f"ostree admin undeploy --sysroot={self.folder} {index}")
+        self.execute(f"ostree admin undeploy --sysroot='{self.folder}' {index}")
 
     def deployments(self) -> list[str]:
         """The names of all, in the order of the boot loader: CHECKSUM.SERIAL."""
-        said = self.execute(f"ostree admin status --sysroot={self.folder}")
+        said = self.execute(f"ostree admin status --sysroot='{self.folder}'")
         return re.findall(rf"{_OS} ([0-9a-f]{{64}}\.[0-9]+)", said)
 
     def status(self, booted: str, *first: str) -> str:

@@ -205,7 +205,7 @@ def ensure_cos_tree(
 ) -> tuple[TreePin, Mapping[str, str]]:
     """Return the tree of a build of Container-Optimized OS, as ``ensure_tree``.
 
-    Published files never change, so they are downloaded once.
+    Published files never change, so that they are downloaded once, and again where one is damaged.
 
     Args:
         settings: The host; ``[distros.cos.archive] mirror`` names another address, ``sha256`` the
@@ -232,8 +232,8 @@ def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -
     store = PackageStore(settings.state)
     name = "/".join(url.split("/")[-2:])
     sha256 = settings.config.distro("cos").archive.sha256.get(name)
-    seen = None if update else known_tree(store, url)
-    if seen is not None and sha256 in {None, seen.tree}:
+    seen = known_tree(store, url)
+    if seen is not None and sha256 in {None, seen.tree} and (not update or store.whole(seen.tree)):
         return seen
     with store.draft() as draft:
         try:

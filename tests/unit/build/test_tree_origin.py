@@ -222,12 +222,18 @@ def test_files_of_cos_are_downloaded_once(settings: Settings, cos: Mirror) -> No
     named = _on_mirror(settings, cos, **sums)
     first = ensure_cos_tree(named, _BUILD)
     assert first[0].tree == sha256(_tree("kernel-headers.tgz"))
-    assert ensure_cos_tree(named, _BUILD) == first
+    for update in (False, True):
+        assert ensure_cos_tree(named, _BUILD, update=update) == first
     assert cos.asked == [f"/{_BUILD}/{name}" for name in _NAMES]
     # A checksum that is named later counts.
     with pytest.raises(ProvisionError):
         ensure_cos_tree(_on_mirror(settings, cos, **{**sums, "t": "0" * 64}), _BUILD)
     assert len(cos.asked) == 3
+    # What is damaged is not.
+    kept = PackageStore(settings.state).path(sums["k"])
+    kept.write_bytes(b"x" * kept.stat().st_size)
+    assert ensure_cos_tree(named, _BUILD, update=True) == first
+    assert len(cos.asked) == 4
 
 
 def test_a_mirror_without_https_needs_the_files_checksums(settings: Settings, cos: Mirror) -> None:
