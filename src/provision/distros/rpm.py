@@ -36,7 +36,7 @@ ARCHIVED = "archived"
 # Their hooks build modules whenever a package brings headers or a source. Fedora has both.
 BUILDERS = ("dkms", "akmods")
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"[0-9]{1,15}")
 # The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
 _MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
 

@@ -74,7 +74,15 @@ def test_a_solver_that_knows_no_location_says_the_name_and_the_address() -> None
 
 @pytest.mark.parametrize(
     "line",
-    ["package\tgcc", "what\tis\tthis", LISTING.splitlines()[2].replace("\t21\t", "\tmuch\t")],
+    [
+        "package\tgcc",
+        "what\tis\tthis",
+        *(
+            LISTING.splitlines()[2].replace("\t21\t", f"\t{size}\t")
+            for size in ("much", "9" * 5000)
+        ),
+    ],
+    ids=["short", "another", "no number", "too long"],
 )
 def test_a_line_that_is_none_is_a_defect_that_names_it(line: str) -> None:
     with pytest.raises(ProvisionError) as caught:
