@@ -207,7 +207,7 @@ def test_no_folder_that_root_makes_is_one_for_users_to_write_to(place: Path) -> 
     (place / "usr/lib/modules/6.1.0-56-amd64").mkdir(parents=True)
     proxy = "http://me:hush@proxy.example:3128"
     write(place / "etc/provision/provision.toml", f'[network]\nproxy = "{proxy}"\n', 0o600)
-    apply = [sys.executable, "-m", "provision", "apply", "--root", place]
+    apply = [sys.executable, "-m", "provision", "apply", "--root", str(place)]
     subprocess.run(apply, check=True, umask=0)
     made = {path for path in place.rglob("*") if not path.is_symlink()}
     assert place / "var/lib/provision" in made

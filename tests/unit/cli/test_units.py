@@ -173,7 +173,7 @@ def test_a_driver_is_for_all_to_read_whatever_the_umask(host_tree: HostTree, uma
     """Users and rootless hooks read it; who may write there decides what is loaded."""
     host_tree.want()
     host_tree.offer()
-    command = [sys.executable, "-m", "provision", "apply", "--root", host_tree.root]
+    command = [sys.executable, "-m", "provision", "apply", "--root", str(host_tree.root)]
     subprocess.run(command, check=True, umask=umask)
     store = host_tree.store()
     folders = [store, *store.parents[:2], *(path for path in store.rglob("*") if path.is_dir())]
