@@ -14,6 +14,8 @@ else
 .DEFAULT_GOAL := help
 # Where a shell sets it, each of the thousands of starts of `provision` compiles all sources again.
 unexport PYTHONDONTWRITEBYTECODE
+# What tests and programs here read is UTF-8, whatever the locale's encoding.
+export PYTHONUTF8 := 1
 ifndef IN_PAIRS
 .NOTPARALLEL:
 endif

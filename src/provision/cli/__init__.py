@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import locale
 import logging
 import os
 import signal
@@ -155,6 +156,8 @@ def group(*, verbose: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run ``provision`` and exit; without arguments, with those of this process."""
+    if arguments is None:
+        _in_utf8()
     signal.signal(signal.SIGTERM, _terminate)
     # Modes are set, never inherited: a driver's files are for all users to read, and for none but
     # this one to write. What is for this user alone is made so by name.
@@ -189,6 +192,17 @@ def _explained(error: BaseException) -> ProvisionError:
             error.format_message(), resolution=f"'{program} --help' lists the options."
         )
     return as_error(KeyboardInterrupt() if isinstance(error, click.Abort) else error)
+
+
+def _in_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode if the locale has another encoding.
+
+    What provision reads and writes is UTF-8, whatever a locale such as ``de_DE`` says. From
+    Python 3.15 on, that mode is the default: https://peps.python.org/pep-0686/.
+    """
+    if locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
+        again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execv(again[0], again)  # noqa: S606 - this program itself
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -66,6 +66,23 @@ def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(host_tree: 
     assert said[1] == "0"
 
 
+def test_the_encoding_of_a_locale_changes_nothing(host_tree: HostTree) -> None:
+    host_tree.want("# é\n")
+    # Without what Python does for the locale C, that is ASCII.
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for words in (["--help"], ["plan", "--root", str(host_tree.root)]):
+        program = [sys.executable, "-m", "provision", *words]
+        one, other = (
+            run(program, env={**host_tree.environment, **encoding}, check=False)
+            for encoding in (ascii_only, {"LC_ALL": "C.UTF-8"})
+        )
+        assert (one.returncode, one.stdout, one.stderr) == (
+            other.returncode,
+            other.stdout,
+            other.stderr,
+        )
+
+
 @pytest.mark.parametrize("words", [[], ["export"], ["registry"]])
 def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) -> None:
     outcome = call(*words)

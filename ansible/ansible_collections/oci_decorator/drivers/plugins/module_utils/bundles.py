@@ -55,7 +55,7 @@ def constraints_of(source: Path) -> str:
         path = source / CONSTRAINTS
         if not path.is_file():
             raise BundleError(f"'{source}' has no {CONSTRAINTS}, which a checkout of provision has")
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     if not source.is_file():
         raise BundleError(f"'{source}' is neither a wheel nor a checkout of provision")
     try:

@@ -72,7 +72,7 @@ class ManagedFiles:
         self.path = Path(path)
         self.records: dict[str, Record] = {}
         if self.path.exists():
-            document: dict[str, Any] = json.loads(self.path.read_text())
+            document: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
             self.records = {name: Record(**record) for name, record in document.items()}
 
     def is_as_written(self, path: str, text: str | None) -> bool:
@@ -141,7 +141,7 @@ class ManagedFiles:
 def read(path: str) -> str | None:
     """Return a file's text; None if there is no such file."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
 

@@ -125,7 +125,7 @@ def packages_mistakes(source: Path, constraints: str, wheelhouse: str) -> list[s
         return [line]
     if not wheelhouse:
         return []
-    text = Path(constraints).read_text() if constraints else constraints_of(source)
+    text = Path(constraints).read_text(encoding="utf-8") if constraints else constraints_of(source)
     names = {_normal(path.name) for path in Path(wheelhouse).glob("*.whl")}
     missing = [
         f"{name} {version}"

@@ -142,7 +142,7 @@ def _make(
         wheels = folder / "wheels"
         wheels.mkdir()
         file = folder / CONSTRAINTS
-        file.write_text(constraints)
+        file.write_text(constraints, encoding="utf-8")
         shutil.copy(_wheel(module, source, folder), wheels)
         words = download_words(file, wheels, wheelhouse, module.params["python"])
         _pip(module, words, _way_out(wheelhouse))
@@ -164,7 +164,7 @@ def _have(module: AnsibleModule) -> tuple[bool, Path]:
     source = Path(module.params["source"]).resolve()
     given, wheels = module.params["constraints"], module.params["wheelhouse"]
     wheelhouse = Path(wheels) if wheels else None
-    constraints = Path(given).read_text() if given else constraints_of(source)
+    constraints = Path(given).read_text(encoding="utf-8") if given else constraints_of(source)
     cache = Path(module.params["cache"])
     digest = inputs_digest(source, constraints, wheelhouse, module.params["python"])
     target = cache / f"provision-{digest[:12]}.tar"

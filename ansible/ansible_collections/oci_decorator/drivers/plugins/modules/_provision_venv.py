@@ -133,10 +133,10 @@ def isolate(script: Path) -> None:
 
     Else PYTHONPATH, and a user's own packages, would decide what root runs.
     """
-    text = script.read_text()
+    text = script.read_text(encoding="utf-8")
     first, rest = text.split("\n", 1)
     if first.startswith("#!/") and " " not in first:
-        script.write_text(f"{first} -I\n{rest}")
+        script.write_text(f"{first} -I\n{rest}", encoding="utf-8")
 
 
 def _install(module: AnsibleModule, environment: Path) -> None:

@@ -124,7 +124,7 @@ def _configure(module: AnsibleModule, engine: str, *, is_dry: bool) -> dict[str,
 def _is_stale(module: AnsibleModule, engine: str, path: str) -> bool:
     """Whether an engine runs without having read the runtime that is in its file."""
     file = Path(path)
-    if not file.exists() or module.params["program"] not in file.read_text():
+    if not file.exists() or module.params["program"] not in file.read_text(encoding="utf-8"):
         return False
     since = _running_since(module, engine)
     return since is not None and file.stat().st_mtime > since
