@@ -21,6 +21,8 @@ static int __init hello_init(void) {{ return 0; }}
 static void __exit hello_exit(void) {{ }}
 module_init(hello_init);
 module_exit(hello_exit);
+// Latin-1, as vendors' old sources have it.
+MODULE_AUTHOR("J\\366rg");
 MODULE_LICENSE("GPL");
 MODULE_VERSION("{version}");
 """

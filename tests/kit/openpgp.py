@@ -63,7 +63,7 @@ def gnupg_home() -> Iterator[Path]:
 def new_home() -> Path:
     """An empty GnuPG folder, which goes with this process, and its agent with it."""
     # A socket's path may have 107 bytes: not below the folder of a test.
-    home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
+    home = Path(tempfile.mkdtemp(prefix="provision-gpg-", dir="/tmp"))
     atexit.register(_end, home)
     return home
 

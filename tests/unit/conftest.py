@@ -53,7 +53,7 @@ def host_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
 
 @pytest.fixture
 def plain_path() -> Iterator[Path]:
-    """A folder whose name no shell reads, and that is no link's target, whatever TMPDIR is."""
+    """A folder with a short and plain name, as a socket's and a shell's, and not behind a link."""
     with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as name:
         yield Path(name)
 

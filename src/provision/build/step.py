@@ -30,12 +30,22 @@ class ToolError(RuntimeError):
 def run_tool(arguments: Sequence[str]) -> str:
     """Run a program and return its standard output; what it says of mistakes is in the log.
 
+    It speaks English whatever the image's locale, and what a vendor wrote in another encoding
+    than UTF-8, such as an author's name, has replacement characters.
+
     Raises:
         ToolError: It is missing, or failed.
     """
     shown = shlex.join(arguments)[:_LONGEST]
     try:
-        done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            arguments,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
     except OSError as error:
         raise ToolError(f"'{arguments[0]}' can't be started: {error.strerror}") from error
     sys.stderr.write(done.stderr)

@@ -316,12 +316,19 @@ def connect(host: str | None = None) -> Engine:
     """
     named = host or os.environ.get("DOCKER_HOST")
     tried: list[str] = []
+    is_refused = False
     for candidate in (named,) if named else DEFAULT_HOSTS:
-        problem = _problem_of(candidate)
-        if problem is None:
+        try:
+            _reach(candidate)
+        except OSError as error:
+            is_refused = is_refused or isinstance(error, PermissionError)
+            tried.append(f"{candidate}: {error.strerror or error}")
+        except ValueError as error:
+            # A port that is no number, a name that is not valid, a NUL.
+            tried.append(f"{candidate}: no address of an engine: {error}")
+        else:
             return Engine(_client(candidate), candidate)
-        tried.append(f"{candidate}: {problem}")
-    if any(os.strerror(errno.EACCES) in line for line in tried):
+    if is_refused:
         raise ProvisionError(
             "This user may not use the container engine.",
             resolution="Run the command as root, or add the user to the engine's group "
@@ -338,26 +345,24 @@ def connect(host: str | None = None) -> Engine:
     )
 
 
-def _problem_of(host: str) -> str | None:
-    """Return why a host can't be reached; None if it can be, or if only the SDK can tell."""
+def _reach(host: str) -> None:
+    """Connect to a host and hang up; do nothing if only the SDK can.
+
+    Raises:
+        OSError: Nothing answers there, or this user may not ask.
+        ValueError: It is no address.
+    """
+    parts = urlsplit(host)
     address: str | tuple[str, int]
-    try:
-        parts = urlsplit(host)
-        if parts.scheme == "unix":
-            family, address = socket.AF_UNIX, parts.path
-        elif parts.scheme == "tcp":
-            family, address = socket.AF_INET, (parts.hostname or "", parts.port or 2375)
-        else:
-            return None
-        with socket.socket(family) as channel:
-            channel.settimeout(_CONNECT_SECONDS)
-            channel.connect(address)
-    except OSError as error:
-        return error.strerror or str(error)
-    except ValueError as error:
-        # A port that is no number, a name that is not valid, a NUL.
-        return f"no address of an engine: {error}"
-    return None
+    if parts.scheme == "unix":
+        family, address = socket.AF_UNIX, parts.path
+    elif parts.scheme == "tcp":
+        family, address = socket.AF_INET, (parts.hostname or "", parts.port or 2375)
+    else:
+        return
+    with socket.socket(family) as channel:
+        channel.settimeout(_CONNECT_SECONDS)
+        channel.connect(address)
 
 
 def _client(host: str) -> APIClient:

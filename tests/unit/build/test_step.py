@@ -14,6 +14,7 @@ import pytest
 from kit.artifact import make_pin
 from provision.build.dockerfile import TREE, load_templates
 from provision.build.output import BuildStream, build_error
+from provision.build.step import run_tool
 
 KERNEL = "6.1.0-56-amd64"
 PLAN: dict[str, Any] = {
@@ -108,3 +109,14 @@ def test_what_a_program_did_is_said(world: Path) -> None:
     done = start(world, "unpack a.tar 0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "unpack: 1 files\n", "")
     assert (world / "a").exists()
+
+
+def test_neither_an_images_locale_nor_a_vendors_encoding_changes_what_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE")
+    # As modinfo shows the author of an old driver.
+    assert (
+        run_tool(["sh", "-c", r'printf "J\366rg $LC_ALL"'])
+        == "J\N{REPLACEMENT CHARACTER}rg C.UTF-8"
+    )

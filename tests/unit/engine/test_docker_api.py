@@ -82,12 +82,12 @@ def test_a_socket_that_may_not_be_used_is_no_missing_engine(
 
 
 def test_an_engine_that_says_nothing_during_a_build_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SILENT_SECONDS", 0.1)
-    address = f"unix://{tmp_path}/engine.sock"
+    address = f"unix://{plain_path}/engine.sock"
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(f"{tmp_path}/engine.sock")
+        listening.bind(f"{plain_path}/engine.sock")
         listening.listen()
         engine = Engine(APIClient(base_url=address, version="1.41"), address)
         with closing(engine), pytest.raises(EngineLostError):
