@@ -145,9 +145,10 @@ def _said(call: Call, host: HostTree, words: str) -> str:
 
 
 def _settled(text: str) -> str:
-    """A text without what differs from checkout to checkout, or with each change of a format."""
+    """A text without what differs by checkout or by day, or with each change of a format."""
     text = text.replace(str(REPOSITORY), "{repository}")
     text = re.sub(r"\b[0-9.]+ kB\b", "N kB", text)
+    text = re.sub(r"\b[0-9]+ months old\b", "N months old", text)
     return re.sub(r"\b([0-9a-f]{64}|[0-9a-f]{12})\b", "DIGEST", text)
 
 
