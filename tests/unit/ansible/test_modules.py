@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import locale
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +31,7 @@ class Run(Protocol):
 
 
 @pytest.fixture
-def module(capsys: pytest.CaptureFixture[str]) -> Run:
+def module(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     def ran(name: str, params: Mapping[str, object], *, check: bool = False) -> dict[str, Any]:
         with (
             patch_module_args({**params, "_ansible_check_mode": check}),
@@ -40,7 +41,10 @@ def module(capsys: pytest.CaptureFixture[str]) -> Run:
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result
 
-    return ran
+    # Ansible's modules take the user's: what other tests read would be said in another language.
+    before = locale.setlocale(locale.LC_ALL)
+    yield ran
+    locale.setlocale(locale.LC_ALL, before)
 
 
 def _mode(path: Path) -> int:
