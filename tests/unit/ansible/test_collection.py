@@ -56,6 +56,13 @@ def test_a_roles_readme_is_made_from_its_specs(role: Path) -> None:
 
 
 @pytest.mark.parametrize("role", _ROLES, ids=lambda role: role.name)
+def test_no_role_decides_by_what_programs_say_in_the_hosts_language(role: Path) -> None:
+    texts = {path.name: path.read_text() for path in (role / "tasks").glob("*.yml")}
+    assert texts
+    assert [name for name, text in texts.items() if ".stderr" in text] == []
+
+
+@pytest.mark.parametrize("role", _ROLES, ids=lambda role: role.name)
 def test_every_variable_has_a_default_a_spec_and_the_roles_prefix(role: Path) -> None:
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
     spec = _spec(role)
