@@ -152,7 +152,7 @@ def write(path: str, text: str, mode: int | None, move: Move) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     draft = f"{path}.draft-{os.getpid()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fchmod(stream.fileno(), 0o644 if kept is None else kept)
