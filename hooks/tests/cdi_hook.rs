@@ -379,6 +379,10 @@ fn a_bundle_that_the_container_cannot_read() {
         mount -t tmpfs -o mode=777 none bundle/rootfs/new
         mount -t tmpfs -o mode=777 none memory
         mount --bind memory bundle/rootfs/vol
+        # Of a disk from elsewhere: its name is no UTF-8.
+        odd=$(printf 'd\351sk')
+        mkdir "$odd"
+        mount -t tmpfs none "$odd"
         hook() (
             cd "$1"
             setpriv --reuid=12345 --regid=12345 --clear-groups bash -c \

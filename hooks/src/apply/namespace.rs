@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 use crate::error::{Error, Result};
-use crate::host::rootfs::{is_same, open_regular, Root, Rootfs};
+use crate::host::rootfs::{is_same, open_regular, read_lossy, Root, Rootfs};
 use crate::log::{Level, Note};
 use crate::model::edits::{
     split, variable_name, Attribute, Device, Edits, Settled, DEVICE_MOUNT, FILE_MOUNT,
@@ -258,7 +258,7 @@ impl Process {
         }
         let mounts = open_of(pid, "ns/mnt")?;
         let users = open_of(pid, "ns/user")?;
-        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup", pid = raw(pid)))
+        let cgroups = read_lossy(format!("/proc/{pid}/cgroup", pid = raw(pid)))
             .map_err(|e| gone(pid, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         if same(&mounts, "/proc/self/ns/mnt")? {
             return Err(Error::failed(format!(

@@ -209,9 +209,15 @@ pub fn path_of(fd: impl AsFd) -> Option<String> {
 /// proc(5), `/proc/PID/mountinfo`.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
+/// Every mount of this process. A name in another encoding than UTF-8, such as that of a disk from
+/// another system, has replacement characters, and is that of no mount that is looked for.
 pub fn mountinfo() -> Result<String> {
-    std::fs::read_to_string(MOUNTINFO)
-        .map_err(|e| Error::failed(format!("can't read {MOUNTINFO}: {e}")))
+    read_lossy(MOUNTINFO).map_err(|e| Error::failed(format!("can't read {MOUNTINFO}: {e}")))
+}
+
+/// A file of names that others chose, in whatever encoding.
+pub fn read_lossy(path: impl AsRef<Path>) -> std::io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
 /// One of the mounts. Blanks in paths are escaped (`\\040`).
