@@ -95,6 +95,14 @@ def test_nothing_is_evaluated_inline(case: str) -> None:
         assert word not in text, word
 
 
+@pytest.mark.parametrize("case", [*CASES, *TREE_CASES])
+def test_every_step_speaks_english(case: str) -> None:
+    """By what a step says it is known why it failed; a base image may have another language."""
+    steps = [(step.keyword, step.text) for step in instructions(dockerfile(case))]
+    first_run = [keyword for keyword, _ in steps].index("RUN")
+    assert ("ENV", "LC_ALL=C.UTF-8") in steps[:first_run]
+
+
 # What a toolchain is made from.
 _SHARED = {"packages", "headers", "kernel", "install.sh", "step.py", "prepare_tree.py"}
 _SHARED |= {"packages.sha256", "headers.sha256", "Dockerfile"}

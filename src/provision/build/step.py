@@ -30,8 +30,8 @@ class ToolError(RuntimeError):
 def run_tool(arguments: Sequence[str]) -> str:
     """Run a program and return its standard output; what it says of mistakes is in the log.
 
-    It speaks English whatever the image's locale, and what a vendor wrote in another encoding
-    than UTF-8, such as an author's name, has replacement characters.
+    What a vendor wrote in another encoding than UTF-8, such as an author's name, has replacement
+    characters.
 
     Raises:
         ToolError: It is missing, or failed.
@@ -40,7 +40,6 @@ def run_tool(arguments: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             arguments,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
             check=False,
             capture_output=True,
             encoding="utf-8",

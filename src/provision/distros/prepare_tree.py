@@ -17,11 +17,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# Runs a program and returns its standard output: run_tool of step.py.
+Tool = Callable[[Sequence[str]], str]
 # What its lines in the build's log begin with.
 TITLE = "kernel tree"
 # What of a configuration says which tools there are, and decides nothing: each is the output of a
@@ -179,7 +180,7 @@ def find_tree(folder: Path) -> Path:
     raise TreeError(f"there is no kernel tree in '{folder}'")
 
 
-def prepare(folder: Path, root: Path) -> Path:
+def prepare(folder: Path, root: Path, tool: Tool) -> Path:
     """Unpack and prepare a tree.
 
     Args:
@@ -196,8 +197,8 @@ def prepare(folder: Path, root: Path) -> Path:
     plan = json.loads((folder / "tree.json").read_text())
     kernel = plan["kernel"]
     if (folder / "compiler.tar").exists():
-        _unpack_compiler(folder, root)
-    tree = _found(plan, folder, root)
+        _unpack_compiler(folder, root, tool)
+    tree = _found(plan, folder, root, tool)
     check_version(kernel, source_version((tree / "Makefile").read_text()))
     for name, target in (("config", ".config"), ("Module.symvers", "Module.symvers")):
         if (folder / name).exists():
@@ -205,10 +206,10 @@ def prepare(folder: Path, root: Path) -> Path:
     if not (tree / ".config").exists():
         raise TreeError(f"'{tree}' has no .config")
     wanted = parse_config((tree / ".config").read_text())
-    check_compiler(compiler_of(wanted), _run([plan["cc"], "--version"], folder).splitlines()[0])
+    check_compiler(compiler_of(wanted), tool([plan["cc"], "--version"]).splitlines()[0])
     check_symvers(wanted, has_symvers=(tree / "Module.symvers").exists(), kernel=kernel)
     if plan["kind"] == "source":
-        _prepare_source(kernel, tree, wanted)
+        _prepare_source(kernel, tree, wanted, tool)
     _check_release(tree, kernel)
     _link(root / "lib/modules" / kernel, tree)
     return tree
@@ -226,7 +227,7 @@ def check_symvers(config: Mapping[str, str], *, has_symvers: bool, kernel: str) 
         raise TreeError(f"CONFIG_MODVERSIONS is set, and there is no Module.symvers of {kernel}")
 
 
-def _found(plan: Mapping[str, Any], folder: Path, root: Path) -> Path:
+def _found(plan: Mapping[str, Any], folder: Path, root: Path, tool: Tool) -> Path:
     kernel = plan["kernel"]
     if plan["kind"] == "image":
         for name in ("usr/lib/modules", "lib/modules"):
@@ -237,21 +238,23 @@ def _found(plan: Mapping[str, Any], folder: Path, root: Path) -> Path:
     unpacked = root / "usr/src" / f"kernel-{kernel}"
     unpacked.mkdir(parents=True)
     left_out = [f"--exclude={pattern}" for pattern in _UNREAD] if plan["kind"] == "source" else []
-    tar = ["tar", "--extract", "--no-same-owner", *left_out, "--file", "tree.tar"]
-    _run([*tar, "--directory", str(unpacked)], folder)
+    _unpack(folder / "tree.tar", unpacked, tool, *left_out)
     return find_tree(unpacked)
 
 
-def _unpack_compiler(folder: Path, root: Path) -> None:
+def _unpack(archive: Path, target: Path, tool: Tool, *options: str) -> None:
+    tar = ["tar", "--extract", "--no-same-owner", *options]
+    tool([*tar, f"--file={archive}", f"--directory={target}"])
+
+
+def _unpack_compiler(folder: Path, root: Path, tool: Tool) -> None:
     """Unpack a compiler, and link its programs where every shell finds them first.
 
     A cross compiler's programs carry the name of its target: they get their plain names too.
     """
     target = root / "opt/kernel-compiler"
     target.mkdir(parents=True)
-    _run(
-        ["tar", "--extract", "--no-same-owner", "--file", "compiler.tar", "-C", str(target)], folder
-    )
+    _unpack(folder / "compiler.tar", target, tool)
     links = root / "usr/local/bin"
     links.mkdir(parents=True, exist_ok=True)
     for program in sorted(target.glob("**/bin/*")):
@@ -271,11 +274,11 @@ def _link(modules: Path, tree: Path) -> None:
         link.symlink_to(tree)
 
 
-def _prepare_source(kernel: str, tree: Path, wanted: Mapping[str, str]) -> None:
-    make = ["make", f"KERNELRELEASE={kernel}"]
-    _run([*make, "olddefconfig"], tree)
+def _prepare_source(kernel: str, tree: Path, wanted: Mapping[str, str], tool: Tool) -> None:
+    make = ["make", f"--directory={tree}", f"KERNELRELEASE={kernel}"]
+    tool([*make, "olddefconfig"])
     check_drift(wanted, parse_config((tree / ".config").read_text()))
-    _run([*make, f"-j{os.environ.get('JOBS', '1')}", "modules_prepare"], tree)
+    tool([*make, f"-j{os.environ.get('JOBS', '1')}", "modules_prepare"])
     # It was computed from the source: an external module's build reads the file.
     (tree / "include/config/kernel.release").write_text(f"{kernel}\n")
 
@@ -295,15 +298,7 @@ def _check_release(tree: Path, kernel: str) -> None:
         raise TreeError(f"the tree is prepared for the kernel {match[1]}, not for {kernel}")
 
 
-def _run(argv: Sequence[str], folder: Path) -> str:
-    done = subprocess.run(list(argv), cwd=folder, check=False, text=True, stdout=subprocess.PIPE)
-    if done.returncode != 0:
-        print(done.stdout, end="")  # noqa: T201 - the build's log
-        raise TreeError(f"'{' '.join(argv)}' failed with status {done.returncode}")
-    return done.stdout
-
-
-def main(argv: Sequence[str], _tool: object) -> None:
+def main(argv: Sequence[str], tool: Tool) -> None:
     """Run with ``FOLDER``."""
     (folder,) = argv
-    prepare(Path(folder), Path("/"))
+    prepare(Path(folder), Path("/"), tool)

@@ -111,12 +111,6 @@ def test_what_a_program_did_is_said(world: Path) -> None:
     assert (world / "a").exists()
 
 
-def test_neither_an_images_locale_nor_a_vendors_encoding_changes_what_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LC_ALL", "de_DE")
+def test_a_vendors_encoding_does_not_stop_a_build() -> None:
     # As modinfo shows the author of an old driver.
-    assert (
-        run_tool(["sh", "-c", r'printf "J\366rg $LC_ALL"'])
-        == "J\N{REPLACEMENT CHARACTER}rg C.UTF-8"
-    )
+    assert run_tool(["printf", r"J\366rg"]) == "J\N{REPLACEMENT CHARACTER}rg"
