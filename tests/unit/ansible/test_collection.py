@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,11 +57,27 @@ def test_a_roles_readme_is_made_from_its_specs(role: Path) -> None:
     assert (role / "README.md").read_text() == _documenter().readme(role)
 
 
-@pytest.mark.parametrize("role", _ROLES, ids=lambda role: role.name)
-def test_no_role_decides_by_what_programs_say_in_the_hosts_language(role: Path) -> None:
-    texts = {path.name: path.read_text() for path in (role / "tasks").glob("*.yml")}
-    assert texts
-    assert [name for name, text in texts.items() if ".stderr" in text] == []
+def test_nothing_decides_by_what_programs_say_in_the_hosts_language() -> None:
+    folders = ("roles", "playbooks")
+    paths = [path for name in folders for path in (COLLECTION / name).rglob("*.yml")]
+    assert paths
+    assert [path for path in paths if ".stderr" in path.read_text()] == []
+
+
+def _without_encoding(source: str) -> Iterator[str]:
+    """Yield the calls that read or write text in the encoding of whatever locale there is."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            named = any(keyword.arg == "encoding" for keyword in node.keywords)
+            if node.func.attr in {"read_text", "write_text", "fdopen"} and not named:
+                yield ast.unparse(node)
+
+
+def test_texts_on_hosts_are_utf_8_whatever_their_locale() -> None:
+    paths = sorted((COLLECTION / "plugins").rglob("*.py"))
+    assert paths
+    found = {path.name: list(_without_encoding(path.read_text())) for path in paths}
+    assert {name: calls for name, calls in found.items() if calls} == {}
 
 
 @pytest.mark.parametrize("role", _ROLES, ids=lambda role: role.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 import tomllib
 import zipfile
@@ -238,5 +239,6 @@ def test_whatever_the_texts_are_the_recipe_is_read_or_refused(
     try:
         draft = draft_recipe(Origin(name, version, homepage=homepage))
     except (UsageError, ConfigError):
+        assert not re.fullmatch("[a-z0-9]+", name) or not re.fullmatch("[a-z0-9]+", version)
         return
     assert tomllib.loads(draft.text)["homepage"] == homepage

@@ -90,7 +90,8 @@ def _pci() -> list[dict[str, str | None]]:
         link = folder / "driver"
         # One may be unplugged meanwhile.
         with suppress(OSError):
-            texts = [(folder / name).read_text() for name in ("vendor", "device", "class")]
+            names = ("vendor", "device", "class")
+            texts = [(folder / name).read_text(encoding="utf-8") for name in names]
             vendor, device, kind = (text.strip()[2:] for text in texts)
             found.append(
                 {
