@@ -46,7 +46,7 @@ help: ## What there is
 	@echo "  Variables: FILE of engine-test, host-test and vm-test; DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen),"
 	@echo "  DEMO_DISTRO (debian:12) of demo; ONLY (every row) of bench; WORKERS ($(WORKERS)) of tests with"
 	@echo "  engines, hosts and guests; HOMEPAGE, MAINTAINER (NAME <ADDRESS>) of the packages that dist makes; WORLD"
-	@echo "  (debian:12, debian:13), in which bare Debian a target runs (root)."
+	@echo "  (debian:12, debian:13, debian:testing), in which bare Debian a target runs (root)."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
@@ -97,8 +97,10 @@ test-all: all-setup build ## What `make test` leaves out of a day: engines, host
 	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 lint-python lint-crate && \
 	$(PYTEST) $(QUICK) $(REAL) --tier=2 $(SHARED); $(PRUNED)
 
-test-nightly: nightly-setup build ## What is long or rare, guests too (root, hours); SHARE=K/N: the K-th of N parts, from 0
-	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
+# From when make begins: set-up counts too.
+END_BY := $(if $(MINUTES),$(shell expr $$(date +%s) + 60 \* $(MINUTES)))
+test-nightly: nightly-setup build ## What is long or rare, guests too (root, hours); MINUTES=25: what ends by then, by lot
+	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
 
 engine-test: all-setup build ## Tests with real engines (root): FILE=test_chain for one file, else those of a day
 	@$(PYTEST) tests/engine$(if $(FILE),/$(FILE).py, --tier=2) $(SHARED)

@@ -27,7 +27,6 @@ from kit.schedule import (
     record,
     recorded_seconds,
     scope_of,
-    share,
     tier_of,
     time_left_for,
 )
@@ -46,6 +45,7 @@ _FAILED_STAGE = pytest.StashKey[str]()
 _MINUTES = pytest.StashKey[dict[str, float]]()
 # Whether there was time for a scope, when its first test came.
 _BEGUN = pytest.StashKey[dict[str, bool]]()
+_NO_TIME = "no time is left for it"
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
 
@@ -55,8 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("time")
     tiers = range(1, NIGHT + 1)
     group.addoption("--tier", type=int, choices=tiers, help="only tests of that tier")
-    group.addoption("--share", metavar="K/N", help="only the K-th of N parts, from 0")
-    group.addoption("--end-by", type=float, metavar="SECONDS", help="of 1970: skip what is longer")
+    limit = "of 1970: what ends by then, by lot"
+    group.addoption("--end-by", type=float, metavar="SECONDS", help=limit)
     group = parser.getgroup("recording")
     group.addoption("--record", type=Path, metavar="FILE", help="note what a host's life shows")
 
@@ -75,19 +75,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of what other options have left, take tier and share; begin with what takes longest."""
+    """Of what other options have left, take the tier, and put it in order."""
     if tier := config.option.tier:
         config.hook.pytest_deselected(items=[i for i in items if tier_of(i) != tier])
         items[:] = [item for item in items if tier_of(item) == tier]
-    if config.option.share:
-        number, _, parts = config.option.share.partition("/")
-        if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
-            raise pytest.UsageError("--share takes K/N, such as 0/6, with K less than N")
-        chosen = share(minutes_of(items, recorded_seconds()), int(number), int(parts))
-        config.hook.pytest_deselected(items=[i for i in items if scope_of(i) not in chosen])
-        items[:] = [item for item in items if scope_of(item) in chosen]
     minutes = config.stash[_MINUTES] = minutes_of(items, recorded_seconds())
-    put_in_order(items, minutes)
+    put_in_order(items, minutes, config.option.end_by)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,7 +94,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # Once for all tests of a scope: a host's life is not cut after it has begun.
     begun, scope = item.config.stash.setdefault(_BEGUN, {}), scope_of(item)
     if not begun.setdefault(scope, time_left_for(item.config.stash[_MINUTES][scope], end)):
-        pytest.skip(f"no time is left for {item.nodeid}")
+        pytest.skip(_NO_TIME)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -132,6 +125,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = {name_of(report.nodeid) for report in reports if report.when == "call"}
     failed = {name_of(report.nodeid) for report in reports if not report.passed}
     record({name: round(took, 1) for name, took in seconds.items() if name in passed - failed})
+    if terminalreporter.config.option.end_by:
+        files = sorted({name.split("::", 1)[0] for name in passed})
+        terminalreporter.write_line(f"had their turn: {', '.join(files)}")
     if said := replaced():
         terminalreporter.write_line(said, yellow=True)
 

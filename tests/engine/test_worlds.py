@@ -1,6 +1,6 @@
 """The first tier passes on hosts that are set up in another way than the one that tests it daily.
 
-CI runs it on bare Debian 12 and 13 each time; these worlds take turns at night.
+CI runs it on a fresh Debian 12 and in a bare 13 each time; these take turns at night.
 """
 
 from __future__ import annotations

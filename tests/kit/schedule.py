@@ -1,4 +1,4 @@
-"""Which tests are of a tier or of a share of the night, which share a process, which begin first.
+"""Which tests are of a tier, which share a process, which begin first.
 
 Test files say it themselves: `pytest.mark.nightly` and `pytest.mark.tier` where a test is not of
 its folder's tier, and `pytest.mark.xdist_group` what shares something costly. How long tests take
@@ -9,6 +9,7 @@ all takes that the mark stands on, where that is more than a minute.
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterable, Mapping
 from fcntl import LOCK_EX, flock
@@ -27,7 +28,7 @@ _RECORD = "durations.json"
 # What a test takes that doesn't say.
 _UNSAID = 0.1
 # How much longer a slower machine may take.
-_SLOWER = 1.5
+_SLOWER = 1.2
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no type hints
@@ -91,22 +92,32 @@ def _minutes_by_marks(items: Iterable[pytest.Item]) -> float:
     return minutes
 
 
-def put_in_order(items: list[pytest.Item], minutes: Mapping[str, float]) -> None:
-    """Begin with what takes longest, so that no process is left alone with it at the end."""
-    first = {scope: rank for rank, scope in enumerate(dict.fromkeys(map(scope_of, items)))}
-    items.sort(key=lambda item: (-minutes[scope_of(item)], first[scope_of(item)]))
+def put_in_order(
+    items: list[pytest.Item], minutes: Mapping[str, float], draw: float | None = None
+) -> None:
+    """Begin with what takes longest, so that no process is left alone with it at the end.
+
+    With a `draw`, a number that is the same in all processes of a run: in the order of `drawn`.
+    """
+    scopes = list(dict.fromkeys(map(scope_of, items)))
+    if draw is None:
+        scopes.sort(key=lambda scope: -minutes[scope])
+    else:
+        scopes = drawn({scope: minutes[scope] for scope in scopes}, draw)
+    ranks = {scope: rank for rank, scope in enumerate(scopes)}
+    items.sort(key=lambda item: ranks[scope_of(item)])
 
 
-def share(minutes: Mapping[str, float], number: int, parts: int) -> set[str]:
-    """The scopes of one of so many shares that take equally long; `number` begins with 0."""
-    loads = [0.0] * parts
-    chosen = set()
-    for scope in sorted(minutes, key=lambda name: (-minutes[name], name)):
-        part = loads.index(min(loads))
-        loads[part] += minutes[scope]
-        if part == number % parts:
-            chosen.add(scope)
-    return chosen
+def drawn(minutes: Mapping[str, float], draw: float) -> list[str]:
+    """Put scopes into a random order, for a run that ends before all had their turn.
+
+    What takes long comes first more often, as often as it takes longer: only there it ends in time.
+    What is short finds a place in any run. So no run has to know which were run before.
+    """
+    # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006).
+    chance = random.Random(draw)  # noqa: S311 - no secret
+    keys = {scope: chance.random() ** (1 / max(took, _UNSAID)) for scope, took in minutes.items()}
+    return sorted(keys, key=lambda scope: -keys[scope])
 
 
 def time_left_for(minutes: float, end: float) -> bool:
