@@ -103,10 +103,10 @@ test-nightly: nightly-setup build ## What is long or rare, guests too (root, hou
 	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
 
 engine-test: all-setup build ## Tests with real engines (root): FILE=test_chain for one file, else those of a day
-	@$(PYTEST) tests/engine$(if $(FILE),/$(FILE).py, --tier=2) $(SHARED)
+	@$(PYTEST) tests/engine$(if $(FILE),/$(FILE).py, --tier=1 --tier=2) $(SHARED)
 
 host-test: all-setup build ## Tests of hosts by Ansible and Ignition (root): FILE, as above
-	@$(PYTEST) tests/hosts$(if $(FILE),/$(FILE).py, --tier=2) $(SHARED)
+	@$(PYTEST) tests/hosts$(if $(FILE),/$(FILE).py, --tier=1 --tier=2) $(SHARED)
 
 vm-test: nightly-setup build ## Tests in guests with kernels of their own (root): FILE=test_life for one file, else all, hours
 	@$(PYTEST) tests/vm$(if $(FILE),/$(FILE).py) $(SHARED)
@@ -123,7 +123,8 @@ gpu-kit: build ## What a machine with an NVIDIA GPU needs for our checks there, 
 	@command -v go >/dev/null || .ci/setup install golang-go
 	@$(PYTHON) -m kit.gpu_kit build/gpu-kit
 
-mutants: build ## Mutants of the agent, the store, modules and the crate's boundaries, and which the tests let live
+mutants: first-setup build ## Mutants of agent, store, kmod, build and the crate's boundaries, and which the tests let live
+	@command -v ip >/dev/null || .ci/setup install iproute2
 	@$(PYTHON) -m bench.mutants
 	@hooks/mutants.sh
 

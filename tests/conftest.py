@@ -54,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for a tier, for a run that has only so much time, and for one that is shown."""
     group = parser.getgroup("time")
     tiers = range(1, NIGHT + 1)
-    group.addoption("--tier", type=int, choices=tiers, help="only tests of that tier")
+    say = "only tests of that tier; may be repeated"
+    group.addoption("--tier", type=int, choices=tiers, action="append", help=say)
     limit = "of 1970: what ends by then, by lot"
     group.addoption("--end-by", type=float, metavar="SECONDS", help=limit)
     group = parser.getgroup("recording")
@@ -76,9 +77,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of what other options have left, take the tier, and put it in order."""
-    if tier := config.option.tier:
-        config.hook.pytest_deselected(items=[i for i in items if tier_of(i) != tier])
-        items[:] = [item for item in items if tier_of(item) == tier]
+    if wanted := config.option.tier:
+        config.hook.pytest_deselected(items=[i for i in items if tier_of(i) not in wanted])
+        items[:] = [item for item in items if tier_of(item) in wanted]
     minutes = config.stash[_MINUTES] = minutes_of(items, recorded_seconds())
     put_in_order(items, minutes, config.option.end_by)
 
