@@ -27,7 +27,7 @@ case "$*" in
 esac
 """
 # An emulator of programs has several threads, so that none joins a mount namespace, as hooks do,
-# and has neither bpf(2) nor seccomp: tests/vm/test_arm64.py starts real containers. Libraries are
+# and has neither bpf(2) nor seccomp: vm/test_micro_guest.py starts real containers. Libraries are
 # made by this machine's compiler, and what is to take no time does, emulated.
 _NOT_EMULATED = (
     *("container::", "container_root::", "namespace_of_a_process", "hostile::through_the_hook"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,6 @@ from typing import NamedTuple
 from kit.cache import cache_dir
 from kit.engine import Engine
 from kit.guest.qemu import accelerator
-from kit.probe import installed_program
 from kit.process import run
 from provision.build.workspace import load_settings
 from provision.kmod.guest import Initramfs, Ran, run_guest
@@ -31,6 +31,7 @@ step() {
     echo "@= $?"
 }
 """
+_FIND_PROGRAM = 'PATH=/usr/local/bin:/usr/sbin:/usr/bin; realpath "$(command -v "$1")"'
 _LIMIT_S = 240
 
 
@@ -56,20 +57,25 @@ def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[Boot
         yield files
 
 
-def add_programs(initramfs: Initramfs, *names: str) -> None:
-    """Add programs of this machine, with their libraries."""
+def add_programs(initramfs: Initramfs, *names: str, root: Path = Path("/")) -> None:
+    """Add programs of this machine, or of the Debian in another folder, with their libraries."""
     for name in names:
-        path = installed_program(name).resolve()
-        initramfs.add(f"usr/bin/{name}", path, mode=0o755)
+        # Links lead to places in that Debian.
+        found = run(["chroot", root, "sh", "-c", _FIND_PROGRAM, "sh", name]).stdout.strip()
+        initramfs.add(f"usr/bin/{name}", root / found[1:], mode=0o755)
         # It fails for a program that needs none.
-        listed = run(["ldd", path], check=False).stdout
+        listed = run(["chroot", root, "ldd", found], check=False).stdout
         for library in re.findall(r"/[^\s:)]+\.so[^\s:)]*", listed):
             place = f"usr{library}" if library.startswith("/lib") else library[1:]
-            initramfs.add(place, Path(library).resolve(), mode=0o755)
+            initramfs.add(place, (root / place).resolve(), mode=0o755)
 
 
 def run_steps(
-    files: BootFiles, fill: Callable[[Initramfs], None], script: str
+    files: BootFiles,
+    fill: Callable[[Initramfs], None],
+    script: str,
+    *,
+    machine: str = "x86_64",
 ) -> tuple[dict[str, Step], Ran]:
     """Boot, and run a script that calls `step NAME COMMAND...`; each step's result by its name."""
     with ExitStack() as opened:
@@ -79,7 +85,8 @@ def run_steps(
         files.add_to(initramfs)
         fill(initramfs)
         initramfs.close(_STEPS + script)
-        ran = run_guest("x86_64", kernel, stream, limit=_LIMIT_S, accelerators=(accelerator(),))
+        own = accelerator() if machine == platform.machine() else "tcg"
+        ran = run_guest(machine, kernel, stream, limit=_LIMIT_S, accelerators=(own,))
     return dict(_steps(ran.lines)), ran
 
 

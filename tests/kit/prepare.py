@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from kit.cache import prune
 from kit.engine import Engine
 from kit.engine_tree import DEBIAN_12, DEBIAN_13
+from kit.guest import DEBIAN_12 as GUEST
+from kit.guest import guest_of
 from kit.probe import is_root
 from kit.process import CommandFailedError
 from kit.product import load_base
@@ -26,7 +29,7 @@ def _toolchains() -> None:
 # By tier.
 _STEPS: dict[str, tuple[Callable[[], object], ...]] = {
     "1": (_toolchains, DEBIAN_12.path),
-    "2": (_toolchains, DEBIAN_12.path, DEBIAN_13.path),
+    "2": (_toolchains, partial(guest_of, GUEST), DEBIAN_12.path, DEBIAN_13.path),
 }
 
 

@@ -33,7 +33,7 @@ from vm.managed import (
     slots_of,
 )
 
-pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
+pytestmark = [pytest.mark.stages, pytest.mark.minutes(15)]
 
 # What an in-tree module says in the kernel's log when it is loaded.
 _CONFLICT_LOG = "SMBus Host Controller at"

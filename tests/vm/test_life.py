@@ -30,7 +30,7 @@ from vm.managed import (
     ManagedGuest,
 )
 
-pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(30)]
+pytestmark = [pytest.mark.stages, pytest.mark.minutes(11)]
 
 # What opens the device of the conflicting module, and that of duo.
 _HOLD_CONFLICT = "modprobe i2c-dev; sleep 100000 </dev/i2c-0 >/dev/null 2>&1 & echo $!"

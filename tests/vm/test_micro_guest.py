@@ -1,22 +1,31 @@
 """What the engine built, in the kernel that it is for: the loader, and containers on cgroup v2.
 
-The guest has no disk, no network and no systemd, so one boot takes seconds.
+The guest has no disk, no network and no systemd, so one boot takes seconds. At night it is a
+machine of arm64 too, whose modules and programs an emulator and a cross compiler have made here.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.arm64 import MACHINE as ARM64
+from kit.arm64 import run_foreign_programs
+from kit.cache import REPOSITORY
+from kit.debian import debian_tree
 from kit.engine import Engine
-from kit.hosts import SMALL_DRIVER
+from kit.files import remove_tree
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.micro_guest import Step, add_programs, kernel_of, run_steps
 from kit.probe import need, need_programs
 from kit.process import run
-from kit.product import BUILD_NETWORK, DECORATOR, RUNTIME, Provision
+from kit.product import BUILD_NETWORK, DECORATOR, RUNTIME, Provision, base_archive
+from kit.toolchains import load_toolchains
 from provision.kmod.guest import Initramfs
 from provision.kmod.trial import add_artifact
 from provision.manifest import load_manifest
@@ -64,17 +73,63 @@ step ours sh $load status
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What a guest of an architecture gets."""
+
+    name: str
+    # The artifact's.
+    image: str
+    # The Debian that has its other programs.
+    debian: Path
+    decorator: Path
+
+
 @pytest.fixture(scope="module")
-def steps(
-    engine: Engine, first_small_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Step]:
-    """One boot, in which everything is done that the tests look at."""
+def native(first_small_build: dict[str, Any]) -> _Machine:
+    """A machine like this one."""
     need_programs("qemu-system-x86_64", *_RUNTIMES)
     need(DECORATOR.exists(), str(DECORATOR), "make build")
+    return _Machine("x86_64", first_small_build["image"], Path("/"), DECORATOR.resolve())
+
+
+@pytest.fixture(scope="module")
+def arm64(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Machine]:
+    """A machine of arm64, which this one is not."""
+    need_programs("qemu-system-aarch64")
+    run_foreign_programs()
+    engine.docker("load", "--quiet", "--input", base_archive(engine, DISTRO, machine=ARM64))
+    load_toolchains(engine, ARM64)
+    # Debian builds each kernel for all architectures.
+    kernel = OLD_KERNEL.replace("amd64", "arm64")
+    target = (SMALL_DRIVER, "--kernel", kernel, "--distro", DISTRO, "--arch", "arm64")
+    built = Provision(engine.host).build(*target)
+    run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": ARM64}, timeout_s=1200)
+    tree = tmp_path_factory.mktemp("arm64") / "tree"
+    debian_tree("bookworm", tree, include=["kmod", *_RUNTIMES], machine=ARM64)
+    decorator = DECORATOR.parent / ARM64 / DECORATOR.name
+    yield _Machine(ARM64, built["image"], tree, decorator)
+    remove_tree(tree)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["native", pytest.param("arm64", marks=[pytest.mark.nightly, pytest.mark.minutes(12)])],
+)
+def machine(request: pytest.FixtureRequest) -> _Machine:
+    made: _Machine = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture(scope="module")
+def steps(
+    engine: Engine, machine: _Machine, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Step]:
+    """One boot, in which everything is done that the tests look at."""
     folder = tmp_path_factory.mktemp("micro")
     root = folder / "root"
     root.mkdir()
-    Provision(engine.host)("install", first_small_build["image"], "--root", root)
+    Provision(engine.host)("install", machine.image, "--root", root)
     entry = (root / f"var/lib/provision/{SMALL_DRIVER}/current").resolve()
     manifest = load_manifest(entry)
     pin = manifest.pin
@@ -99,17 +154,17 @@ def steps(
             initramfs.add_tree(written, root / written)
         for one in (manifest, other):
             add_artifact(initramfs, entry, one)
-        add_programs(initramfs, *_RUNTIMES, "dd", "cmp", "insmod")
+        add_programs(initramfs, *_RUNTIMES, "dd", "cmp", "insmod", root=machine.debian)
         initramfs.add("rebuilt.ko", bytes(content))
         for program in (DECORATOR, RUNTIME):
-            initramfs.add(f"usr/bin/{program.name}", program.resolve(), mode=0o755)
+            initramfs.add(f"usr/bin/{program.name}", machine.decorator, mode=0o755)
         initramfs.add("flag/config.json", _spec(folder, f"{flag}=all"))
         initramfs.add("plain/config.json", _spec(folder, mounts=[_MOUNT]))
         for name in ("dev", "proc", "sys", "usr", "tmp"):
             initramfs.add(f"container/{name}/.keep", b"")
 
     with kernel_of(engine, pin, manifest.modules[0].depends) as files:
-        steps, ran = run_steps(files, fill, script)
+        steps, ran = run_steps(files, fill, script, machine=machine.name)
     assert ran.end == "ended", "\n".join([*ran.lines, *ran.console])
     return steps
 
@@ -168,11 +223,9 @@ def test_another_build_that_is_loaded_is_not_taken_for_ours(steps: dict[str, Ste
     assert (steps["replaced"].status, steps["ours"].status) == (0, 0), steps["replaced"].text
 
 
-def test_verify_boots_what_the_engine_built(
-    engine: Engine, first_small_build: dict[str, Any]
-) -> None:
+def test_verify_boots_what_the_engine_built(engine: Engine, machine: _Machine) -> None:
     provision = Provision(engine.host)
-    verified = provision.json("verify", "--boot", first_small_build["image"], *BUILD_NETWORK)
+    verified = provision.json("verify", "--boot", machine.image, *BUILD_NETWORK)
     (outcome,) = verified["boot"]["outcomes"]
     assert (outcome["module"], outcome["state"]) == (SMALL_DRIVER, "loaded")
     assert verified["boot"]["stayed"] == []

@@ -6,11 +6,10 @@
 from kit.guest.base import IMAGE, guest_of
 from kit.guest.el import EL_10
 from kit.guest.guest import Guest
-from kit.guest.recipe import DEBIAN_12, DEBIAN_12_ARM64, DEBIAN_13, Recipe
+from kit.guest.recipe import DEBIAN_12, DEBIAN_13, Recipe
 
 __all__ = [
     "DEBIAN_12",
-    "DEBIAN_12_ARM64",
     "DEBIAN_13",
     "EL_10",
     "IMAGE",

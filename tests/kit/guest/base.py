@@ -57,7 +57,7 @@ def guest_of(recipe: Recipe) -> Guest:
     """A guest of a recipe, booted, and with an image in its engines if it has any."""
     need_programs("qemu-img", "mke2fs", "ssh", "ssh-keygen", "debootstrap")
     base = base_of(recipe)
-    name = f"{base.folder.name}-{SNAPSHOT}-{machine_id(base.efi)}"
+    name = f"{base.folder.name}-{SNAPSHOT}-{machine_id()}"
     warm_up = _WARM_UP if "podman" in recipe.packages else "sync"
     return Guest(base, cached(name, lambda draft: _boot(base, warm_up, draft)))
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kit.guest.tree import CONSOLES, within
+from kit.guest.tree import CONSOLE, within
 from kit.process import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.guest.recipe import Recipe
-
-__all__ = ["DISK_BYTES", "EFI", "make_disk"]
 
 DISK_BYTES = 8 << 30
 _SECTOR = 512
@@ -28,13 +26,7 @@ _LINUX = 0x83
 _ACTIVE = 0x80
 
 # GRUB's own modules for the way to /boot; everything else it loads from there.
-_GRUB_CORES = {
-    "x86_64": ("i386-pc", "biosdisk part_msdos ext2"),
-    "aarch64": ("arm64-efi", "part_msdos ext2 normal linux search configfile"),
-}
-# Beside the disk of an arm64 machine: a folder that its firmware has as a disk to start from.
-# A program given by `-kernel` is started before the firmware looks for disks, and finds none.
-EFI = "efi"
+_GRUB_CORE = "biosdisk part_msdos ext2"
 # The first start's menu; the guest's own update-grub replaces it.
 _MENU = """\
 set default=0
@@ -48,27 +40,19 @@ boot
 def make_disk(recipe: Recipe, tree: Path, disk: Path) -> None:
     """Write the tree to the new file `disk`: qcow2, compressed. Needs root, for owners of files."""
     (release,) = (path.name.removeprefix("vmlinuz-") for path in (tree / "boot").glob("vmlinuz-*"))
-    console = CONSOLES[recipe.machine]
     menu = _MENU.format(
-        release=release, console=console, more=f"mitigations=off {recipe.kernel_arguments}"
+        release=release, console=CONSOLE, more=f"mitigations=off {recipe.kernel_arguments}"
     )
     (tree / "boot/grub").mkdir(exist_ok=True)
     (tree / "boot/grub/grub.cfg").write_text(menu)
-    form, core_modules = _GRUB_CORES[recipe.machine]
     within(
         tree,
-        f"cp -r /usr/lib/grub/{form} /boot/grub/\n"
-        f"grub-mkimage -O {form} -p '(hd0,msdos1)/boot/grub' -o /boot/core.img {core_modules}",
+        "cp -r /usr/lib/grub/i386-pc /boot/grub/\n"
+        f"grub-mkimage -O i386-pc -p '(hd0,msdos1)/boot/grub' -o /boot/core.img {_GRUB_CORE}",
     )
-    if recipe.machine == "aarch64":
-        boot_code = core = b""
-        program = disk.with_name(EFI) / "EFI/BOOT/BOOTAA64.EFI"
-        program.parent.mkdir(parents=True)
-        (tree / "boot/core.img").rename(program)
-    else:
-        boot_code = (tree / f"usr/lib/grub/{form}/boot.img").read_bytes()[:_BOOT_CODE]
-        core = (tree / "boot/core.img").read_bytes()
-        (tree / "boot/core.img").unlink()
+    boot_code = (tree / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:_BOOT_CODE]
+    core = (tree / "boot/core.img").read_bytes()
+    (tree / "boot/core.img").unlink()
     if len(core) > (_FIRST_SECTOR - 1) * _SECTOR:
         raise RuntimeError(f"GRUB's core has {len(core)} bytes, more than fit before a partition")
     raw = disk.with_suffix(".raw")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 from kit.files import remove_tree
-from kit.guest.disk import EFI
 from kit.guest.qemu import Qemu
 from kit.guest.shell import NotReachableError, Shell
 from kit.playbooks import ssh_variables
@@ -38,12 +37,6 @@ class Base:
     def disk(self) -> Path:
         """The disk, qcow2."""
         return self.folder / "disk.qcow2"
-
-    @property
-    def efi(self) -> Path | None:
-        """What an arm64 machine starts from; None: the disk has a boot sector."""
-        path = self.folder / EFI
-        return path if path.exists() else None
 
     @property
     def key(self) -> Path:
@@ -113,7 +106,6 @@ class Guest:
             snapshot=snapshot,
             port=port,
             firmware=self.firmware,
-            efi=self.base.efi,
         )
         self._machine.set_network(on=self._network)
         self._connect(within_s)

@@ -41,23 +41,16 @@ def accelerator() -> str:
 
 # A processor with few features is cheaper to emulate: a boot of a Nehalem, an x86-64-v2, takes 60 %
 # of what it takes on `max`, whose AVX libraries use wherever they find it.
-_X86_64 = (
+_MACHINE = (
     "qemu-system-x86_64",
     *("-accel", accelerator()),
     *("-cpu", "Nehalem" if accelerator() == "tcg" else "max"),
 )
-_ARM64 = (
-    "qemu-system-aarch64",
-    # Without what costs an emulator most: to sign pointers, vectors of any length. A boot takes
-    # 60 % of a cortex-a72's, whose atomic operations are loops.
-    *("-accel", "tcg", "-machine", "virt", "-cpu", "max,pauth=off,sve=off,lpa2=off"),
-    *("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"),
-)
 
 
-def machine_id(efi: Path | None) -> str:
+def machine_id() -> str:
     """What snapshots of such a machine have in their names: no other can go on from them."""
-    machine = [*(_ARM64 if efi else _X86_64), str(_PROCESSORS), str(_MEMORY_MB)]
+    machine = [*_MACHINE, str(_PROCESSORS), str(_MEMORY_MB)]
     return hashlib.sha256("\0".join(machine).encode()).hexdigest()[:8]
 
 
@@ -116,7 +109,6 @@ class Qemu:
         snapshot: str | None = None,
         port: int = 0,
         firmware: Sequence[str] = (),
-        efi: Path | None = None,
     ) -> Qemu:
         """Start a machine, or go on from a snapshot; its console goes to `folder/console.log`.
 
@@ -124,14 +116,10 @@ class Qemu:
             folder: For its socket and logs; short, as a socket's path may have 107 bytes.
             port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
-            efi: A folder that an arm64 machine starts from; None: an x86-64 one, from its disk.
         """
         control = folder / "qmp"
         control.unlink(missing_ok=True)
-        argv = [*(_ARM64 if efi else _X86_64), *_arguments(folder, disk, port), *firmware]
-        if efi:
-            # After the first disk, which is /dev/vda.
-            argv += ["-drive", f"if=virtio,format=raw,readonly=on,file=fat:{efi}"]
+        argv = [*_MACHINE, *_arguments(folder, disk, port), *firmware]
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
         process = Daemon(argv, log=folder / "qemu.log", ready=control.exists)

@@ -9,7 +9,7 @@ from pathlib import Path
 from kit.cache import REPOSITORY, key_of
 from kit.hosts import OLD_KERNEL
 
-__all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_12_ARM64", "DEBIAN_13", "WORLD_MAC", "Recipe"]
+__all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_13", "WORLD_MAC", "Recipe"]
 
 # The control network carries ssh and nothing else; the other is what tests switch off.
 CONTROL_MAC = "52:54:00:70:72:01"
@@ -64,8 +64,6 @@ class Recipe:
     kernel_arguments: str = ""
     # Whether the whole tree is labelled for Debian's SELinux policy.
     selinux: bool = False
-    # What `uname -m` prints on it.
-    machine: str = "x86_64"
 
     def digest(self) -> str:
         """Twelve digits that change with whatever the disk is made from, mirror's state aside."""
@@ -92,21 +90,6 @@ DEBIAN_12 = Recipe(
         "grub-pc",
         f"linux-image-{OLD_KERNEL}",
     ),
-)
-# Its firmware starts GRUB from a file of this machine, so that the disk needs no partition for it.
-DEBIAN_12_ARM64 = Recipe(
-    "debian-12-arm64",
-    "bookworm",
-    "3.11",
-    packages=(
-        *_HOST,
-        *_DEPENDENCIES,
-        "apparmor",
-        "grub-efi-arm64-bin",
-        "grub2-common",
-        f"linux-image-{OLD_KERNEL.replace('amd64', 'arm64')}",
-    ),
-    machine="aarch64",
 )
 DEBIAN_13 = Recipe(
     "debian-13",

@@ -12,13 +12,13 @@ from kit.process import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CONSOLES", "IMAGE_FILE", "RUNTIME", "VENV", "make_tree", "within"]
+__all__ = ["CONSOLE", "IMAGE_FILE", "RUNTIME", "VENV", "make_tree", "within"]
 
 # A `docker import` archive of a container's root tree, in the guest.
 IMAGE_FILE = "/root/image.tar"
 VENV = "/opt/provision"
 # The serial line of QEMU's machines.
-CONSOLES = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
+CONSOLE = "ttyS0"
 RUNTIME = "/usr/local/bin/oci-decorator-runtime"
 
 # Answers slirp gives at fixed addresses: its name server is the third of the network.
@@ -102,12 +102,12 @@ _MASKED = (
 
 def make_tree(recipe: Recipe, tree: Path, public_key: str) -> None:
     """Fill `tree`, which doesn't exist yet, with a system that can boot. Needs root."""
-    debian_tree(recipe.suite, tree, machine=recipe.machine)
+    debian_tree(recipe.suite, tree)
     for name, text in _FILES.items():
         _write(tree / name, text)
     _write(
         tree / "etc/default/grub",
-        _GRUB.format(console=CONSOLES[recipe.machine], arguments=recipe.kernel_arguments),
+        _GRUB.format(console=CONSOLE, arguments=recipe.kernel_arguments),
     )
     _write(tree / "root/.ssh/authorized_keys", public_key)
     (tree / "root/.ssh").chmod(0o700)
@@ -130,7 +130,7 @@ def _install_packages(recipe: Recipe, tree: Path) -> None:
         preseed = "grub-pc grub-pc/install_devices_empty boolean true"
         within(tree, f"echo '{preseed}' | debconf-set-selections")
     sources = apt_sources(recipe.suite)
-    install(recipe.suite, tree, recipe.packages, sources=sources, machine=recipe.machine)
+    install(recipe.suite, tree, recipe.packages, sources=sources)
     for hook in (tree / "usr/share/initramfs-tools/hooks").iterdir():
         if hook.name in _NO_HOOKS:
             # What can't be executed is left out.
@@ -149,8 +149,8 @@ def _make_environment(recipe: Recipe, tree: Path) -> None:
     within(tree, f"python3 -m venv --without-pip {VENV}")
     packages = tree / VENV[1:] / f"lib/python{recipe.python}/site-packages"
     wheels = ["--only-binary=:all:", f"--python-version={recipe.python}"]
-    wheels += [f"--platform=manylinux_2_{minor}_{recipe.machine}" for minor in (28, 17)]
-    wheels += [f"--platform=manylinux2014_{recipe.machine}"]
+    wheels += [f"--platform=manylinux_2_{minor}_x86_64" for minor in (28, 17)]
+    wheels += ["--platform=manylinux2014_x86_64"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
     run([*pip, "--target", packages, *wheels, *recipe.requirements()])
     if recipe.python == ".".join(map(str, sys.version_info[:2])):
