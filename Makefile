@@ -92,13 +92,13 @@ test: first-setup ## What a change must not break: all small tests, the main job
 dev: ## The crate's tests, and the hook without optimization
 	@tests/in-memory.sh hooks/build.sh dev
 
-test-all: all-setup build ## What `make test` leaves out of a day: engines, hosts, lints, release (root, 30 minutes)
+test-all: all-setup build ## What `make test` leaves out of a day: engines, hosts, a host's life, lints, release (root, 30 minutes)
 	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare 2 & \
 	$(SELF) --jobs=2 --output-sync=target IN_PAIRS=1 lint-python lint-crate && \
 	$(PYTEST) $(QUICK) $(REAL) --tier=2 $(SHARED); $(PRUNED)
 
 # From when make begins: set-up counts too.
-END_BY := $(if $(MINUTES),$(shell expr $$(date +%s) + 60 \* $(MINUTES)))
+END_BY := $(if $(MINUTES),$(or $(shell expr $$(date +%s) + 60 \* '$(MINUTES)' 2>/dev/null),$(error MINUTES is a whole number, not '$(MINUTES)')))
 test-nightly: nightly-setup build ## What is long or rare, guests too (root, hours); MINUTES=25: what ends by then, by lot
 	@$(PYTEST) $(QUICK) $(REAL) --tier=3 $(if $(END_BY),--end-by=$(END_BY)) $(SHARED); $(PRUNED)
 
@@ -166,7 +166,7 @@ diagrams: ## The pictures of docs/diagrams, from their text (after a change; roo
 	@command -v dot >/dev/null || .ci/setup install graphviz
 	@.ci/site/draw
 
-recording: nightly-setup build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
+recording: all-setup build ## A recording of a kernel upgrade, docs/diagrams/life.svg, from a real run (root)
 	rm -f build/life.jsonl
 	$(PYTEST) tests/vm/test_kernel_upgrade.py --numprocesses=0 --record=build/life.jsonl
 	@PYTHONPATH=release .venv/bin/python -m screencast build/life.jsonl docs/diagrams/life.svg

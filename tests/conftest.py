@@ -19,6 +19,7 @@ from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
 from kit.registry import free_port
 from kit.schedule import (
+    LONGEST_AT_NIGHT,
     NIGHT,
     Scheduling,
     minutes_of,
@@ -26,6 +27,7 @@ from kit.schedule import (
     put_in_order,
     record,
     recorded_seconds,
+    scope_in,
     scope_of,
     tier_of,
     time_left_for,
@@ -47,7 +49,7 @@ _MINUTES = pytest.StashKey[dict[str, float]]()
 _BEGUN = pytest.StashKey[dict[str, bool]]()
 _NO_TIME = "no time is left for it"
 # What builds for packaged kernels.
-_ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
+_ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/", "tests/vagrant/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,6 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted := config.option.tier:
         config.hook.pytest_deselected(items=[i for i in items if tier_of(i) not in wanted])
         items[:] = [item for item in items if tier_of(item) in wanted]
+    nights = minutes_of(item for item in items if tier_of(item) == NIGHT)
+    if long := [scope for scope, minutes in nights.items() if minutes > LONGEST_AT_NIGHT]:
+        raise pytest.UsageError(f"longer than CI has at night, split it: {', '.join(long)}")
     minutes = config.stash[_MINUTES] = minutes_of(items, recorded_seconds())
     put_in_order(items, minutes, config.option.end_by)
 
@@ -115,8 +120,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         report
         for reports in terminalreporter.stats.values()
         for report in reports
-        if isinstance(report, pytest.TestReport) and report.nodeid.startswith(_ON_KERNELS)
+        if isinstance(report, pytest.TestReport)
     ]
+    if terminalreporter.config.option.end_by:
+        scopes = {scope_in(one.nodeid) for one in reports if one.when == "call"}
+        terminalreporter.write_line(f"had their turn: {', '.join(sorted(scopes))}")
+    reports = [report for report in reports if report.nodeid.startswith(_ON_KERNELS)]
     if not reports:
         return
     seconds: dict[str, float] = {}
@@ -126,9 +135,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = {name_of(report.nodeid) for report in reports if report.when == "call"}
     failed = {name_of(report.nodeid) for report in reports if not report.passed}
     record({name: round(took, 1) for name, took in seconds.items() if name in passed - failed})
-    if terminalreporter.config.option.end_by:
-        files = sorted({name.split("::", 1)[0] for name in passed})
-        terminalreporter.write_line(f"had their turn: {', '.join(files)}")
     if said := replaced():
         terminalreporter.write_line(said, yellow=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from kit.debian import apt_sources
 from kit.engine import Engine
@@ -17,8 +18,6 @@ from kit.hosts import DISTRO, IMAGE, NEW_KERNEL
 from kit.process import run
 from kit.product import BUILD_NETWORK, Provision, driver_modules
 from kit.upstream import write_tarball
-
-pytestmark = pytest.mark.minutes(3)
 
 _TARGET = ("--kernel", NEW_KERNEL, "--distro", DISTRO)
 # Packages of Debian 12.
@@ -71,9 +70,22 @@ DEST_MODULE_LOCATION[0]="/extra"
 """
 
 
+def _by_turns(names: Iterable[str]) -> list[ParameterSet]:
+    """One scope each: all together take longer than CI has at night."""
+    return [
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.minutes(10 if name.startswith("zfs") else 2),
+                pytest.mark.xdist_group(f"DKMS and {name}"),
+            ],
+        )
+        for name in names
+    ]
+
+
 @pytest.mark.nightly
-@pytest.mark.minutes(2)
-@pytest.mark.parametrize("package", [f"{name}-dkms" for name in _PACKAGES])
+@pytest.mark.parametrize("package", _by_turns(f"{name}-dkms" for name in _PACKAGES))
 def test_a_package_of_debian_becomes_the_modules_that_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, package: str
 ) -> None:
@@ -126,9 +138,7 @@ def _modules(provision: Provision, image: str, root: Path) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.minutes(12)
-@pytest.mark.xdist_group("all of DKMS")
-@pytest.mark.parametrize("driver", ["v4l2loopback", "zfs"])
+@pytest.mark.parametrize("driver", _by_turns(["v4l2loopback", "zfs"]))
 def test_a_shipped_recipe_builds_what_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, driver: str
 ) -> None:

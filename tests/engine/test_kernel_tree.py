@@ -28,7 +28,8 @@ from kit.product import BUILD_NETWORK, Provision, have_base
 from kit.two_part_driver import DUO, duo_catalogue
 from provision.host.boot import pack_from_slot
 
-pytestmark = pytest.mark.minutes(15)
+# All of them together.
+_LONG = pytest.mark.minutes(12)
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _CONFIG = """\
@@ -116,6 +117,7 @@ def _assert_fits(module: Path, kernel: BuiltKernel) -> None:
 
 
 @pytest.mark.nightly
+@_LONG
 def test_what_the_kernels_build_left_on_the_host_is_enough(
     provision: Provision, engine: Engine, host: Path, drivers: Path, kernel: BuiltKernel
 ) -> None:
@@ -134,6 +136,7 @@ def test_what_the_kernels_build_left_on_the_host_is_enough(
 
 
 @pytest.mark.nightly
+@_LONG
 def test_a_base_image_can_have_everything(
     provision: Provision,
     engine: Engine,
@@ -151,6 +154,7 @@ def test_a_base_image_can_have_everything(
 
 
 @pytest.mark.nightly
+@_LONG
 def test_cos_is_built_with_the_files_of_its_build(
     provision: Provision,
     engine: Engine,
@@ -199,6 +203,7 @@ def _cos_files(folder: Path, kernel: BuiltKernel) -> Path:
 
 
 @pytest.mark.nightly
+@_LONG
 def test_a_source_with_config_and_symvers_is_enough(
     provision: Provision, engine: Engine, host: Path, drivers: Path, kernel: BuiltKernel
 ) -> None:
@@ -214,6 +219,7 @@ def test_a_source_with_config_and_symvers_is_enough(
 
 
 @pytest.mark.nightly
+@_LONG
 def test_each_option_that_drifts_is_named(
     provision: Provision, host: Path, drivers: Path, kernel: BuiltKernel
 ) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kit.cache import cache_dir
 from kit.engine import Engine
 from kit.guest.qemu import accelerator
+from kit.probe import installed_program
 from kit.process import run
 from provision.build.workspace import load_settings
 from provision.kmod.guest import Initramfs, Ran, run_guest
@@ -59,12 +60,13 @@ def kernel_of(engine: Engine, pin: Pin, modules: Sequence[str]) -> Iterator[Boot
 
 def add_programs(initramfs: Initramfs, *names: str, root: Path = Path("/")) -> None:
     """Add programs of this machine, or of the Debian in another folder, with their libraries."""
+    enter = installed_program("chroot")
     for name in names:
         # Links lead to places in that Debian.
-        found = run(["chroot", root, "sh", "-c", _FIND_PROGRAM, "sh", name]).stdout.strip()
+        found = run([enter, root, "sh", "-c", _FIND_PROGRAM, "sh", name]).stdout.strip()
         initramfs.add(f"usr/bin/{name}", root / found[1:], mode=0o755)
         # It fails for a program that needs none.
-        listed = run(["chroot", root, "ldd", found], check=False).stdout
+        listed = run([enter, root, "ldd", found], check=False).stdout
         for library in re.findall(r"/[^\s:)]+\.so[^\s:)]*", listed):
             place = f"usr{library}" if library.startswith("/lib") else library[1:]
             initramfs.add(place, (root / place).resolve(), mode=0o755)

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from _pytest.outcomes import OutcomeException
+
 from kit.cache import prune
 from kit.engine import Engine
 from kit.engine_tree import DEBIAN_12, DEBIAN_13
 from kit.guest import DEBIAN_12 as GUEST
 from kit.guest import guest_of
 from kit.probe import is_root
-from kit.process import CommandFailedError
 from kit.product import load_base
 from kit.toolchains import load_toolchains
 
@@ -41,7 +42,7 @@ def main(word: str) -> None:
     for step in _STEPS[word] if is_root() else ():
         try:
             step()
-        except (CommandFailedError, OSError, RuntimeError) as error:
+        except (Exception, OutcomeException) as error:  # such as a program that a test would need
             sys.stderr.write(f"not prepared: {str(error)[:200]}\n")
 
 

@@ -21,6 +21,8 @@ from kit.cache import cache_dir
 
 # The tier of what is long or rare.
 NIGHT = 3
+# Minutes that a scope may take by its marks, so that a night of CI that begins with it ends it.
+LONGEST_AT_NIGHT = 14
 # Tests that need no root and no network are of the first tier, and real programs of the second.
 _QUICK = ("tests/unit/", "tests/golden/", "tests/kit/")
 
@@ -28,15 +30,14 @@ _RECORD = "durations.json"
 # What a test takes that doesn't say.
 _UNSAID = 0.1
 # How much longer a slower machine may take.
-_SLOWER = 1.2
+_SLOWER = 1.1
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no type hints
     """Gives each process whole groups of tests, or else whole files, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        group = nodeid.removeprefix(name_of(nodeid))
-        return group.removeprefix("@") or nodeid.split("::", 1)[0]
+        return scope_in(nodeid)
 
 
 def name_of(nodeid: str) -> str:
@@ -44,6 +45,12 @@ def name_of(nodeid: str) -> str:
     # After whatever a parameter has in its brackets.
     end = nodeid.rfind("]") + 1
     return nodeid[:end] + nodeid[end:].partition("@")[0]
+
+
+def scope_in(nodeid: str) -> str:
+    """The scope of a test by its name with its group: that, or else its file."""
+    group = nodeid.removeprefix(name_of(nodeid))
+    return group.removeprefix("@") or nodeid.split("::", 1)[0]
 
 
 def tier_of(item: pytest.Item) -> int:
@@ -112,7 +119,7 @@ def drawn(minutes: Mapping[str, float], draw: float) -> list[str]:
     """Put scopes into a random order, for a run that ends before all had their turn.
 
     What takes long comes first more often, as often as it takes longer: only there it ends in time.
-    What is short finds a place in any run. So no run has to know which were run before.
+    So no run has to know which were run before.
     """
     # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006).
     chance = random.Random(draw)  # noqa: S311 - no secret

@@ -14,6 +14,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.files import write
 from kit.schedule import (
+    LONGEST_AT_NIGHT,
     NIGHT,
     drawn,
     name_of,
@@ -27,17 +28,17 @@ pytest_plugins = ["pytester"]
 
 
 def test_in_a_run_with_an_end_everything_has_its_turn_what_takes_long_too() -> None:
-    """As CI has 19 minutes for two processes, once for each landing."""
-    minutes = {f"file {n}": float(n % 15 + 1) for n in range(75)}
+    """As CI has 16 minutes for two processes, once for each landing."""
+    minutes = {f"file {n}": float(n % LONGEST_AT_NIGHT + 1) for n in range(70)}
     turns: Counter[str] = Counter()
     for run in range(1000):
         free = [0.0, 0.0]
         for scope in drawn(minutes, run):
             begun = min(free)
-            if time_left_for(minutes[scope], time.time() + 60 * (19 - begun)):
+            if time_left_for(minutes[scope], time.time() + 60 * (16 - begun)):
                 free[free.index(begun)] += minutes[scope]
                 turns[scope] += 1
-    # All take 600 minutes, of which some 36 are run each time: half as often is the least.
+    # All take 525 minutes, of which some 30 are run each time: half as often is the least.
     assert min(turns[scope] for scope in minutes) >= 1000 / 40
 
 

@@ -94,7 +94,7 @@ class World:
         variables: dict[str, str] = {}
         for kind in kinds:
             name, is_variable, value = kind.partition("=")
-            if kind != "cgroup2" and not (is_variable and (name.isupper() or name == "umask")):
+            if not is_variable and kind != "cgroup2":
                 raise ValueError(f"there is no kind of world '{kind}', but cgroup2, NAME=VALUE")
             variables[name] = value
         cgroup2 = variables.pop("cgroup2", None) is not None
