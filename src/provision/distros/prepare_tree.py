@@ -165,6 +165,11 @@ def check_compiler(wanted: Compiler | None, version_text: str) -> None:
         )
 
 
+def _text(file: Path) -> str:
+    """A file of the kernel's sources, in which vendors write their names in any encoding."""
+    return file.read_text(errors="replace")
+
+
 def find_tree(folder: Path) -> Path:
     """Return the tree in an unpacked archive: the folder that has a kernel's Makefile.
 
@@ -174,7 +179,7 @@ def find_tree(folder: Path) -> Path:
         TreeError: There is none.
     """
     for makefile in sorted(folder.rglob("Makefile"), key=lambda path: len(path.parts)):
-        is_top = re.search(r"^VERSION *=", makefile.read_text(errors="replace"), re.M)
+        is_top = re.search(r"^VERSION *=", _text(makefile), re.M)
         if is_top and (makefile.parent / "scripts").is_dir():
             return makefile.parent
     raise TreeError(f"there is no kernel tree in '{folder}'")
@@ -199,13 +204,13 @@ def prepare(folder: Path, root: Path, tool: Tool) -> Path:
     if (folder / "compiler.tar").exists():
         _unpack_compiler(folder, root, tool)
     tree = _found(plan, folder, root, tool)
-    check_version(kernel, source_version((tree / "Makefile").read_text()))
+    check_version(kernel, source_version(_text(tree / "Makefile")))
     for name, target in (("config", ".config"), ("Module.symvers", "Module.symvers")):
         if (folder / name).exists():
             shutil.copyfile(folder / name, tree / target)
     if not (tree / ".config").exists():
         raise TreeError(f"'{tree}' has no .config")
-    wanted = parse_config((tree / ".config").read_text())
+    wanted = parse_config(_text(tree / ".config"))
     check_compiler(compiler_of(wanted), tool([plan["cc"], "--version"]).splitlines()[0])
     check_symvers(wanted, has_symvers=(tree / "Module.symvers").exists(), kernel=kernel)
     if plan["kind"] == "source":
@@ -277,7 +282,7 @@ def _link(modules: Path, tree: Path) -> None:
 def _prepare_source(kernel: str, tree: Path, wanted: Mapping[str, str], tool: Tool) -> None:
     make = ["make", f"--directory={tree}", f"KERNELRELEASE={kernel}"]
     tool([*make, "olddefconfig"])
-    check_drift(wanted, parse_config((tree / ".config").read_text()))
+    check_drift(wanted, parse_config(_text(tree / ".config")))
     tool([*make, f"-j{os.environ.get('JOBS', '1')}", "modules_prepare"])
     # It was computed from the source: an external module's build reads the file.
     (tree / "include/config/kernel.release").write_text(f"{kernel}\n")
@@ -290,7 +295,7 @@ def _check_release(tree: Path, kernel: str) -> None:
         TreeError: It was, or is not prepared.
     """
     path = tree / "include/generated/utsrelease.h"
-    text = path.read_text() if path.exists() else ""
+    text = _text(path) if path.exists() else ""
     match = re.search(r'UTS_RELEASE "([^"]*)"', text)
     if match is None:
         raise TreeError(f"'{tree}' is not prepared: it lacks include/generated/utsrelease.h")

@@ -290,7 +290,7 @@ def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     for pattern in _CONTAINERS_CONF:
         for name in glob_in_root(root, pattern):
             try:
-                text = in_root(root, name).read_text()
+                text = in_root(root, name).read_text(errors="replace")
                 programs = tomllib.loads(text)["engine"]["runtimes"][_RUNTIME]
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # The file does not configure it, or podman refuses the file.
@@ -302,7 +302,9 @@ def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _docker(root: Path) -> tuple[str, ...]:
     """Return the program of Docker's runtime oci-decorator; empty: Docker has none."""
     try:
-        entry: object = json.loads(in_root(root, _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
+        # As Docker does, with the byte order mark of an editor of Windows.
+        text = in_root(root, _DAEMON_JSON).read_text(encoding="utf-8-sig", errors="replace")
+        entry: object = json.loads(text)["runtimes"][_RUNTIME]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # As above.
         return ()

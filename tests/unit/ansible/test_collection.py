@@ -180,6 +180,7 @@ def test_ansible_shows_what_provision_shows(text: str) -> None:
     [
         ('{"default-runtime": "oci-decorator"}', "{}", True),
         ('{"default-runtime": "oci-decorator"}', None, True),
+        ('\ufeff{"default-runtime": "oci-decorator"}', "{}", True),
         ('{"default-runtime": "oci-decorator"}', '{"default-runtime": "kata"}', False),
         ('{"default-runtime": "kata"}', "{}", False),
         (None, None, False),

@@ -177,12 +177,13 @@ def test_only_root_may_read_a_password_of_provision_toml(toml: _Toml) -> None:
     assert _mode(toml.path) == 0o600
 
 
-@pytest.mark.parametrize("before", [None, "# mine\n"])
+# The last one in Latin-1.
+@pytest.mark.parametrize("before", [None, b"# mine\n", b"# f\xfcr GPUs\n"])
 @pytest.mark.parametrize("edited", [False, True])
-def test_provision_toml_is_given_back(toml: _Toml, before: str | None, *, edited: bool) -> None:
+def test_provision_toml_is_given_back(toml: _Toml, before: bytes | None, *, edited: bool) -> None:
     toml.path.parent.mkdir()
     if before is not None:
-        toml.path.write_text(before)
+        toml.path.write_bytes(before)
     (toml.path.parent / "mok.key").write_text("key")
     toml.have({"drivers": {"nvidia": {}}})
     toml.have({})
@@ -190,8 +191,8 @@ def test_provision_toml_is_given_back(toml: _Toml, before: str | None, *, edited
         toml.path.write_text("[drivers.onload]\n")
     # What someone has changed since is someone's.
     assert toml.have(None)["changed"] is not edited
-    left = "[drivers.onload]\n" if edited else before
-    assert (toml.path.read_text() if toml.path.exists() else None) == left
+    left = b"[drivers.onload]\n" if edited else before
+    assert (toml.path.read_bytes() if toml.path.exists() else None) == left
     assert (toml.path.parent / "mok.key").read_text() == "key"
     assert not toml.have(None)["changed"]
 

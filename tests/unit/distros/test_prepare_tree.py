@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.files import write_all
 from provision.distros.prepare_tree import (
     TOOL_VERSIONS,
     Compiler,
@@ -21,6 +22,7 @@ from provision.distros.prepare_tree import (
     find_tree,
     major_of,
     parse_config,
+    prepare,
     source_version,
 )
 
@@ -132,3 +134,15 @@ def test_the_tree_is_found_however_deep_it_lies(tmp_path: Path) -> None:
     (tree / "drivers/Makefile").write_text("obj-y += net/\n")
     (tree / "Makefile").write_text("VERSION = 6\n")
     assert find_tree(tmp_path) == tree
+
+
+def test_a_vendors_tree_may_have_names_in_another_encoding(tmp_path: Path) -> None:
+    folder, root = tmp_path / "given", tmp_path / "root"
+    tree = root / "usr/lib/modules/6.1.55/build"
+    plan = '{"kernel": "6.1.55", "kind": "image", "cc": "gcc"}'
+    write_all(folder, {"tree.json": plan})
+    write_all(tree, {"include/generated/utsrelease.h": '#define UTS_RELEASE "6.1.55"\n'})
+    makefile = b"# Ger\xe4t\nVERSION = 6\nPATCHLEVEL = 1\nSUBLEVEL = 55\nEXTRAVERSION =\n"
+    (tree / "Makefile").write_bytes(makefile)
+    (tree / ".config").write_bytes(b'CONFIG_DEFAULT_HOSTNAME="M\xfcller"\n')
+    assert prepare(folder, root, lambda _: "gcc 12.2.0\n") == tree

@@ -330,4 +330,6 @@ CASES: list[tuple[str, Break, str]] = [
     ("runtime", _redefined, "warn"),
     ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn"),
     ("runtime", _has(("etc/docker/daemon.json", _DOCKER_RUNTIME)), "warn"),
+    # With a byte order mark, which Docker takes.
+    ("runtime", _has(("etc/docker/daemon.json", f"\ufeff{_DOCKER_RUNTIME}")), "warn"),
 ]

@@ -60,8 +60,8 @@ class Change:
         return {
             "before_header": self.path,
             "after_header": self.path,
-            "before": self.before or "",
-            "after": self.after or "",
+            "before": shown(self.before or ""),
+            "after": shown(self.after or ""),
         }
 
 
@@ -139,9 +139,12 @@ class ManagedFiles:
 
 
 def read(path: str) -> str | None:
-    """Return a file's text; None if there is no such file."""
+    """Return a file's text; None if there is no such file.
+
+    What an admin wrote in another encoding than UTF-8 comes back as the same bytes by ``write``.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
 
@@ -152,7 +155,7 @@ def write(path: str, text: str, mode: int | None, move: Move) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     draft = f"{path}.draft-{os.getpid()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(text)
         stream.flush()
         os.fchmod(stream.fileno(), 0o644 if kept is None else kept)
@@ -184,4 +187,9 @@ def mode_of(path: str) -> int | None:
 
 def checksum(text: str) -> str:
     """Return the checksum that a record holds of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def shown(text: str) -> str:
+    """Return a text for people and for Ansible, which knows only UTF-8."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -50,7 +50,8 @@ def diffs(answer: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _docker(text: str | None) -> dict[str, Any]:
     """Return a daemon.json as a document; an unreadable one is empty, as for Docker."""
     try:
-        document = json.loads(text or "{}")
+        # Docker takes the byte order mark of an editor of Windows.
+        document = json.loads((text or "{}").removeprefix("\ufeff"))
     except json.JSONDecodeError:
         return {}
     return document if isinstance(document, dict) else {}
