@@ -26,6 +26,9 @@ LONGEST_AT_NIGHT = 14
 # Tests that need no root and no network are of the first tier, and real programs of the second.
 _QUICK = ("tests/unit/", "tests/golden/", "tests/kit/")
 
+# Files that take some three minutes on two processes.
+_BEFORE_LIVES = 6
+
 _RECORD = "durations.json"
 # What a test takes that doesn't say.
 _UNSAID = 0.1
@@ -104,11 +107,17 @@ def put_in_order(
 ) -> None:
     """Begin with what takes longest, so that no process is left alone with it at the end.
 
+    Only what waits for a guest comes after some others: its disk is being made (`kit.prepare`).
+
     With a `draw`, a number that is the same in all processes of a run: in the order of `drawn`.
     """
     scopes = list(dict.fromkeys(map(scope_of, items)))
     if draw is None:
         scopes.sort(key=lambda scope: -minutes[scope])
+        lives = {scope_of(item) for item in items if item.get_closest_marker("stages")}
+        others = [scope for scope in scopes if scope not in lives]
+        later = others[_BEFORE_LIVES:]
+        scopes = [*others[:_BEFORE_LIVES], *(one for one in scopes if one in lives), *later]
     else:
         scopes = drawn({scope: minutes[scope] for scope in scopes}, draw)
     ranks = {scope: rank for rank, scope in enumerate(scopes)}
