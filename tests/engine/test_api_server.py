@@ -20,8 +20,8 @@ from kit.process import run, wait_for
 from kit.product import Provision
 from kit.signed_registry import Fleet
 
-# Besides, the first time: the server is compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+# The first time, half of it to compile the server.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(13)]
 
 _RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
 _FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/default/nodefeatures"

@@ -38,8 +38,8 @@ from kit.registry import RegistryServer
 from kit.released import agent_image
 from kit.standins import ALLOWED, OPEN_NODES
 
-# Besides, the first time: Kubernetes and containerd are compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+# The first time, half of it to compile Kubernetes and containerd.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(14)]
 
 _INTERFACE = (
     "k8s.io/kubelet",

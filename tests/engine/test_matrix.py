@@ -175,6 +175,7 @@ def test_drivers_on_eight_kernels_and_on_debian_13(
     packages: tuple[str, ...],
 ) -> None:
     names = list(shipped)
+    (tmp_path / "drivers").mkdir()
     for package in packages:
         made = provision.json("drivers", "import", package, "--output", tmp_path / "drivers")
         names.append(made["name"])

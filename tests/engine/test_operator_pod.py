@@ -21,8 +21,8 @@ from kit.engine import Engine
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.product import Provision
 
-# Besides, the first time: Kubernetes and containerd are compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
+# The first time, half of it to compile Kubernetes and containerd.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(13)]
 
 _DRIVER_PODS = "/api/v1/namespaces/gpu-operator/pods"
 # As the DRA driver starts it: by the root's own library. The GPU alone may be missing, not a file,
