@@ -7,6 +7,7 @@ machine of arm64 too, whose modules and programs an emulator and a cross compile
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +147,9 @@ def steps(
     )
 
     content = bytearray((entry / manifest.modules[0].path).read_bytes())
-    # Another build id, as a rebuild for changed headers has it.
-    content[content.index(b"GNU\0") + 4] ^= 255
+    # Another build id, as a rebuild for changed headers has it: elf.h, NT_GNU_BUILD_ID.
+    note = struct.pack("<3I4s", 4, 20, 3, b"GNU")
+    content[content.index(note) + len(note)] ^= 255
 
     def fill(initramfs: Initramfs) -> None:
         for written in ("var/lib/provision", "etc/oci-decorator"):
