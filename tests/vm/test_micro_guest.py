@@ -115,7 +115,7 @@ def arm64(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(
     scope="module",
-    params=["native", pytest.param("arm64", marks=[pytest.mark.nightly, pytest.mark.minutes(12)])],
+    params=["native", pytest.param("arm64", marks=[pytest.mark.nightly, pytest.mark.minutes(8)])],
 )
 def machine(request: pytest.FixtureRequest) -> _Machine:
     made: _Machine = request.getfixturevalue(request.param)
